@@ -1,0 +1,56 @@
+# The two commands: `make demo` shows the product at work, `make test` proves it.
+# Both start from a machine with Python 3.11 and make, and build their own .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/uv pip
+export UV_CACHE_DIR ?= $(HOME)/.cache/uv
+export UV_LINK_MODE ?= copy
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check lock clean
+
+help:
+	@echo "make demo      plan, forecast and compare on a building fire"
+	@echo "make test      linters, types, layers, tests, documentation examples"
+	@echo "make test-all  the same, with the slow experiments"
+	@echo "make lock      renew the hash-pinned requirement files"
+	@echo "make clean     remove what the other commands made"
+
+$(BIN)/uv: requirements/uv.txt
+	$(PYTHON) -c 'import sys; sys.exit("TriageMQ needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+# The package itself is installed without dependencies: these come from the pinned files alone.
+$(VENV)/lab: $(BIN)/uv requirements/build.txt requirements/lab.txt pyproject.toml
+	$(UV) install --quiet --python $(BIN)/python --require-hashes -r requirements/build.txt -r requirements/lab.txt
+	$(UV) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/test: $(VENV)/lab requirements/test.txt
+	$(UV) install --quiet --python $(BIN)/python --require-hashes -r requirements/test.txt
+	@touch $@
+
+demo: $(VENV)/lab
+	$(BIN)/triage demo
+
+check: $(VENV)/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+
+test-all: check
+	$(BIN)/pytest -n 2 --dist loadfile
+
+lock: $(BIN)/uv
+	sh requirements/lock.sh $(BIN)/uv
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,54 @@
+"""What every benchmark shares: the options --json and --quick, the machine, and how peers are named."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["finish", "machine", "options", "peak_memory_bytes", "resident_bytes"]
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
+    return parser
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """The machine and the versions of the packages that took part."""
+    return {
+        "processors": os.cpu_count(),
+        "architecture": platform.machine(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in packages},
+    }
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident size this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resident_bytes() -> int:
+    """The resident size of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def finish(result: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    """Print the figures, as JSON or as lines that a person reads."""
+    if as_json:
+        json.dump(result, sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write("\n".join(lines) + "\n")

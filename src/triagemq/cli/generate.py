@@ -1,0 +1,212 @@
+"""`triage generate table2|building|prototype`: write a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triagemq.cli.options import Seed
+from triagemq.errors import ParameterError
+
+if TYPE_CHECKING:
+    from triagemq.scenario import Scenario
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Write a scenario: the papers' tables, or a building on fire.", no_args_is_help=True)
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="A .yaml file, or a directory for the Parquet form; else standard output."
+    ),
+]
+Subscribers = Annotated[int, typer.Option("--subscribers", help="Subscribers.")]
+Bandwidth = Annotated[
+    float | None, typer.Option("--bandwidth-bps", help="Bandwidth of each port, in bits per second.")
+]
+Buffer = Annotated[
+    float | None, typer.Option("--buffer-packets", help="Packets that each port can hold [no limit].")
+]
+Tolerance = Annotated[float, typer.Option("--rho-tolerance", help="Share of each port left free.")]
+Sizes = Annotated[str, typer.Option("--sizes", help="Event sizes: exponential or constant.")]
+
+
+@app.command()
+def table2(
+    output: Output = None,
+    seed: Seed = 0,
+    subscribers: Subscribers = 10,
+    publishers: Annotated[int, typer.Option(help="Publishers.")] = 160,
+    topics: Annotated[str, typer.Option(help="Topics: telemetry,event.")] = "140,60",
+    subscriptions: Annotated[
+        str, typer.Option(help="Subscriptions of each subscriber: telemetry,event.")
+    ] = "70,42",
+    topics_per_publisher: Annotated[
+        str, typer.Option(help="Topics of each publisher: telemetry,event.")
+    ] = "4,4",
+    rate_means: Annotated[str, typer.Option(help="Mean events per second: telemetry,event.")] = "6,4",
+    rate_ranges: Annotated[str, typer.Option(help="Their ranges; outside is redrawn.")] = "4:7,3:5",
+    size_means: Annotated[str, typer.Option(help="Mean bytes: telemetry,event.")] = "110,800",
+    size_ranges: Annotated[str, typer.Option(help="Their ranges.")] = "90:500,500:1100",
+    weight_means: Annotated[str, typer.Option(help="Mean utility weights: telemetry,event.")] = "0.5,1",
+    weight_ranges: Annotated[str, typer.Option(help="Their ranges.")] = "0.01:2,0.1:4",
+    event_weight_factor: Annotated[
+        float, typer.Option(help="Multiplies the weights of event topics (FireDeX Fig. 10).")
+    ] = 1.0,
+    freshness_seconds: Annotated[
+        float | None, typer.Option(help="Utility decays with latency over this time constant [never].")
+    ] = None,
+    sizes: Sizes = "exponential",
+    bandwidth_bps: Bandwidth = None,
+    buffer_packets: Buffer = None,
+    shared_port: Annotated[bool, typer.Option("--shared-port", help="One port for all.")] = False,
+    flows_per_subscriber: Annotated[int, typer.Option(help="Flows a subscriber may open.")] = 9,
+    priority_classes: Annotated[int, typer.Option(help="Priority classes.")] = 9,
+    rho_tolerance: Tolerance = 0.1,
+) -> None:
+    """The simulation column of PrioDeX's Table 2: telemetry and events at random, one port per subscriber."""
+    from triagemq.scenario import generators
+
+    scenario = generators.table2(
+        seed=seed,
+        subscribers=subscribers,
+        publishers=publishers,
+        topics=_counts("--topics", topics),
+        subscriptions=_counts("--subscriptions", subscriptions),
+        topics_per_publisher=_counts("--topics-per-publisher", topics_per_publisher),
+        rate_means=_numbers("--rate-means", rate_means),
+        rate_ranges=_ranges("--rate-ranges", rate_ranges),
+        size_means=_numbers("--size-means", size_means),
+        size_ranges=_ranges("--size-ranges", size_ranges),
+        weight_means=_numbers("--weight-means", weight_means),
+        weight_ranges=_ranges("--weight-ranges", weight_ranges),
+        event_weight_factor=event_weight_factor,
+        freshness_seconds=_unlimited(freshness_seconds),
+        sizes=sizes,
+        bandwidth_bps=bandwidth_bps,
+        buffer_packets=_unlimited(buffer_packets),
+        shared_port=shared_port,
+        flows_per_subscriber=flows_per_subscriber,
+        priority_classes=priority_classes,
+        rho_tolerance=rho_tolerance,
+    )
+    _write(scenario, output)
+
+
+@app.command()
+def building(
+    output: Output = None,
+    seed: Seed = 0,
+    floors: Annotated[int, typer.Option(help="Floors.")] = 3,
+    rooms_per_floor: Annotated[int, typer.Option(help="Rooms on each floor.")] = 6,
+    fire_fighters: Annotated[int, typer.Option(help="Fire fighters inside.")] = 6,
+    occupants: Annotated[int, typer.Option(help="Occupants with a phone.")] = 12,
+    overload: Annotated[float, typer.Option(help="Offered load over what each port can carry.")] = 1.7,
+    buffer_packets: Annotated[float, typer.Option(help="Packets that each port can hold.")] = 200,
+) -> None:
+    """A smart building on fire: sensors, crew, commander, occupants, and too little radio."""
+    from triagemq.scenario import generators
+
+    scenario = generators.building(
+        seed=seed,
+        floors=floors,
+        rooms_per_floor=rooms_per_floor,
+        fire_fighters=fire_fighters,
+        occupants=occupants,
+        overload=overload,
+        buffer_packets=buffer_packets,
+    )
+    _write(scenario, output)
+
+
+@app.command()
+def prototype(
+    output: Output = None,
+    seed: Seed = 0,
+    subscribers: Subscribers = 10,
+    rho: Annotated[float, typer.Option(help="Offered load of the shared port.")] = 1.7,
+    topics: Annotated[int, typer.Option(help="Topics, one priority class each.")] = 7,
+    publishers_per_topic: Annotated[int, typer.Option(help="Publishers, each on all topics.")] = 10,
+    event_bytes: Annotated[float, typer.Option(help="Bytes of an event.")] = 100,
+    overhead_bytes: Annotated[float, typer.Option(help="Bytes of headers on the wire.")] = 49,
+    bandwidth_bps_per_subscriber: Annotated[
+        float, typer.Option(help="The shared port's bandwidth, over the subscribers.")
+    ] = 32_000,
+    sizes: Sizes = "constant",
+    buffer_packets: Buffer = None,
+    rho_tolerance: Tolerance = 0.1,
+) -> None:
+    """The prototype column of PrioDeX's Table 2: seven topics, one class each, one shared port."""
+    from triagemq.scenario import generators
+
+    scenario = generators.prototype(
+        seed=seed,
+        subscribers=subscribers,
+        rho=rho,
+        topics=topics,
+        publishers_per_topic=publishers_per_topic,
+        event_bytes=event_bytes,
+        overhead_bytes=overhead_bytes,
+        bandwidth_bps_per_subscriber=bandwidth_bps_per_subscriber,
+        sizes=sizes,
+        buffer_packets=_unlimited(buffer_packets),
+        rho_tolerance=rho_tolerance,
+    )
+    _write(scenario, output)
+
+
+def _write(scenario: Scenario, output: Path | None) -> None:
+    from triagemq.scenario import dumps, save
+
+    if output is None:
+        typer.echo(dumps(scenario), nl=False)
+        return
+    save(scenario, output)
+    typer.echo(
+        f"{output}: {len(scenario.publications)} publications, {len(scenario.subscriptions)} subscriptions",
+        err=True,
+    )
+
+
+def _unlimited(value: float | None) -> float:
+    return float("inf") if value is None else value
+
+
+def _pair(option: str, text: str, example: str) -> tuple[str, str]:
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise ParameterError(option, f"is {text!r}; write a telemetry and an event value, e.g. {example}")
+    return parts[0], parts[1]
+
+
+def _number(option: str, text: str, example: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ParameterError(option, f"{text!r} is not a number; write e.g. {example}") from None
+
+
+def _numbers(option: str, text: str) -> tuple[float, float]:
+    first, second = _pair(option, text, "6,4")
+    return _number(option, first, "6,4"), _number(option, second, "6,4")
+
+
+def _counts(option: str, text: str) -> tuple[int, int]:
+    first, second = _numbers(option, text)
+    if first != int(first) or second != int(second):
+        raise ParameterError(option, f"is {text!r}; write whole numbers, e.g. 70,42")
+    return int(first), int(second)
+
+
+def _ranges(option: str, text: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    example = "4:7,3:5"
+    ranges = []
+    for part in _pair(option, text, example):
+        ends = part.split(":")
+        if len(ends) != 2:
+            raise ParameterError(option, f"{part!r} is not a range; write e.g. {example}")
+        ranges.append((_number(option, ends[0], example), _number(option, ends[1], example)))
+    return ranges[0], ranges[1]

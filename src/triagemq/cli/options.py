@@ -1,0 +1,121 @@
+"""Options that several commands share, and how their results are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from triagemq.plan import Plan
+    from triagemq.scenario import Scenario
+
+__all__ = [
+    "Classes",
+    "Drops",
+    "File",
+    "Flows",
+    "FlowsPerSubscriber",
+    "Json",
+    "PlanFile",
+    "Priorities",
+    "RhoTolerance",
+    "Scope",
+    "Seed",
+    "class_table",
+    "plan_for",
+    "print_json",
+    "utility_line",
+]
+
+File = Annotated[Path, typer.Argument(help="Scenario: a YAML file, or a directory with Parquet tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
+Flows = Annotated[str, typer.Option("--flows", help="greedy, random, or module:function.")]
+Priorities = Annotated[
+    str | None, typer.Option("--priorities", help="greedy, cluster, info, random, none, or module:function.")
+]
+Drops = Annotated[
+    str | None,
+    typer.Option("--drops", help="none, flat, linear, exponential, optimal, or module:function."),
+]
+Scope = Annotated[str, typer.Option("--scope", help="Cut classes over the flows of one port, or global.")]
+Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Priority classes [the scenario's].")]
+FlowsPerSubscriber = Annotated[
+    int | None,
+    typer.Option("--flows-per-subscriber", min=1, help="Flows a subscriber may open [the scenario's]."),
+]
+RhoTolerance = Annotated[
+    float | None, typer.Option("--rho-tolerance", help="Share of each port left free [the scenario's].")
+]
+PlanFile = Annotated[
+    Path | None, typer.Option("--plan", help="Use this plan (from `triage plan -o`) instead of making one.")
+]
+
+
+def plan_for(
+    scenario: Scenario,
+    plan_file: Path | None,
+    *,
+    priorities: str | None,
+    drops: str | None,
+    **settings: Any,
+) -> Plan:
+    """The plan a command works with: the one in the file, or one made now."""
+    from triagemq.errors import PlanError
+    from triagemq.plan import load_plan, make_plan
+
+    if plan_file is None:
+        return make_plan(scenario, priorities=priorities or "greedy", drops=drops or "optimal", **settings)
+    if priorities is not None or drops is not None:
+        raise PlanError("--plan already says priorities and drops; give either the file or the options")
+    plan = load_plan(plan_file)
+    plan.require(scenario)
+    return plan
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """One object; whatever is unknown or infinite must be null by now."""
+    typer.echo(json.dumps(result, allow_nan=False, indent=2, ensure_ascii=False))
+
+
+def class_table(title: str, classes: list[dict[str, Any]], *, console: Console | None = None) -> None:
+    """Success and latency per class, as a person reads them."""
+    table = Table(title=title, title_justify="left")
+    columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in classes:
+        table.add_row(
+            str(row["priority_class"]),
+            str(row["flows"]),
+            str(row["subscriptions"]),
+            percent(row["drop_rate"]),
+            percent(row["success_rate"]),
+            duration(row["mean_latency_seconds"]),
+        )
+    (console or Console()).print(table)
+
+
+def utility_line(utility: dict[str, float | None]) -> str:
+    """Achieved utility in one line."""
+    return (
+        f"utility {utility['achieved']:.1f} of {utility['maximum']:.1f} = {percent(utility['rate'])} "
+        f"(mean of the subscriptions' ratios {percent(utility['rate_mean'])})"
+    )
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage; a dash where it is unknown."""
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in the unit a person would use; a dash where it is unknown or has no bound."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"

@@ -1,0 +1,87 @@
+"""`triage plan FILE`: decide flows, classes and drop rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from triagemq.cli import options
+from triagemq.cli.options import class_table, percent, print_json, utility_line
+
+__all__ = ["plan"]
+
+SHOWN_PORTS = 20
+
+
+def plan(
+    file: options.File,
+    priorities: options.Priorities = None,
+    drops: options.Drops = None,
+    flows: options.Flows = "greedy",
+    scope: options.Scope = "port",
+    seed: options.Seed = 0,
+    classes: options.Classes = None,
+    flows_per_subscriber: options.FlowsPerSubscriber = None,
+    rho_tolerance: options.RhoTolerance = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Save the plan (.json or .parquet).")
+    ] = None,
+    explain: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--explain", metavar="SUBSCRIBER TOPIC", help="Say in words why one was decided so."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Work out which flow, priority class and drop rate every subscription gets."""
+    from triagemq.forecast import forecast, summary
+    from triagemq.plan import explain as explain_plan
+    from triagemq.plan import save_plan
+    from triagemq.scenario import load
+
+    scenario = load(file)
+    made = options.plan_for(
+        scenario,
+        None,
+        priorities=priorities,
+        drops=drops,
+        flows=flows,
+        scope=scope,
+        seed=seed,
+        priority_classes=classes,
+        flows_per_subscriber=flows_per_subscriber,
+        rho_tolerance=rho_tolerance,
+    )
+    if output is not None:
+        save_plan(made, output)
+    if explain is not None:
+        words = explain_plan(scenario, made, *explain)
+        if json:
+            print_json({"subscriber": explain[0], "topic": explain[1], "explanation": words})
+        else:
+            typer.echo(words)
+        return
+    result = summary(scenario, made, forecast(scenario, made))
+    if json:
+        print_json(result)
+        return
+    console = Console()
+    console.print(_port_table(result["ports"]))
+    if len(result["ports"]) > SHOWN_PORTS:
+        console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
+    class_table(f"{made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"])
+    console.print(utility_line(result["utility"]))
+    for decision in result["decisions"]:
+        console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
+
+
+def _port_table(ports: list[dict[str, float]]) -> Table:
+    table = Table(title="ports", title_justify="left")
+    for column in ("port", "offered load", "planned load"):
+        table.add_column(column, justify="right")
+    for row in ports[:SHOWN_PORTS]:
+        table.add_row(str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"]))
+    return table

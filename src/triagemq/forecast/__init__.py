@@ -1,0 +1,7 @@
+"""Theory composed along the path of every subscription: what a plan will do, in milliseconds."""
+
+from triagemq.forecast.forecast import forecast
+from triagemq.forecast.model import Forecast
+from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
+
+__all__ = ["Forecast", "finite_or_none", "forecast", "subscription_rows", "summary", "utility_figures"]

@@ -1,0 +1,259 @@
+"""From the home broker to the subscriber: outbound queue, managed switches, drops, output ports, last link.
+
+The second half of PrioDeX eq. 10. Copies of one publication reach a shared port together, so its waits follow the batch
+model (THEORY.md section 2), not the papers' Poisson arrivals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from triagemq.forecast.upstream import TopicArrivals
+from triagemq.plan import Demand, Plan
+from triagemq.plan.demand import total_by
+from triagemq.scenario import Floats, Integers, Scenario, port_paths
+from triagemq.theory import (
+    finite_buffer_loss,
+    finite_buffer_sojourn,
+    fragmented_waits,
+    gg1_factor,
+    merged_ca2,
+    mm1_sojourn,
+    priority_waits,
+    served_share,
+    split_ca2,
+)
+
+__all__ = ["Copies", "cross_network"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copies:
+    """Columns over subscriptions: the share of notifications that arrives, and how long they took on the way."""
+
+    survival: Floats
+    seconds: Floats
+    approximations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AtPorts:
+    """The copies that cross one level of output ports; columns over the crossing subscriptions."""
+
+    port: Integers
+    batch: Integers
+    priority_class: Integers
+    rate: Floats
+    present: Floats
+    ca2: Floats
+    streams: Floats
+    copies_scale: Floats
+    event_seconds: Floats
+    event_scv: Floats
+    packets: Floats
+    packet_square_seconds: Floats
+    last_packet_seconds: Floats
+
+    @property
+    def load(self) -> Floats:
+        return self.rate * self.event_seconds
+
+
+def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: TopicArrivals) -> Copies:
+    """Follow every subscription's copies from its home broker to its subscriber."""
+    subscribers, subscriptions, ports = scenario.subscribers, scenario.subscriptions, scenario.ports
+    subscriber = subscriptions.subscriber
+    broker = subscribers.broker[subscriber]
+    cell = (broker, subscriptions.topic)
+    notify_rate = arrivals.rate[cell]
+    batch = broker * np.int32(len(scenario.topics)) + subscriptions.topic
+    keep = plan.subscription_keep
+    path = port_paths(scenario)[asked.port]
+    survival, seconds = _broker_outbound(scenario, notify_rate)
+    approximations: list[str] = []
+    for depth in range(path.shape[1]):
+        on = np.flatnonzero(path[:, depth] >= 0)
+        port = path[on, depth]
+        first = np.ones(on.size, dtype=np.bool_) if depth == 0 else path[on, depth - 1] < 0
+        share, inbound = _switch_inbound(scenario, port, batch[on], notify_rate[on], survival[on])
+        seconds[on] += inbound
+        survival[on] *= share * np.where(first, keep[on], 1.0)
+        bytes_per_second = ports.bandwidth_bps[port] / 8
+        at_ports = _AtPorts(
+            port=port,
+            batch=batch[on],
+            priority_class=plan.subscription_class[on],
+            rate=notify_rate[on] * survival[on],
+            present=np.minimum(survival[on], 1.0),
+            ca2=arrivals.ca2[cell][on],
+            streams=arrivals.streams[cell][on],
+            copies_scale=_copies_that_meet(scenario, path[on], depth),
+            event_seconds=asked.sizes.event_bytes[on] / bytes_per_second,
+            event_scv=asked.sizes.event_scv[on],
+            packets=asked.sizes.packets[on],
+            packet_square_seconds=asked.sizes.packet_square_bytes[on] / bytes_per_second**2,
+            last_packet_seconds=asked.sizes.last_packet_bytes[on] / bytes_per_second,
+        )
+        carried, waited = _cross_ports(scenario, at_ports, approximations, poisson=arrivals.poisson)
+        survival[on] *= carried
+        seconds[on] += waited + at_ports.last_packet_seconds
+        if depth < path.shape[1] - 1:
+            survival[on] *= 1 - ports.error_rate[port]
+            seconds[on] += ports.propagation_seconds[port]
+    if path.shape[1] > 1:
+        approximations.append("several switches in a row")
+    survival *= 1 - subscribers.error_rate[subscriber]
+    seconds += subscribers.propagation_seconds[subscriber]
+    return Copies(survival, seconds, tuple(dict.fromkeys(approximations)))
+
+
+def _broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats]:
+    """One M/M/1 queue per subscriber at its home broker (PrioDeX eq. 14)."""
+    subscriber = scenario.subscriptions.subscriber
+    mu = scenario.brokers.outbound_rate_per_second[scenario.subscribers.broker]
+    rate = total_by(subscriber, notify_rate, len(scenario.subscribers))
+    share = np.minimum(1.0, mu / np.maximum(rate, 1e-300))
+    return share[subscriber], mm1_sojourn(rate, mu)[subscriber].copy()
+
+
+def _switch_inbound(
+    scenario: Scenario, port: Integers, batch: Integers, rate: Floats, present: Floats
+) -> tuple[Floats, Floats]:
+    """The switch's matching queue: all copies through that switch, in one class, arriving in batches.
+
+    PrioDeX takes one flow's rate here; a switch serves the total. Matching times are drawn per packet, so copies
+    share no size.
+    """
+    switch = scenario.ports.switch[port]
+    service = 1 / scenario.switches.inbound_rate_per_second[switch]
+    arriving = rate * present
+    wait = priority_waits(
+        arriving,
+        service,
+        1.0,
+        np.zeros(len(port), dtype=np.int64),
+        batch_topics=batch,
+        keep=np.minimum(present, 1.0),
+        shared_sizes=False,
+        queues=switch,
+    )
+    load = total_by(switch, arriving * service, len(scenario.switches))
+    share = np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[switch]
+    return share, wait + service
+
+
+def _copies_that_meet(scenario: Scenario, path: Integers, depth: int) -> Floats:
+    """How much of a batch is still together at this port.
+
+    A port upstream lets copies go one transmission apart; at a port of bandwidth w behind one of W they then meet for
+    1 - w/W of a transmission, and not at all behind a slower one.
+    """
+    if depth == 0:
+        return np.ones(len(path))
+    bandwidth = np.append(scenario.ports.bandwidth_bps, np.inf)
+    meeting: Floats = np.maximum(0.0, 1.0 - bandwidth[path[:, depth]] / bandwidth[path[:, depth - 1]])
+    return meeting
+
+
+def _cross_ports(
+    scenario: Scenario, copies: _AtPorts, approximations: list[str], *, poisson: bool
+) -> tuple[Floats, Floats]:
+    """Share carried and mean wait at output ports with strict priorities."""
+    ports = scenario.ports
+    class_count = int(copies.priority_class.max(initial=0)) + 1
+    shape = (len(ports), class_count)
+    cell = copies.port.astype(np.int64) * class_count + copies.priority_class
+
+    def by_class(values: Floats) -> Floats:
+        return total_by(cell, values, shape[0] * shape[1]).reshape(shape)
+
+    load = by_class(copies.load)
+    packet_rate = by_class(copies.rate * copies.packets)
+    finite = np.isfinite(ports.buffer_packets)
+    carried = served_share(load)
+    if finite.any():
+        approximations.append("finite buffers")
+        carried[finite] = 1 - finite_buffer_loss(load[finite], ports.buffer_packets[finite])
+    wait = fragmented_waits(
+        copies.rate,
+        copies.event_seconds,
+        copies.event_scv,
+        copies.rate * copies.packets,
+        copies.packet_square_seconds,
+        copies.last_packet_seconds,
+        copies.priority_class,
+        batch_topics=copies.batch,
+        keep=copies.present,
+        queues=copies.port,
+        copies_scale=copies.copies_scale,
+    )
+    if not poisson:
+        wait *= _variability_factor(copies, load.sum(axis=1))[copies.port]
+    if finite.any():
+        wait = _bounded_by_buffer(ports.buffer_packets, copies, load, packet_rate, carried, wait)
+    return carried.reshape(-1)[cell], wait
+
+
+def _variability_factor(copies: _AtPorts, port_load: Floats) -> Floats:
+    """Per port, Allen-Cunneen's factor with the variability of publications pooled by load (never of copies)."""
+    key = copies.port.astype(np.int64) << 32 | copies.batch
+    groups, group = np.unique(key, return_inverse=True)
+    load = total_by(group, copies.load, len(groups))
+    thinned = total_by(group, copies.load * (split_ca2(copies.ca2, copies.present) - 1.0), len(groups))
+    ca2 = 1.0 + np.divide(thinned, load, out=np.zeros_like(load), where=load > 0)
+    streams = total_by(group, copies.streams, len(groups)) / np.bincount(group)
+    merged = merged_ca2(
+        load, np.maximum(ca2, 0.0), np.minimum(port_load, 1.0), queues=groups >> 32, streams=streams
+    )
+    rate = total_by(copies.port, copies.rate * copies.packets, len(port_load))
+    square = total_by(
+        copies.port, copies.rate * copies.packets * copies.packet_square_seconds, len(port_load)
+    )
+    with_load = port_load > 0
+    scv = np.divide(square * rate, port_load**2, out=np.ones_like(rate), where=with_load) - 1.0
+    return gg1_factor(merged, np.maximum(scv, 0.0))
+
+
+def _bounded_by_buffer(
+    buffer_packets: Floats,
+    copies: _AtPorts,
+    load: Floats,
+    packet_rate: Floats,
+    carried: Floats,
+    wait: Floats,
+) -> Floats:
+    """Waits at ports that can hold only so many packets (THEORY.md section 2; an approximation).
+
+    One class: M/M/1/K by Little's law, and below saturation only its ratio to M/M/1, so that the size distribution
+    still counts. Several classes: none can hold more than the whole buffer, so its time is at most K over
+    its throughput, which is about what the first unstable class takes; those below it are unknown.
+    """
+    sigma = np.cumsum(load, axis=1)
+    total, rate = sigma[:, -1], packet_rate.sum(axis=1)
+    finite = np.isfinite(buffer_packets)
+    one_class = finite & ((load > 0).sum(axis=1) <= 1) & (total > 0)
+    mean_packet = np.divide(total, rate, out=np.ones_like(total), where=rate > 0)
+    fifo_wait = np.zeros(len(total))
+    fifo_wait[one_class] = (
+        finite_buffer_sojourn(total[one_class], buffer_packets[one_class], mean_packet[one_class])
+        - mean_packet[one_class]
+    )
+    unbounded = np.where(total < 1, mean_packet * total / np.maximum(1 - total, 1e-300), np.inf)
+    correction = np.divide(fifo_wait, unbounded, out=np.ones_like(total), where=(unbounded > 0) & (total < 1))
+    throughput = packet_rate * carried
+    ceiling = np.divide(
+        np.where(finite, buffer_packets, np.inf)[:, None],
+        throughput,
+        out=np.full_like(throughput, np.inf),
+        where=throughput > 0,
+    )
+    # Below the first class that does not fit, what little gets through waits for a time no formula here knows.
+    starved = finite[:, None] & (np.pad(sigma, ((0, 0), (1, 0)))[:, :-1] >= 1)
+    ceiling[starved] = np.nan
+    port, level = copies.port, copies.priority_class
+    longest = np.maximum(ceiling[port, level] - copies.last_packet_seconds, 0.0)
+    many = np.where(starved[port, level], np.nan, np.fmin(wait, longest))
+    single = np.where(total[port] < 1, wait * correction[port], fifo_wait[port])
+    return np.where(one_class[port], single, np.where(finite[port], many, wait))

@@ -1,0 +1,48 @@
+"""Predict what a plan does to every subscription: PrioDeX eq. 10, corrected (THEORY.md sections 1 and 2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triagemq.forecast.downstream import cross_network
+from triagemq.forecast.model import Forecast
+from triagemq.forecast.upstream import topic_arrivals
+from triagemq.plan import Plan, demand
+from triagemq.scenario import Scenario, achieved_utility, maximum_utility
+
+__all__ = ["forecast"]
+
+
+def forecast(scenario: Scenario, plan: Plan) -> Forecast:
+    """Success, mean latency and utility per subscription, over the whole path from publisher to subscriber.
+
+    >>> from triagemq.plan import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> predicted = forecast(scenario, make_plan(scenario, drops="exponential"))
+    >>> float(predicted.success.max()), bool(predicted.latency_seconds.max() < 0.1)
+    (1.0, True)
+    """
+    plan.require(scenario)
+    asked = demand(scenario)
+    arrivals = topic_arrivals(scenario)
+    copies = cross_network(scenario, plan, asked, arrivals)
+    subscriptions = scenario.subscriptions
+    cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
+    received = arrivals.rate[cell] * copies.survival
+    success = np.divide(
+        received, asked.published_rate, out=np.zeros_like(received), where=asked.published_rate > 0
+    )
+    success = np.minimum(success, 1.0)
+    latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
+    # What never arrives has no latency, and is worth nothing whatever its freshness.
+    known = np.where(np.isnan(latency), np.inf, latency)
+    return Forecast(
+        published_rate=asked.published_rate,
+        received_rate=received,
+        success=success,
+        latency_seconds=latency,
+        utility=achieved_utility(subscriptions, success, known),
+        maximum_utility=maximum_utility(subscriptions),
+        approximations=arrivals.approximations + copies.approximations,
+    )

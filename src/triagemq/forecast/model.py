@@ -1,0 +1,27 @@
+"""The Forecast: success rate, mean latency and utility of every subscription under a plan, predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triagemq.scenario import Floats
+
+__all__ = ["Forecast"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecast:
+    """Columns over subscriptions.
+
+    `latency_seconds` is the mean over events that arrive: infinite where a queue grows without end, NaN where
+    nothing is known (nothing arrives, or a class starved behind a full buffer). `approximations` names what makes
+    the figures less than exact for this scenario; empty, they are the queueing model's own.
+    """
+
+    published_rate: Floats
+    received_rate: Floats
+    success: Floats
+    latency_seconds: Floats
+    utility: Floats
+    maximum_utility: Floats
+    approximations: tuple[str, ...]

@@ -1,0 +1,110 @@
+"""A forecast in few figures: per port, per class and in utility. Aggregates as THEORY.md section 1 defines them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from triagemq.forecast.model import Forecast
+from triagemq.plan import Plan, demand
+from triagemq.plan.demand import total_by
+from triagemq.scenario import Floats, Scenario
+
+__all__ = ["finite_or_none", "subscription_rows", "summary", "utility_figures"]
+
+NEGLIGIBLE_SHARE = 1e-9
+"""A class's latency is unknown as soon as more than this share of what it delivers has no known latency."""
+
+
+def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, Any]:
+    """What `triage plan` and `triage forecast` print: ports, classes, utility, and what is approximate."""
+    return {
+        "scenario": scenario.name,
+        "ports": [
+            {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
+            for name, offered, planned in zip(
+                scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
+            )
+        ],
+        "classes": _classes(scenario, plan, predicted),
+        "utility": utility_figures(predicted.utility, predicted.maximum_utility),
+        "approximations": list(predicted.approximations),
+        "decisions": [
+            {
+                "kind": decision.kind,
+                "subject": decision.subject,
+                "before": decision.before,
+                "after": decision.after,
+                "reason": decision.reason,
+            }
+            for decision in plan.decisions
+        ],
+    }
+
+
+def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
+    """One row per subscription, for `triage forecast --full`."""
+    subscriptions = scenario.subscriptions
+    return [
+        {
+            "subscriber": scenario.subscribers.name[subscriptions.subscriber[row]],
+            "topic": scenario.topics.name[subscriptions.topic[row]],
+            "flow": int(plan.flow[row]),
+            "priority_class": int(plan.subscription_class[row]),
+            "drop_rate": float(plan.flows.drop_rate[plan.flow[row]]),
+            "success_rate": float(predicted.success[row]),
+            "mean_latency_seconds": finite_or_none(predicted.latency_seconds[row]),
+            "max_latency_seconds": finite_or_none(subscriptions.max_latency_seconds[row]),
+            "utility": float(predicted.utility[row]),
+            "maximum_utility": float(predicted.maximum_utility[row]),
+        }
+        for row in range(len(subscriptions))
+    ]
+
+
+def utility_figures(achieved: Floats, maximum: Floats) -> dict[str, float | None]:
+    """Sum achieved over sum maximum, and beside it the papers' mean of the ratios."""
+    wanted = maximum > 0
+    return {
+        "achieved": float(achieved.sum()),
+        "maximum": float(maximum.sum()),
+        "rate": float(achieved.sum() / maximum.sum()) if wanted.any() else None,
+        "rate_mean": float((achieved[wanted] / maximum[wanted]).mean()) if wanted.any() else None,
+    }
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no infinity and no NaN: both are null."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
+    level = plan.subscription_class
+    count = int(plan.flows.priority_class.max(initial=0)) + 1
+
+    def total(values: Floats) -> Floats:
+        return total_by(level, values, count)
+
+    received, published = total(predicted.received_rate), total(predicted.published_rate)
+    known = np.isfinite(predicted.latency_seconds)
+    known_rate = total(np.where(known, predicted.received_rate, 0.0))
+    seconds = total(np.where(known, predicted.received_rate * predicted.latency_seconds, 0.0))
+    load = demand(scenario).load_bytes_per_second
+    offered, kept = total(load), total(load * plan.subscription_keep)
+    flows = np.bincount(plan.flows.priority_class, minlength=count)
+    members = np.bincount(level, minlength=count)
+    rows = []
+    for each in np.flatnonzero(members):
+        mostly_known = received[each] > 0 and known_rate[each] >= (1 - NEGLIGIBLE_SHARE) * received[each]
+        rows.append(
+            {
+                "priority_class": int(each),
+                "flows": int(flows[each]),
+                "subscriptions": int(members[each]),
+                "success_rate": float(received[each] / published[each]) if published[each] > 0 else None,
+                "mean_latency_seconds": float(seconds[each] / known_rate[each]) if mostly_known else None,
+                "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
+            }
+        )
+    return rows

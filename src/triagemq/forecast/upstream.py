@@ -1,0 +1,265 @@
+"""From the publishers to each home broker: rates, delays and arrival variability of every topic there.
+
+The path is the first half of PrioDeX eq. 10: unmanaged switch (FIFO), link, broker inbound queue and, with several
+brokers, the links and brokers on the way to the subscriber's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.plan.demand import WireSizes, sum_by, total_by, wire_sizes
+from triagemq.scenario import (
+    ArrivalProcess,
+    BrokerRoutes,
+    Floats,
+    Integers,
+    Publications,
+    Scenario,
+    broker_routes,
+)
+from triagemq.theory import (
+    departure_ca2,
+    gg1_factor,
+    merged_ca2,
+    mm1_sojourn,
+    on_off_ca2,
+    pareto_ca2,
+    priority_waits,
+    split_ca2,
+)
+
+__all__ = ["TopicArrivals", "topic_arrivals"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopicArrivals:
+    """Matrices of one row per broker and one column per topic: what leaves that broker's inbound queue.
+
+    `streams` is the effective number of independent publications behind a topic, which QNA's merging needs.
+    """
+
+    rate: Floats
+    delay_seconds: Floats
+    ca2: Floats
+    streams: Floats
+    approximations: tuple[str, ...]
+
+    @property
+    def poisson(self) -> bool:
+        """Whether every stream is a Poisson process, so that no variability factor applies."""
+        return bool((self.ca2 == 1.0).all())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entering:
+    """Columns over publications at their own broker's door."""
+
+    rate: Floats
+    delay_seconds: Floats
+    ca2: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hops:
+    """What one crossing costs: per broker its inbound queue, per link its wait, and the share each carries."""
+
+    broker_seconds: Floats
+    broker_share: Floats
+    link_wait_seconds: Floats
+    link_share: Floats
+
+
+def topic_arrivals(scenario: Scenario) -> TopicArrivals:
+    """Follow every publication to every broker with subscribers of its topic."""
+    sizes = wire_sizes(scenario)
+    entering, overloaded_switch = _cross_unmanaged_switches(scenario, sizes)
+    routes = broker_routes(scenario)
+    home = scenario.publishers.broker[scenario.publications.publisher]
+    shape = (len(scenario.brokers), len(scenario.topics))
+
+    def by_topic(values: Floats) -> Floats:
+        return sum_by(home, scenario.publications.topic, shape, values)
+
+    entering_rate = by_topic(entering.rate)
+    entering_bytes = by_topic(entering.rate * sizes.event_bytes)
+    entering_squares = by_topic(entering.rate * sizes.event_square_bytes)
+    entering_delay = by_topic(entering.rate * np.where(entering.rate > 0, entering.delay_seconds, 0.0))
+    mean_bytes = _ratio(entering_bytes, entering_rate)
+    hops = _cross_brokers(scenario, routes, entering, home, entering_rate, entering_bytes, entering_squares)
+
+    rate, delay_sum = np.zeros(shape), np.zeros(shape)
+    ca2_sum, square_sum = np.zeros(shape), np.zeros(shape)
+    ca2_entering = by_topic(entering.rate * (entering.ca2 - 1.0))
+    squares_entering = by_topic(entering.rate**2)
+    for source in range(shape[0]):
+        for target in range(shape[0]):
+            if routes.reach[source, target] == 0.0:
+                continue
+            survival, seconds = _broker_path(scenario, routes, hops, source, target, mean_bytes[source])
+            arriving = entering_rate[source] * survival
+            rate[target] += arriving
+            delay_sum[target] += entering_delay[source] * survival + np.where(
+                arriving > 0, arriving * seconds, 0.0
+            )
+            # Thinning by losses pulls variability towards 1, Whitt's split; its deviation shrinks with the share.
+            ca2_sum[target] += ca2_entering[source] * survival**2
+            square_sum[target] += squares_entering[source] * survival**2
+    approximations = []
+    if overloaded_switch or (hops.broker_share < 1).any() or (hops.link_share < 1).any():
+        approximations.append("a queue before the managed switches is overloaded")
+    if not (entering.ca2 == 1.0).all():
+        approximations.append("arrivals that are not Poisson (QNA)")
+    return TopicArrivals(
+        rate=rate,
+        delay_seconds=_ratio(delay_sum, rate),
+        ca2=np.maximum(1.0 + _ratio(ca2_sum, rate), 0.0),
+        streams=np.maximum(_ratio(rate**2, square_sum), 1.0),
+        approximations=tuple(approximations),
+    )
+
+
+def publication_ca2(publications: Publications) -> Floats:
+    """Variability of every publication's arrival process: the ca2 that QNA starts from."""
+    ca2 = np.ones(len(publications))
+    process = publications.arrival_process
+    ca2[process == ArrivalProcess.PERIODIC] = 0.0
+    pareto, on_off = process == ArrivalProcess.PARETO, process == ArrivalProcess.ON_OFF
+    ca2[pareto] = pareto_ca2(publications.pareto_shape[pareto])
+    ca2[on_off] = on_off_ca2(
+        publications.rate_per_second[on_off],
+        publications.on_seconds[on_off],
+        publications.off_seconds[on_off],
+    )
+    return ca2
+
+
+def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> tuple[_Entering, bool]:
+    """FIFO switches between publishers and their broker (Pollaczek-Khinchine, not PrioDeX eq. 12)."""
+    publications, publishers = scenario.publications, scenario.publishers
+    rate, ca2 = publications.rate_per_second.copy(), publication_ca2(publications)
+    delay = publishers.propagation_seconds[publications.publisher].copy()
+    switch = publishers.unmanaged_switch[publications.publisher]
+    crossing = np.flatnonzero(switch >= 0)
+    overloaded = False
+    if crossing.size:
+        queue = switch[crossing]
+        service = sizes.event_bytes[crossing] * 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
+        scv = sizes.event_scv[crossing]
+        count = len(scenario.unmanaged_switches)
+        load = total_by(queue, rate[crossing] * service, count)
+        merged, service_scv = _merged_at(queue, count, rate[crossing], service, scv, ca2[crossing], load)
+        factor = gg1_factor(merged, service_scv)[queue]
+        wait = priority_waits(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
+        delay[crossing] += wait * factor + service
+        share_of_queue = rate[crossing] / total_by(queue, rate[crossing], count)[queue]
+        ca2[crossing] = _after_queue(
+            ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
+        )
+        overloaded = bool((load >= 1).any())
+        rate[crossing] *= np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[queue]
+    survival = 1 - publishers.error_rate[publications.publisher]
+    return _Entering(rate * survival, delay, split_ca2(ca2, survival)), overloaded
+
+
+def _cross_brokers(
+    scenario: Scenario,
+    routes: BrokerRoutes,
+    entering: _Entering,
+    home: Integers,
+    entering_rate: Floats,
+    entering_bytes: Floats,
+    entering_squares: Floats,
+) -> _Hops:
+    """Load and delay of every broker's inbound queue (M/M/1) and every link between brokers (M/G/1 FIFO)."""
+    brokers, links = scenario.brokers, scenario.broker_links
+    link_rate, link_bytes, link_squares = (np.zeros(len(links)) for _ in range(3))
+    for source in range(len(brokers)):
+        for link, topics in _links_used(scenario, routes, source).items():
+            share = routes.reach[source, links.source_broker[link]]
+            link_rate[link] += share * entering_rate[source, topics].sum()
+            link_bytes[link] += share * entering_bytes[source, topics].sum()
+            link_squares[link] += share * entering_squares[source, topics].sum()
+    finite = np.isfinite(links.bandwidth_bps) & (link_rate > 0)
+    link_load = np.where(finite, link_bytes * 8 / links.bandwidth_bps, 0.0)
+    wait = np.zeros(len(links))
+    rows = np.flatnonzero(finite)
+    if rows.size:
+        mean_bytes = link_bytes[rows] / link_rate[rows]
+        scv = np.maximum(link_squares[rows] / link_rate[rows] / mean_bytes**2 - 1, 0.0)
+        service = mean_bytes * 8 / links.bandwidth_bps[rows]
+        wait[rows] = priority_waits(
+            link_rate[rows], service, scv, np.zeros(rows.size, np.int64), queues=np.arange(rows.size)
+        )
+    broker_rate = entering_rate.sum(axis=1) + total_by(
+        links.target_broker, link_rate * (1 - links.error_rate), len(brokers)
+    )
+    mu = brokers.inbound_rate_per_second
+    load = broker_rate / mu
+    merged = merged_ca2(entering.rate, entering.ca2, np.minimum(load, 1.0), queues=home)
+    sojourn = mm1_sojourn(broker_rate, mu)
+    return _Hops(
+        broker_seconds=1 / mu + (sojourn - 1 / mu) * gg1_factor(merged, np.ones(len(brokers))),
+        broker_share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300)),
+        link_wait_seconds=wait,
+        link_share=np.minimum(1.0, 1.0 / np.maximum(link_load, 1e-300)),
+    )
+
+
+def _links_used(scenario: Scenario, routes: BrokerRoutes, source: int) -> dict[int, NDArray[np.bool_]]:
+    """Per link, the topics that events from one broker travel over it: towards subscribers, once each."""
+    broker = scenario.subscribers.broker[scenario.subscriptions.subscriber]
+    wanted = np.zeros((len(scenario.brokers), len(scenario.topics)), dtype=np.bool_)
+    wanted[broker, scenario.subscriptions.topic] = True
+    used: dict[int, NDArray[np.bool_]] = {}
+    for target in range(len(scenario.brokers)):
+        if target == source or routes.next_link[source, target] < 0:
+            continue
+        for link in routes.path(source, target, scenario.broker_links.target_broker):
+            used[link] = used.get(link, np.zeros(len(scenario.topics), dtype=np.bool_)) | wanted[target]
+    return used
+
+
+def _broker_path(
+    scenario: Scenario, routes: BrokerRoutes, hops: _Hops, source: int, target: int, event_bytes: Floats
+) -> tuple[float, Floats]:
+    """Share of events that gets from one broker through another's inbound queue, and the time it takes."""
+    links = scenario.broker_links
+    survival = float(hops.broker_share[source])
+    seconds = np.full(len(event_bytes), hops.broker_seconds[source])
+    for link in routes.path(source, target, links.target_broker):
+        survival *= float(hops.link_share[link] * (1 - links.error_rate[link]))
+        seconds += hops.link_wait_seconds[link] + links.propagation_seconds[link]
+        seconds += event_bytes * 8 / links.bandwidth_bps[link]
+        survival *= float(hops.broker_share[links.target_broker[link]])
+        seconds += hops.broker_seconds[links.target_broker[link]]
+    return survival, seconds
+
+
+def _merged_at(
+    queue: Integers, count: int, rate: Floats, service: Floats, scv: Floats, ca2: Floats, load: Floats
+) -> tuple[Floats, Floats]:
+    """Per queue, the variability of everything that arrives and of everything that is served."""
+    merged = merged_ca2(rate, ca2, np.minimum(load, 1.0), queues=queue)
+    total = total_by(queue, rate, count)
+    mean = _ratio(load, total)
+    square = _ratio(total_by(queue, rate * service**2 * (1 + scv), count), total)
+    return merged, np.maximum(_ratio(square, mean**2) - 1, 0.0)
+
+
+def _after_queue(ca2: Floats, departing: Floats, share: Floats, load: Floats) -> Floats:
+    """Variability of one stream after a queue it shares.
+
+    Whitt's rule splits what departs at random, which forgets that a stream keeps its own events; in light traffic
+    it leaves as it came. The load decides between the two.
+    """
+    busy = np.minimum(load, 1.0) ** 2
+    calm = np.where(busy < 1, (1 - busy) * ca2, 0.0)
+    return np.asarray(busy * split_ca2(departing, share) + calm)
+
+
+def _ratio(top: Floats, bottom: Floats) -> Floats:
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)

@@ -1,0 +1,55 @@
+"""Planners: from what is wanted to flows, priority classes and drop rates, one algorithm a file."""
+
+from triagemq.plan.contract import ContractError, check_policy
+from triagemq.plan.demand import Demand, WireSizes, demand, wire_sizes
+from triagemq.plan.difference import PlanDifference, SubscriptionChanges, diff
+from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
+from triagemq.plan.explain import explain
+from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
+from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
+from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
+from triagemq.plan.planner import SCOPES, Planner, make_plan
+from triagemq.plan.priorities import (
+    PRIORITY_ALGORITHMS,
+    PriorityAlgorithm,
+    PriorityProblem,
+    cluster_classes,
+    within_class_variance,
+)
+
+__all__ = [
+    "DROP_POLICIES",
+    "FLOW_ALGORITHMS",
+    "PRIORITY_ALGORITHMS",
+    "SCOPES",
+    "ContractError",
+    "Decision",
+    "Demand",
+    "DropPolicy",
+    "DropProblem",
+    "DropResult",
+    "FlowAlgorithm",
+    "FlowProblem",
+    "Flows",
+    "Plan",
+    "PlanDifference",
+    "Planner",
+    "PlannerChoice",
+    "PortLoads",
+    "PriorityAlgorithm",
+    "PriorityProblem",
+    "SubscriptionChanges",
+    "WireSizes",
+    "check_policy",
+    "cluster_classes",
+    "demand",
+    "diff",
+    "dump_plan",
+    "explain",
+    "load_plan",
+    "make_plan",
+    "parse_plan",
+    "save_plan",
+    "wire_sizes",
+    "within_class_variance",
+]

@@ -1,0 +1,145 @@
+"""What changes from one plan to another, subscription by subscription; they are matched by names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.plan.grouping import Rows
+from triagemq.plan.model import Plan
+from triagemq.scenario import Floats, Integers, Scenario, Table
+
+__all__ = ["PlanDifference", "SubscriptionChanges", "diff"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubscriptionChanges(Table):
+    """One row per subscription that two plans treat differently. Flows are counted from 1 within the subscriber."""
+
+    subscriber: tuple[str, ...]
+    topic: tuple[str, ...]
+    flow_before: Integers
+    flow_after: Integers
+    class_before: Integers
+    class_after: Integers
+    drop_before: Floats
+    drop_after: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanDifference:
+    """`added` and `removed` are (subscriber, topic) pairs that only one of the two scenarios has."""
+
+    changes: SubscriptionChanges
+    unchanged: int
+    added: tuple[tuple[str, str], ...]
+    removed: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        """The summary in words."""
+        changes = self.changes
+        moved = np.count_nonzero(changes.flow_before != changes.flow_after)
+        better = np.count_nonzero(changes.class_after < changes.class_before)
+        worse = np.count_nonzero(changes.class_after > changes.class_before)
+        more = np.count_nonzero(changes.drop_after > changes.drop_before)
+        less = np.count_nonzero(changes.drop_after < changes.drop_before)
+        lines = [
+            f"{_subscriptions(len(changes))} treated differently, {self.unchanged} as before, "
+            f"{len(self.added)} added, {len(self.removed)} removed",
+            f"flow: {moved} moved",
+            f"class: {better} better, {worse} worse",
+            f"drop rate: {more} higher, {less} lower",
+        ]
+        return "\n".join(lines)
+
+
+def diff(
+    before: Plan, after: Plan, scenario_before: Scenario, scenario_after: Scenario | None = None
+) -> PlanDifference:
+    """Compare two plans, of one scenario or of two.
+
+    >>> from triagemq.plan.planner import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> plan = make_plan(scenario)
+    >>> print(str(diff(plan, plan, scenario)).splitlines()[0])
+    0 subscriptions treated differently, 1120 as before, 0 added, 0 removed
+    """
+    scenario_after = scenario_before if scenario_after is None else scenario_after
+    before.require(scenario_before)
+    after.require(scenario_after)
+    old_key, new_key = _keys(scenario_before, scenario_after)
+    _, old, new = np.intersect1d(old_key, new_key, assume_unique=True, return_indices=True)
+    flow_old, flow_new = _place_in_subscriber(before)[old], _place_in_subscriber(after)[new]
+    class_old, class_new = before.subscription_class[old], after.subscription_class[new]
+    drop_old = before.flows.drop_rate[before.flow[old]]
+    drop_new = after.flows.drop_rate[after.flow[new]]
+    changed = np.flatnonzero((flow_old != flow_new) | (class_old != class_new) | (drop_old != drop_new))
+    names = _names(scenario_before, old[changed])
+    changes = SubscriptionChanges(
+        subscriber=tuple(subscriber for subscriber, _ in names),
+        topic=tuple(topic for _, topic in names),
+        flow_before=flow_old[changed],
+        flow_after=flow_new[changed],
+        class_before=class_old[changed],
+        class_after=class_new[changed],
+        drop_before=drop_old[changed],
+        drop_after=drop_new[changed],
+    )
+    return PlanDifference(
+        changes=changes,
+        unchanged=len(old) - len(changed),
+        added=_names(scenario_after, _others(len(new_key), new)),
+        removed=_names(scenario_before, _others(len(old_key), old)),
+    )
+
+
+def _subscriptions(count: int) -> str:
+    return f"{count} subscription{'' if count == 1 else 's'}"
+
+
+def _others(count: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The rows that are not among the given ones."""
+    left = np.ones(count, dtype=bool)
+    left[rows] = False
+    return np.flatnonzero(left)
+
+
+def _place_in_subscriber(plan: Plan) -> Integers:
+    """Per subscription, which of its subscriber's flows carries it, from 1."""
+    owner = plan.flows.subscriber
+    first = np.searchsorted(owner, owner, side="left")
+    return np.asarray((np.arange(len(owner)) - first + 1)[plan.flow], dtype=np.int32)
+
+
+def _keys(before: Scenario, after: Scenario) -> tuple[Rows, Rows]:
+    """One number per subscription that is the same in both scenarios exactly if both names are."""
+    subscribers = _shared_numbers(before.subscribers.name, after.subscribers.name)
+    topics = _shared_numbers(before.topics.name, after.topics.name)
+    keys = []
+    for which, scenario in enumerate((before, after)):
+        subscriber = subscribers[which][scenario.subscriptions.subscriber]
+        keys.append(subscriber << 32 | topics[which][scenario.subscriptions.topic])
+    return keys[0], keys[1]
+
+
+def _shared_numbers(first: Sequence[str], second: Sequence[str]) -> tuple[Rows, Rows]:
+    number: dict[str, int] = {}
+    numbered: list[NDArray[np.int64]] = [
+        np.array([number.setdefault(name, len(number)) for name in names], dtype=np.int64)
+        for names in (first, second)
+    ]
+    return numbered[0], numbered[1]
+
+
+def _names(scenario: Scenario, rows: NDArray[np.intp]) -> tuple[tuple[str, str], ...]:
+    wanted = scenario.subscriptions
+    return tuple(
+        (scenario.subscribers.name[subscriber], scenario.topics.name[topic])
+        for subscriber, topic in zip(
+            wanted.subscriber[rows].tolist(), wanted.topic[rows].tolist(), strict=True
+        )
+    )

@@ -1,0 +1,107 @@
+"""What a drop policy is given and what it returns: columns over flows, ports and subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.plan.model import Decision
+from triagemq.scenario import Floats, Integers, Subscriptions, UtilityShape, achieved_utility
+
+__all__ = ["FITS", "DropPolicy", "DropProblem", "DropResult", "subscription_columns"]
+
+FITS = 1 + 1e-13
+"""A port is exceeded when its load passes capacity times this: sums of many flows are not exact beyond it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropProblem:
+    """Flows with their loads and classes, the ports they cross, and what their subscriptions are worth.
+
+    `flow_ports` has one row per flow: the ports from the broker to the subscriber, padded with -1 in front,
+    as `scenario.port_paths` gives them. A port's capacity is its bandwidth less the share to be left free.
+    `subscription_success` is s_r, what arrives when nothing is dropped; `subscription_freshness` is the
+    factor exp(-T/tau) by which a previous forecast's latency lowers the worth, 1 where there is none.
+    """
+
+    flow_load_bytes_per_second: Floats
+    flow_class: Integers
+    flow_ports: Integers
+    port_names: tuple[str, ...]
+    port_capacity_bytes_per_second: Floats
+    subscription_flow: Integers
+    subscription_success: Floats
+    subscription_freshness: Floats
+    subscriptions: Subscriptions
+
+    def __post_init__(self) -> None:
+        for column in fields(self):
+            values = getattr(self, column.name)
+            if isinstance(values, np.ndarray):
+                values.setflags(write=False)
+
+    def ports_by_depth(self) -> list[Integers]:
+        """Per depth, brokers first, the port every flow crosses there; -1 for flows whose path is shorter.
+
+        Ports form trees below the brokers, so a port stands at one depth only.
+        """
+        longest = self.flow_ports.shape[1]
+        padding = (self.flow_ports < 0).sum(axis=1)
+        padded = np.concatenate([self.flow_ports, np.full_like(self.flow_ports, -1)], axis=1)
+        everyone = np.arange(len(self.flow_ports))
+        return [padded[everyone, padding + depth] for depth in range(longest)]
+
+    def port_loads(self, keep: Floats | None = None) -> Floats:
+        """Bytes per second on every port when the given share of each flow is kept (all of it by default)."""
+        load = self.flow_load_bytes_per_second if keep is None else self.flow_load_bytes_per_second * keep
+        count = len(self.port_names)
+        total = np.zeros(count)
+        for column in self.flow_ports.T:
+            crossed = column >= 0
+            total += np.bincount(column[crossed], load[crossed], minlength=count)
+        return total
+
+    def utility(self, drop_rate: Floats) -> float:
+        """What all subscriptions together gain at these drop rates, buffer losses left out."""
+        success = self.subscription_success * (1.0 - drop_rate)[self.subscription_flow]
+        return float(np.sum(self.subscription_freshness * achieved_utility(self.subscriptions, success)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DropResult:
+    """The drop rate of every flow, what is worth telling, and where due an upper bound of the utility."""
+
+    drop_rate: Floats
+    decisions: tuple[Decision, ...] = ()
+    bound: float | None = None
+
+
+DropPolicy = Callable[[DropProblem], DropResult]
+
+
+def subscription_columns(
+    *,
+    weight: Sequence[float] | Floats,
+    shape: str | NDArray[np.int8] = "log",
+    threshold: float | Floats = 0.5,
+) -> Subscriptions:
+    """Subscriptions with these utilities and nothing else stated: for examples, contract checks and tests.
+
+    >>> subscription_columns(weight=[1.0, 2.0], shape="step", threshold=0.9).utility_threshold.tolist()
+    [0.9, 0.9]
+    """
+    count = len(weight)
+    code = UtilityShape[shape.upper()] if isinstance(shape, str) else shape
+    return Subscriptions(
+        subscriber=np.zeros(count, dtype=np.int32),
+        topic=np.arange(count, dtype=np.int32),
+        utility_shape=np.broadcast_to(np.asarray(code, dtype=np.int8), count).copy(),
+        utility_weight=np.array(weight, dtype=np.float64),
+        utility_threshold=np.broadcast_to(np.asarray(threshold, dtype=np.float64), count).copy(),
+        freshness_seconds=np.full(count, np.inf),
+        max_latency_seconds=np.full(count, np.inf),
+        max_separation_seconds=np.full(count, np.inf),
+    )

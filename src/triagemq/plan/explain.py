@@ -1,0 +1,154 @@
+"""Why a plan treats one subscription as it does, in words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+
+from triagemq.errors import PlanError
+from triagemq.plan.demand import demand
+from triagemq.plan.model import Plan
+from triagemq.plan.planner import RANKINGS
+from triagemq.scenario import Scenario, UtilityShape, maximum_utility, port_paths
+
+__all__ = ["explain"]
+
+
+def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
+    """The worth, rank, flow, class and drop rate of one subscription, each with its reason.
+
+    >>> from triagemq.plan.planner import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> wanted = scenario.subscriptions
+    >>> who, what = scenario.subscribers.name[wanted.subscriber[0]], scenario.topics.name[wanted.topic[0]]
+    >>> len(explain(scenario, make_plan(scenario), who, what).splitlines()) >= 5
+    True
+    """
+    plan.require(scenario)
+    row = _subscription(scenario, subscriber, topic)
+    return "\n".join(
+        [
+            f"{subscriber} wants {topic}: {_worth(scenario, row)}",
+            f"Rank: {_rank(scenario, plan, row)}",
+            f"Flow: {_flow(scenario, plan, row)}",
+            f"Class: {_class(scenario, plan, row)}",
+            f"Drop rate: {_drop(scenario, plan, row)}",
+            *_decisions(scenario, plan, row),
+        ]
+    )
+
+
+def _subscription(scenario: Scenario, subscriber: str, topic: str) -> int:
+    who = _index(scenario.subscribers.name, subscriber, "subscriber", "the scenario")
+    wanted = scenario.subscriptions
+    own = np.flatnonzero(wanted.subscriber == who)
+    topics = [scenario.topics.name[each] for each in wanted.topic[own]]
+    return int(own[_index(topics, topic, "topic", f"{subscriber}'s subscriptions")])
+
+
+def _index(names: Sequence[str], name: str, kind: str, where: str) -> int:
+    try:
+        return names.index(name)
+    except ValueError:
+        near = difflib.get_close_matches(name, names, n=3) or list(names[:3])
+        others = f"; nearest: {', '.join(near)}" if near else ""
+        raise PlanError(f"no {kind} {name!r} among {where}{others}") from None
+
+
+def _worth(scenario: Scenario, row: int) -> str:
+    wanted, asked = scenario.subscriptions, demand(scenario)
+    shape = UtilityShape(int(wanted.utility_shape[row]))
+    weight = wanted.utility_weight[row]
+    formula = {
+        UtilityShape.LOG: f"{weight:.6g} * log(1 + share delivered)",
+        UtilityShape.LINEAR: f"{weight:.6g} * share delivered",
+        UtilityShape.STEP: f"{weight:.6g} once {wanted.utility_threshold[row]:.6g} of all is delivered",
+    }[shape]
+    fresh = wanted.freshness_seconds[row]
+    aging = f", times exp(-latency / {fresh:.6g} s)" if np.isfinite(fresh) else ""
+    return (
+        f"worth {formula}{aging}, at most {maximum_utility(wanted)[row]:.6g}. "
+        f"{asked.notify_rate[row]:.6g} events/s of {asked.sizes.event_bytes[row]:.6g} bytes on the wire take "
+        f"{asked.load_bytes_per_second[row]:.6g} bytes/s; the links alone let "
+        f"{asked.ideal_success[row]:.2%} arrive."
+    )
+
+
+def _rank(scenario: Scenario, plan: Plan, row: int) -> str:
+    own = np.flatnonzero(scenario.subscriptions.subscriber == scenario.subscriptions.subscriber[row])
+    better = int((plan.rank[own] > plan.rank[row]).sum())
+    tied = int(((plan.rank[own] == plan.rank[row]) & (own < row)).sum())
+    by = "worth alone" if plan.made_by.priorities in RANKINGS else "worth per byte per second"
+    place = better + tied + 1
+    return f"{plan.rank[row]:.6g} ({by}), place {place} of {len(own)} subscriptions of this subscriber."
+
+
+def _flow(scenario: Scenario, plan: Plan, row: int) -> str:
+    flow = int(plan.flow[row])
+    own = np.flatnonzero(plan.flows.subscriber == plan.flows.subscriber[flow])
+    members = np.flatnonzero(plan.flow == flow)
+    how = {
+        "greedy": "subscriptions sorted by rank are cut into nearly equal lists, the best first",
+        "random": f"drawn at random with seed {plan.made_by.seed}",
+    }.get(plan.made_by.flows, f"as {plan.made_by.flows} decided")
+    ranks = plan.rank[members]
+    return (
+        f"{flow - int(own[0]) + 1} of {len(own)}; {how}. It carries {len(members)} subscriptions with ranks "
+        f"{ranks.min():.6g} to {ranks.max():.6g} and {plan.flows.load_bytes_per_second[flow]:.6g} bytes/s."
+    )
+
+
+def _class(scenario: Scenario, plan: Plan, row: int) -> str:
+    flows, flow = plan.flows, int(plan.flow[row])
+    made = plan.made_by
+    port = int(flows.port[flow])
+    rivals = np.flatnonzero(flows.port == port) if made.scope == "port" else np.arange(len(flows))
+    better = int((flows.value[rivals] > flows.value[flow]).sum())
+    tied = int(((flows.value[rivals] == flows.value[flow]) & (rivals < flow)).sum())
+    among = f"port {scenario.ports.name[port]}" if made.scope == "port" else "all ports"
+    equal_lists = f"flows sorted by value are cut into {made.priority_classes} nearly equal classes"
+    how = {
+        "greedy": equal_lists,
+        "info": equal_lists,
+        "cluster": f"flows of like value share a class, at most {made.priority_classes} classes",
+        "random": f"drawn at random with seed {made.seed}",
+        "none": "no priorities",
+    }.get(made.priorities, f"as {made.priorities} decided")
+    return (
+        f"{flows.priority_class[flow]}; {how}. The flow's value, the sum of its ranks, is "
+        f"{flows.value[flow]:.6g}: place {better + tied + 1} of {len(rivals)} flows of {among}."
+    )
+
+
+def _drop(scenario: Scenario, plan: Plan, row: int) -> str:
+    flow = int(plan.flow[row])
+    path = [int(port) for port in port_paths(scenario)[plan.flows.port[flow]] if port >= 0]
+    allowed = 1 - plan.made_by.rho_tolerance
+    loads = "; ".join(
+        f"port {scenario.ports.name[port]} is offered {plan.ports.rho_offered[port]:.4g} of its bandwidth, "
+        f"may carry {allowed:.4g} and carries {plan.ports.rho_planned[port]:.4g}"
+        for port in path
+    )
+    if plan.flows.load_bytes_per_second[flow] <= 0:
+        why = "no events reach this flow"
+    elif all(plan.ports.rho_offered[port] <= allowed * (1 + 1e-12) for port in path):
+        why = "everything fits, nothing is dropped"
+    else:
+        why = f"policy {plan.made_by.drops}"
+    return f"{plan.flows.drop_rate[flow]:.6g}; {why}. On the way, {loads}."
+
+
+def _decisions(scenario: Scenario, plan: Plan, row: int) -> list[str]:
+    """Decisions about the ports on the way, this subscriber, or the whole plan."""
+    wanted = scenario.subscriptions
+    path = port_paths(scenario)[plan.flows.port[plan.flow[row]]]
+    subjects = {scenario.ports.name[port] for port in path if port >= 0}
+    subjects |= {scenario.subscribers.name[wanted.subscriber[row]], scenario.name, "all ports"}
+    return [
+        f"{each.subject} ({each.kind}): {each.before} -> {each.after}; {each.reason}."
+        for each in plan.decisions
+        if each.subject in subjects
+    ]

@@ -1,0 +1,283 @@
+"""Plans in files: one readable JSON document, or a directory of Parquet tables. Floats survive exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import OutputError, ParameterError, PlanError
+from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
+
+__all__ = ["FORMAT", "VERSION", "dump_plan", "load_plan", "parse_plan", "save_plan"]
+
+FORMAT = "triagemq-plan"
+VERSION = 1
+MANIFEST = "plan.json"
+
+COLUMNS: dict[str, dict[str, type[np.generic]]] = {
+    "subscriptions": {"flow": np.int32, "rank": np.float64},
+    "flows": {
+        "subscriber": np.int32,
+        "port": np.int32,
+        "priority_class": np.int32,
+        "drop_rate": np.float64,
+        "value": np.float64,
+        "load_bytes_per_second": np.float64,
+    },
+    "ports": {"rho_offered": np.float64, "rho_planned": np.float64},
+}
+DECISION_FIELDS = tuple(field.name for field in fields(Decision))
+
+
+def dump_plan(plan: Plan) -> str:
+    """The plan as JSON text: tables as columns, one column a line."""
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenario_fingerprint": plan.scenario_fingerprint,
+        "made_by": asdict(plan.made_by),
+    }
+    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    for table, columns in _tables(plan).items():
+        lines = [f"  {json.dumps(name)}: {_json(values.tolist())}" for name, values in columns.items()]
+        parts.append(f"{json.dumps(table)}: {{\n" + ",\n".join(lines) + "\n }")
+    decisions = ",\n".join(f"  {json.dumps(asdict(decision))}" for decision in plan.decisions)
+    parts.append('"decisions": [' + (f"\n{decisions}\n " if decisions else "") + "]")
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
+
+
+def parse_plan(text: str, source: str = "plan") -> Plan:
+    """The plan in a JSON text; `source` names it in errors."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"{source}: not a plan: {error}") from error
+    except RecursionError as error:
+        raise PlanError(f"{source}: not a plan: nested too deeply") from error
+    _check_head(document, source)
+    tables = {table: _column_lists(document, table, source) for table in COLUMNS}
+    return _assembled(document, tables, document.get("decisions"), source)
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write JSON if the path ends in `.json`, else a directory of Parquet tables; an earlier plan goes.
+
+    >>> import tempfile
+    >>> from triagemq.plan.planner import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> plan = make_plan(table2(seed=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_plan(plan, f"{folder}/plan.json")
+    ...     bool((load_plan(f"{folder}/plan.json").flows.drop_rate == plan.flows.drop_rate).all())
+    True
+    """
+    path = Path(path)
+    try:
+        if path.suffix == ".json":
+            _write_text(path, dump_plan(plan))
+        else:
+            _save_tables(plan, path)
+    except OSError as error:
+        raise OutputError(f"cannot write plan {path}: {error.strerror or error}") from error
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read what `save_plan` wrote; PlanError names the file and what is wrong with it."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _load_tables(path)
+        return parse_plan(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError as error:
+        raise PlanError(f"{path}: no such plan") from error
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path}: not a plan: it is not text") from error
+
+
+def _tables(plan: Plan) -> dict[str, dict[str, NDArray[Any]]]:
+    return {
+        "subscriptions": {"flow": plan.flow, "rank": plan.rank},
+        "flows": {name: getattr(plan.flows, name) for name in COLUMNS["flows"]},
+        "ports": {name: getattr(plan.ports, name) for name in COLUMNS["ports"]},
+    }
+
+
+def _json(values: list[Any]) -> str:
+    try:
+        return json.dumps(values, allow_nan=False)
+    except ValueError as error:
+        raise PlanError("the plan holds NaN or infinity and cannot be written") from error
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Written beside its place and moved there, so that a reader never meets half a plan."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _save_tables(plan: Plan, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    manifest = path / MANIFEST
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"cannot write plan {path}: a file is in the way; a plan in tables is a directory")
+    if path.is_dir() and any(path.iterdir()) and not manifest.exists():
+        raise OutputError(f"cannot write plan {path}: the directory holds something else")
+    path.mkdir(parents=True, exist_ok=True)
+    # Without its manifest a directory is no plan: it goes first and comes back last.
+    manifest.unlink(missing_ok=True)
+    for table, columns in _tables(plan).items():
+        pq.write_table(pa.table(columns), path / f"{table}.parquet", compression="zstd")
+    decisions = {name: [getattr(each, name) for each in plan.decisions] for name in DECISION_FIELDS}
+    schema = pa.schema([(name, pa.string()) for name in DECISION_FIELDS])
+    pq.write_table(pa.table(decisions, schema=schema), path / "decisions.parquet", compression="zstd")
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenario_fingerprint": plan.scenario_fingerprint,
+        "made_by": asdict(plan.made_by),
+    }
+    _write_text(manifest, json.dumps(head, indent=1) + "\n")
+
+
+def _load_tables(path: Path) -> Plan:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        head = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PlanError(
+            f"{path}: not a plan, or one whose writing was interrupted: {MANIFEST} is missing"
+        ) from error
+    except ValueError as error:
+        raise PlanError(f"{path / MANIFEST}: not a plan: {error}") from error
+    _check_head(head, str(path / MANIFEST))
+    read: dict[str, dict[str, Any]] = {}
+    for table in (*COLUMNS, "decisions"):
+        place = path / f"{table}.parquet"
+        try:
+            # ParquetFile reads this file; read_table would make columns of folder names such as a=b.
+            with pq.ParquetFile(place) as file:
+                read[table] = {name: column.to_numpy() for name, column in _columns(file.read())}
+        except (pa.ArrowException, ValueError, UnicodeDecodeError) as error:
+            raise PlanError(f"{place}: not a readable Parquet table: {error}") from error
+    decided = {name: values.tolist() for name, values in read.pop("decisions").items()}
+    rows = [dict(zip(decided, values, strict=True)) for values in zip(*decided.values(), strict=True)]
+    tables = {table: _column_lists(read, table, str(path)) for table in COLUMNS}
+    return _assembled(head, tables, rows, str(path))
+
+
+def _columns(table: Any) -> list[tuple[str, Any]]:
+    return list(zip(table.column_names, table.columns, strict=True))
+
+
+def _check_head(document: Any, source: str) -> None:
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise PlanError(f'{source}: not a plan: "format" should be {FORMAT!r}')
+    if document.get("version") != VERSION:
+        raise PlanError(
+            f"{source}: plan format version {document.get('version')!r}; this TriageMQ reads {VERSION}"
+        )
+
+
+def _column_lists(document: Any, table: str, source: str) -> dict[str, NDArray[Any]]:
+    columns = document.get(table)
+    expected = COLUMNS[table]
+    if not isinstance(columns, dict) or set(columns) != set(expected):
+        raise PlanError(f"{source}: {table} should hold the columns {', '.join(expected)}")
+    arrays = {}
+    for name, dtype in expected.items():
+        values = columns[name]
+        whole = dtype is np.int32
+        if isinstance(values, list) and all(map(_is_whole if whole else _is_number, values)):
+            values = np.array(values, dtype=dtype)
+        if not isinstance(values, np.ndarray) or values.dtype != dtype or not np.isfinite(values).all():
+            raise PlanError(f"{source}: {table}.{name} should hold {'whole ' if whole else ''}numbers")
+        arrays[name] = values
+    return arrays
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and -(2**31) <= value < 2**31
+
+
+def _is_number(value: object) -> bool:
+    return (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value))
+
+
+def _assembled(
+    head: dict[str, Any], tables: dict[str, dict[str, NDArray[Any]]], decided: Any, source: str
+) -> Plan:
+    fingerprint = head.get("scenario_fingerprint")
+    if not isinstance(fingerprint, str):
+        raise PlanError(f"{source}: scenario_fingerprint should be text")
+    if not isinstance(decided, list):
+        raise PlanError(f"{source}: decisions should be a list")
+    decisions = tuple(
+        _record(Decision, each, dict.fromkeys(DECISION_FIELDS, _is_text), f"{source}: a decision")
+        for each in decided
+    )
+    made_by = _record(PlannerChoice, head.get("made_by"), _CHOICE, f"{source}: made_by")
+    try:
+        flows, ports = Flows(**tables["flows"]), PortLoads(**tables["ports"])
+    except ParameterError as error:
+        raise PlanError(f"{source}: {error}") from error
+    flow, rank = tables["subscriptions"]["flow"], tables["subscriptions"]["rank"]
+    wrong = {
+        "subscriptions.flow and .rank differ in length": len(flow) != len(rank),
+        "subscriptions.flow names a flow that is not there": bool(((flow < 0) | (flow >= len(flows))).any()),
+        "flows.port names a port that is not there": bool(
+            ((flows.port < 0) | (flows.port >= len(ports))).any()
+        ),
+        "flows.subscriber is negative": bool((flows.subscriber < 0).any()),
+        "flows.priority_class is negative": bool((flows.priority_class < 0).any()),
+        "flows.drop_rate lies outside [0, 1]": bool(((flows.drop_rate < 0) | (flows.drop_rate > 1)).any()),
+        "flows.load_bytes_per_second is negative": bool((flows.load_bytes_per_second < 0).any()),
+    }
+    for problem, found in wrong.items():
+        if found:
+            raise PlanError(f"{source}: {problem}")
+    return Plan(fingerprint, made_by, flow, rank, flows, ports, decisions)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_CHOICE: dict[str, Callable[[object], bool]] = {
+    "flows": _is_text,
+    "priorities": _is_text,
+    "drops": _is_text,
+    "scope": _is_text,
+    "seed": lambda value: type(value) is int,
+    "flows_per_subscriber": _is_whole,
+    "priority_classes": _is_whole,
+    "rho_tolerance": _is_number,
+}
+
+
+def _record(
+    kind: Callable[..., Any], values: object, expected: dict[str, Callable[[object], bool]], where: str
+) -> Any:
+    if not isinstance(values, dict) or set(values) != set(expected):
+        raise PlanError(f"{where} should hold {', '.join(expected)}")
+    for name, right in expected.items():
+        if not right(values[name]):
+            raise PlanError(f"{where}: {name} is {values[name]!r}")
+    return kind(**values)

@@ -1,0 +1,261 @@
+"""Make a plan: rank subscriptions, cut them into flows, flows into classes, and set drop rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import ParameterError, PlanError
+from triagemq.plan import ranking
+from triagemq.plan.demand import Demand, demand
+from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
+from triagemq.plan.flows import FLOW_ALGORITHMS, FlowProblem
+from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
+from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityProblem
+from triagemq.plan.registry import resolve
+from triagemq.scenario import Floats, Integers, Scenario, port_paths
+
+__all__ = ["RANKINGS", "SCOPES", "Planner", "make_plan"]
+
+RANKINGS: dict[str, ranking.Ranking] = {"info": ranking.value}
+"""Priority algorithms that rank subscriptions by something else than value per byte."""
+
+SCOPES = ("port", "global")
+
+
+class Planner(Protocol):
+    """Anything that plans: deterministic under a seed, and pure."""
+
+    def __call__(self, scenario: Scenario, *, seed: int = 0, previous: Plan | None = None) -> Plan: ...
+
+
+def make_plan(
+    scenario: Scenario,
+    *,
+    flows: str = "greedy",
+    priorities: str = "greedy",
+    drops: str = "optimal",
+    scope: str = "port",
+    seed: int = 0,
+    previous: Plan | None = None,
+    flows_per_subscriber: int | None = None,
+    priority_classes: int | None = None,
+    rho_tolerance: float | None = None,
+    freshness: Floats | None = None,
+) -> Plan:
+    """The plan of the named algorithms (PrioDeX section 4); what is not given is taken from the scenario.
+
+    An algorithm is named by its key in FLOW_ALGORITHMS, PRIORITY_ALGORITHMS or DROP_POLICIES, or is a
+    function of your own named `module:function`. `freshness` holds a factor per subscription by which the
+    latency of an earlier forecast lowers its worth. With a `previous` plan of the same scenario the new one
+    says what it changed.
+
+    >>> from triagemq.scenario.generators import table2
+    >>> plan = make_plan(table2(seed=1), drops="flat", flows_per_subscriber=3)
+    >>> bool((plan.ports.rho_planned <= 0.9 + 1e-12).all()), int(plan.subscription_class.max())
+    (True, 2)
+    """
+    choice = _choice(
+        scenario,
+        PlannerChoice(
+            flows=flows,
+            priorities=priorities,
+            drops=drops,
+            scope=scope,
+            seed=seed,
+            flows_per_subscriber=_given(flows_per_subscriber, scenario.planning.flows_per_subscriber),
+            priority_classes=_given(priority_classes, scenario.planning.priority_classes),
+            rho_tolerance=_given(rho_tolerance, scenario.planning.rho_tolerance),
+        ),
+    )
+    cut_flows = resolve("flow algorithm", flows, FLOW_ALGORITHMS)
+    cut_classes = resolve("priority algorithm", priorities, PRIORITY_ALGORITHMS)
+    set_drops = resolve("drop policy", drops, DROP_POLICIES)
+    factors = _freshness(freshness, len(scenario.subscriptions))
+
+    asked = demand(scenario)
+    load = asked.load_bytes_per_second
+    rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
+    subscriber = scenario.subscriptions.subscriber
+    place = _called(
+        "flow algorithm",
+        flows,
+        cut_flows,
+        FlowProblem(subscriber, rank, choice.flows_per_subscriber, seed),
+        len(subscriber),
+        choice.flows_per_subscriber,
+    )
+    flow, owner = _number_flows(subscriber, place, choice.flows_per_subscriber)
+    count = len(owner)
+    made = Flows(
+        subscriber=owner,
+        port=scenario.subscribers.port[owner],
+        priority_class=np.zeros(count, dtype=np.int32),
+        drop_rate=np.zeros(count),
+        value=_sums(flow, rank, count),
+        load_bytes_per_second=_sums(flow, load, count),
+    )
+    group = made.port if scope == "port" else np.zeros(count, dtype=np.int32)
+    classes = _called(
+        "priority algorithm",
+        priorities,
+        cut_classes,
+        PriorityProblem(made.value, group, choice.priority_classes, seed),
+        count,
+        choice.priority_classes,
+    )
+    problem = _drop_problem(scenario, replace(made, priority_class=classes), flow, asked, choice, factors)
+    result = _drops(drops, set_drops, problem)
+    plan = Plan(
+        scenario_fingerprint=scenario.fingerprint,
+        made_by=choice,
+        flow=flow,
+        rank=rank,
+        flows=replace(made, priority_class=classes, drop_rate=result.drop_rate),
+        ports=PortLoads(
+            rho_offered=problem.port_loads() * 8 / scenario.ports.bandwidth_bps,
+            rho_planned=problem.port_loads(1.0 - result.drop_rate) * 8 / scenario.ports.bandwidth_bps,
+        ),
+        decisions=result.decisions,
+    )
+    return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
+
+
+def _choice(scenario: Scenario, choice: PlannerChoice) -> PlannerChoice:
+    """The choice, if every setting is possible."""
+    for name in ("flows_per_subscriber", "priority_classes"):
+        number = getattr(choice, name)
+        if not isinstance(number, int | np.integer) or isinstance(number, bool) or number < 1:
+            raise ParameterError(name, f"is {number!r}; a whole number of at least 1 is needed")
+    if not 0 <= choice.rho_tolerance < 1:
+        raise ParameterError(
+            "rho_tolerance", f"is {choice.rho_tolerance!r}; the share of a port to leave free lies in [0, 1)"
+        )
+    if choice.scope not in SCOPES:
+        raise ParameterError("scope", f"is {choice.scope!r}; it is one of {', '.join(SCOPES)}")
+    if not isinstance(choice.seed, int | np.integer) or choice.seed < 0:
+        raise ParameterError("seed", f"is {choice.seed!r}; a whole number of at least 0 is needed")
+    queues = scenario.ports.queues
+    classes = 1 if choice.priorities == "none" else choice.priority_classes
+    short = np.flatnonzero((queues > 0) & (queues < classes))
+    if len(short):
+        port = int(short[0])
+        others = f" (and {len(short) - 1} more ports)" if len(short) > 1 else ""
+        raise PlanError(
+            f"{choice.priority_classes} priority classes do not fit port {scenario.ports.name[port]!r}, "
+            f"which has {queues[port]} queues{others}; ask for at most {queues[short].min()} classes"
+        )
+    # NumPy's numbers are welcome; plain ones are kept, because they are written to files.
+    return replace(
+        choice,
+        seed=int(choice.seed),
+        flows_per_subscriber=int(choice.flows_per_subscriber),
+        priority_classes=int(choice.priority_classes),
+        rho_tolerance=float(choice.rho_tolerance),
+    )
+
+
+Setting = TypeVar("Setting")
+
+
+def _given(setting: Setting | None, otherwise: Setting) -> Setting:
+    return otherwise if setting is None else setting
+
+
+def _freshness(factors: Floats | None, count: int) -> Floats:
+    if factors is None:
+        return np.ones(count)
+    factors = np.array(factors, dtype=np.float64)
+    if factors.shape != (count,):
+        raise ParameterError(
+            "freshness", f"has shape {factors.shape}; one factor per subscription, {count}, is needed"
+        )
+    if not ((factors >= 0) & (factors <= 1)).all():
+        raise ParameterError("freshness", "holds factors outside [0, 1]")
+    return factors
+
+
+def _called(
+    kind: str, name: str, algorithm: Callable[[Any], Integers], problem: Any, count: int, labels: int
+) -> Integers:
+    """The labels an algorithm gives, one of `labels` per row or refused: it may be a user's own."""
+    answer = np.asarray(algorithm(problem))
+    if answer.shape != (count,) or not np.issubdtype(answer.dtype, np.integer):
+        raise PlanError(
+            f"{kind} {name!r} returned {answer.dtype} of shape {answer.shape}; {count} integers are needed"
+        )
+    if count and (answer.min() < 0 or answer.max() >= labels):
+        raise PlanError(
+            f"{kind} {name!r} returned {answer.min()}..{answer.max()}; 0..{labels - 1} are allowed"
+        )
+    return answer.astype(np.int32)
+
+
+def _number_flows(subscriber: Integers, place: Integers, most: int) -> tuple[Integers, Integers]:
+    """Numbers of flows by subscriber and place, empty ones left out: per subscription, and owners."""
+    slot = subscriber.astype(np.int64) * most + place
+    used = np.zeros((int(subscriber.max(initial=-1)) + 1) * most, dtype=bool)
+    used[slot] = True
+    number = np.cumsum(used, dtype=np.int64) - 1
+    return number[slot].astype(np.int32), (np.flatnonzero(used) // most).astype(np.int32)
+
+
+def _sums(flow: Integers, values: Floats, count: int) -> Floats:
+    return np.bincount(flow, values, minlength=count).astype(np.float64)
+
+
+def _drop_problem(
+    scenario: Scenario, flows: Flows, flow: Integers, asked: Demand, choice: PlannerChoice, freshness: Floats
+) -> DropProblem:
+    return DropProblem(
+        flow_load_bytes_per_second=flows.load_bytes_per_second,
+        flow_class=flows.priority_class,
+        flow_ports=port_paths(scenario)[flows.port],
+        port_names=scenario.ports.name,
+        port_capacity_bytes_per_second=scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance),
+        subscription_flow=flow,
+        subscription_success=asked.ideal_success,
+        subscription_freshness=freshness,
+        subscriptions=scenario.subscriptions,
+    )
+
+
+def _drops(name: str, policy: Callable[[DropProblem], DropResult], problem: DropProblem) -> DropResult:
+    result = policy(problem)
+    if not isinstance(result, DropResult):
+        raise PlanError(f"drop policy {name!r} returned a {type(result).__name__}; a DropResult is needed")
+    rates: NDArray[Any] = np.asarray(result.drop_rate)
+    count = len(problem.flow_class)
+    if rates.shape != (count,) or not np.issubdtype(rates.dtype, np.floating):
+        raise PlanError(
+            f"drop policy {name!r} returned {rates.dtype} of shape {rates.shape}; {count} floats are needed"
+        )
+    if not ((rates >= 0) & (rates <= 1)).all():
+        raise PlanError(f"drop policy {name!r} returned drop rates outside [0, 1]")
+    return replace(result, drop_rate=rates.astype(np.float64))
+
+
+def _changes(scenario: Scenario, previous: Plan | None, plan: Plan) -> tuple[Decision, ...]:
+    """What the plan changes for subscriptions, when the earlier plan is of the same scenario."""
+    if previous is None or previous.scenario_fingerprint != plan.scenario_fingerprint:
+        return ()
+    reclassed = int((previous.subscription_class != plan.subscription_class).sum())
+    rated = int((previous.subscription_keep != plan.subscription_keep).sum())
+    if not reclassed and not rated:
+        return ()
+    before, after = (
+        f"{made.flows}/{made.priorities}/{made.drops}" for made in (previous.made_by, plan.made_by)
+    )
+    return (
+        Decision(
+            kind="replanned",
+            subject=scenario.name,
+            before=before,
+            after=after,
+            reason=f"{reclassed} of {len(plan.flow)} subscriptions change class, {rated} change drop rate",
+        ),
+    )

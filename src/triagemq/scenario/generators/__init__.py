@@ -1,0 +1,7 @@
+"""Scenarios made by rule: the papers' tables and a building on fire. Pure functions of their arguments."""
+
+from triagemq.scenario.generators.building import building
+from triagemq.scenario.generators.prototype import prototype
+from triagemq.scenario.generators.table2 import table2
+
+__all__ = ["building", "prototype", "table2"]

@@ -1,0 +1,388 @@
+"""The Scenario: what exists and what is wanted. Frozen, columnar, in one canonical order.
+
+Every table is a set of equally long columns. Rows refer to rows of other tables by index; -1 is "none" and
+infinity is "no limit". Tables are sorted by name (publications and subscriptions by the names they join), so
+the order in which a file lists things never changes a decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import ParameterError
+
+__all__ = [
+    "BrokerLinks",
+    "Brokers",
+    "Floats",
+    "Integers",
+    "OutputPorts",
+    "PlanningSettings",
+    "Publications",
+    "Publishers",
+    "Scenario",
+    "SizeSamples",
+    "Subscribers",
+    "Subscriptions",
+    "Switches",
+    "Topics",
+    "UnmanagedSwitches",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int32]
+Codes = NDArray[np.int8]
+Names = tuple[str, ...]
+
+DEFAULT_SERVICE_RATE = 1e6
+"""Packets a second of a broker or switch whose scenario names no rate (THEORY.md section 1)."""
+
+
+class Table:
+    """Base of all tables: equally long columns, made read-only."""
+
+    def __post_init__(self) -> None:
+        lengths = {}
+        for column in fields(self):  # type: ignore[arg-type]
+            values = getattr(self, column.name)
+            lengths[column.name] = len(values)
+            if isinstance(values, np.ndarray):
+                values.setflags(write=False)
+        if len(set(lengths.values())) > 1:
+            raise ParameterError(type(self).__name__, f"columns of unequal length {lengths}")
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+
+SomeTable = TypeVar("SomeTable", bound=Table)
+
+
+def take(table: SomeTable, rows: NDArray[np.int64]) -> SomeTable:
+    """The given rows of a table, in the given order."""
+    columns: dict[str, Any] = {}
+    for column in fields(table):  # type: ignore[arg-type]
+        values = getattr(table, column.name)
+        columns[column.name] = (
+            values[rows] if isinstance(values, np.ndarray) else tuple(values[row] for row in rows)
+        )
+    return replace(table, **columns)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Topics(Table):
+    name: Names
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Brokers(Table):
+    """An inbound queue that matches events, and one outbound queue per subscriber (PrioDeX Fig. 3)."""
+
+    name: Names
+    inbound_rate_per_second: Floats
+    outbound_rate_per_second: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerLinks(Table):
+    """One direction of a link between brokers: a FIFO transmitter, then a propagation delay."""
+
+    source_broker: Integers
+    target_broker: Integers
+    bandwidth_bps: Floats
+    error_rate: Floats
+    propagation_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnmanagedSwitches(Table):
+    """The publishers' side of the network: one FIFO towards the broker that TriageMQ does not control."""
+
+    name: Names
+    bandwidth_bps: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Switches(Table):
+    """Managed switches. `fed_by_port` is the output port of the switch upstream; -1 hangs at the brokers."""
+
+    name: Names
+    inbound_rate_per_second: Floats
+    fed_by_port: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputPorts(Table):
+    """The unit of contention: one transmitter, one buffer, one set of priority queues.
+
+    `error_rate` and `propagation_seconds` are those of the link to the next switch; a subscriber's own link
+    is in its row. `queues` is 0 where the scenario does not state it.
+    """
+
+    name: Names
+    switch: Integers
+    bandwidth_bps: Floats
+    buffer_packets: Floats
+    queues: Integers
+    error_rate: Floats
+    propagation_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publishers(Table):
+    name: Names
+    broker: Integers
+    unmanaged_switch: Integers
+    error_rate: Floats
+    propagation_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publications(Table):
+    """One publisher's events on one topic. Sizes are of the event, without the scenario's overhead."""
+
+    publisher: Integers
+    topic: Integers
+    rate_per_second: Floats
+    size_bytes: Floats
+    size_distribution: Codes
+    size_samples: Integers
+    arrival_process: Codes
+    pareto_shape: Floats
+    on_seconds: Floats
+    off_seconds: Floats
+    min_separation_seconds: Floats
+    max_separation_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeSamples(Table):
+    """Empirical size distributions, one row each: the sizes seen and how often."""
+
+    size_bytes: tuple[Floats, ...]
+    weight: tuple[Floats, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subscribers(Table):
+    name: Names
+    broker: Integers
+    port: Integers
+    error_rate: Floats
+    propagation_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subscriptions(Table):
+    """What one topic is worth to one subscriber, and how late or how rarely it may come."""
+
+    subscriber: Integers
+    topic: Integers
+    utility_shape: Codes
+    utility_weight: Floats
+    utility_threshold: Floats
+    freshness_seconds: Floats
+    max_latency_seconds: Floats
+    max_separation_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningSettings:
+    """What planners may use: flows a subscriber can open, classes, and the share of a port left free."""
+
+    flows_per_subscriber: int = 9
+    priority_classes: int = 9
+    rho_tolerance: float = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """All tables of one situation. Make one with `Scenario.of`, which puts them into canonical order."""
+
+    name: str
+    topics: Topics
+    brokers: Brokers
+    broker_links: BrokerLinks
+    unmanaged_switches: UnmanagedSwitches
+    switches: Switches
+    ports: OutputPorts
+    publishers: Publishers
+    publications: Publications
+    size_samples: SizeSamples
+    subscribers: Subscribers
+    subscriptions: Subscriptions
+    planning: PlanningSettings = field(default_factory=PlanningSettings)
+    mtu_bytes: float = np.inf
+    overhead_bytes: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        name: str,
+        topics: Topics,
+        brokers: Brokers,
+        broker_links: BrokerLinks | None = None,
+        unmanaged_switches: UnmanagedSwitches | None = None,
+        switches: Switches,
+        ports: OutputPorts,
+        publishers: Publishers,
+        publications: Publications,
+        size_samples: SizeSamples | None = None,
+        subscribers: Subscribers,
+        subscriptions: Subscriptions,
+        planning: PlanningSettings | None = None,
+        mtu_bytes: float = np.inf,
+        overhead_bytes: float = 0.0,
+    ) -> Scenario:
+        """A Scenario in canonical order, whatever order the rows are given in."""
+        empty = np.empty(0)
+        nobody = np.empty(0, dtype=np.int32)
+        return _canonical(
+            cls(
+                name=name,
+                topics=topics,
+                brokers=brokers,
+                broker_links=broker_links or BrokerLinks(nobody, nobody, empty, empty, empty),
+                unmanaged_switches=unmanaged_switches or UnmanagedSwitches((), empty),
+                switches=switches,
+                ports=ports,
+                publishers=publishers,
+                publications=publications,
+                size_samples=size_samples or SizeSamples((), ()),
+                subscribers=subscribers,
+                subscriptions=subscriptions,
+                planning=planning or PlanningSettings(),
+                mtu_bytes=float(mtu_bytes),
+                overhead_bytes=float(overhead_bytes),
+            )
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of everything that influences a decision; plans and traces carry it."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(repr((self.planning, self.mtu_bytes, self.overhead_bytes)).encode())
+        for table_field in fields(self):
+            table = getattr(self, table_field.name)
+            if isinstance(table, Table):
+                for column in fields(table):  # type: ignore[arg-type]
+                    digest.update(f"{table_field.name}.{column.name}".encode())
+                    _digest_column(digest, getattr(table, column.name))
+        return digest.hexdigest()
+
+
+def _digest_column(digest: Any, values: Any) -> None:
+    if isinstance(values, np.ndarray):
+        digest.update(np.ascontiguousarray(values).data)
+    elif values and isinstance(values[0], np.ndarray):
+        for part in values:
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(part).data)
+    else:
+        digest.update("\0".join(values).encode())
+
+
+def _canonical(scenario: Scenario) -> Scenario:
+    order = {
+        table: _order_by_name(getattr(scenario, table).name)
+        for table in (
+            "topics",
+            "brokers",
+            "unmanaged_switches",
+            "switches",
+            "ports",
+            "publishers",
+            "subscribers",
+        )
+    }
+    new_index = {table: _inverse(rows) for table, rows in order.items()}
+
+    def moved(values: Integers, table: str) -> Integers:
+        """The references of one column after the rows of `table` have moved; -1 stays -1."""
+        known = np.append(new_index[table], np.int32(-1))
+        return known[values]
+
+    links = scenario.broker_links
+    links = replace(
+        links,
+        source_broker=moved(links.source_broker, "brokers"),
+        target_broker=moved(links.target_broker, "brokers"),
+    )
+    switches = replace(scenario.switches, fed_by_port=moved(scenario.switches.fed_by_port, "ports"))
+    ports = replace(scenario.ports, switch=moved(scenario.ports.switch, "switches"))
+    publishers = replace(
+        scenario.publishers,
+        broker=moved(scenario.publishers.broker, "brokers"),
+        unmanaged_switch=moved(scenario.publishers.unmanaged_switch, "unmanaged_switches"),
+    )
+    publications = replace(
+        scenario.publications,
+        publisher=moved(scenario.publications.publisher, "publishers"),
+        topic=moved(scenario.publications.topic, "topics"),
+    )
+    subscribers = replace(
+        scenario.subscribers,
+        broker=moved(scenario.subscribers.broker, "brokers"),
+        port=moved(scenario.subscribers.port, "ports"),
+    )
+    subscriptions = replace(
+        scenario.subscriptions,
+        subscriber=moved(scenario.subscriptions.subscriber, "subscribers"),
+        topic=moved(scenario.subscriptions.topic, "topics"),
+    )
+    publications = take(publications, _order_by_pair(publications.publisher, publications.topic))
+    publications, size_samples = _renumber_samples(publications, scenario.size_samples)
+    return replace(
+        scenario,
+        topics=take(scenario.topics, order["topics"]),
+        brokers=take(scenario.brokers, order["brokers"]),
+        broker_links=take(links, _order_by_pair(links.source_broker, links.target_broker)),
+        unmanaged_switches=take(scenario.unmanaged_switches, order["unmanaged_switches"]),
+        switches=take(switches, order["switches"]),
+        ports=take(ports, order["ports"]),
+        publishers=take(publishers, order["publishers"]),
+        publications=publications,
+        size_samples=size_samples,
+        subscribers=take(subscribers, order["subscribers"]),
+        subscriptions=take(subscriptions, _order_by_pair(subscriptions.subscriber, subscriptions.topic)),
+    )
+
+
+def _renumber_samples(publications: Publications, samples: SizeSamples) -> tuple[Publications, SizeSamples]:
+    """Sample rows in the order of their first use by publications; equal ones become one, unused ones go."""
+    used = publications.size_samples[publications.size_samples >= 0]
+    first_use = np.sort(np.unique(used, return_index=True)[1])
+    new_index = np.full(len(samples) + 1, -1, dtype=np.int32)
+    kept: dict[tuple[bytes, bytes], int] = {}
+    rows: list[int] = []
+    for row in used[first_use].tolist():
+        content = samples.size_bytes[row].tobytes(), samples.weight[row].tobytes()
+        if content not in kept:
+            rows.append(row)
+        new_index[row] = kept.setdefault(content, len(kept))
+    return (
+        replace(publications, size_samples=new_index[publications.size_samples]),
+        take(samples, np.array(rows, dtype=np.int64)),
+    )
+
+
+def _order_by_name(names: Sequence[str]) -> NDArray[np.int64]:
+    return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
+
+
+def _order_by_pair(first: Integers, second: Integers) -> NDArray[np.int64]:
+    return np.argsort(first.astype(np.int64) << 32 | second.astype(np.int64), kind="stable")
+
+
+def _inverse(rows: NDArray[np.int64]) -> Integers:
+    inverse = np.empty(len(rows), dtype=np.int32)
+    inverse[rows] = np.arange(len(rows), dtype=np.int32)
+    return inverse

@@ -1,0 +1,83 @@
+"""Where events travel: the paths between brokers, and the output ports from the broker to each subscriber."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.scenario.model import Floats, Integers, Scenario
+
+__all__ = ["BrokerRoutes", "broker_routes", "port_depths", "port_paths"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerRoutes:
+    """Shortest paths between brokers, fewest hops first, then the least propagation delay.
+
+    `next_link[a, b]` is the link that broker a uses towards broker b, -1 where a is b or no path exists.
+    `reach[a, b]` is the share of events that survives the links on the way, 0 where no path exists.
+    """
+
+    next_link: Integers
+    hops: Integers
+    reach: Floats
+
+    def path(self, source: int, target: int, link_target: Integers) -> list[int]:
+        """The links from one broker to another, in order."""
+        links = []
+        while source != target:
+            link = int(self.next_link[source, target])
+            links.append(link)
+            source = int(link_target[link])
+        return links
+
+
+def broker_routes(scenario: Scenario) -> BrokerRoutes:
+    """Floyd and Warshall over (hops, propagation); ties go to the lower link number."""
+    count = len(scenario.brokers)
+    links = scenario.broker_links
+    hops = np.full((count, count), np.iinfo(np.int32).max // 4, dtype=np.int64)
+    delay = np.full((count, count), np.inf)
+    reach = np.zeros((count, count))
+    next_link = np.full((count, count), -1, dtype=np.int32)
+    everyone = np.arange(count)
+    hops[everyone, everyone], delay[everyone, everyone], reach[everyone, everyone] = 0, 0.0, 1.0
+    for link in range(len(links)):
+        source, target = int(links.source_broker[link]), int(links.target_broker[link])
+        if (1, links.propagation_seconds[link]) < (hops[source, target], delay[source, target]):
+            hops[source, target] = 1
+            delay[source, target] = links.propagation_seconds[link]
+            reach[source, target] = 1 - links.error_rate[link]
+            next_link[source, target] = link
+    for middle in range(count):
+        via_hops = hops[:, middle, None] + hops[None, middle, :]
+        via_delay = delay[:, middle, None] + delay[None, middle, :]
+        better = (via_hops < hops) | ((via_hops == hops) & (via_delay < delay))
+        via_reach = reach[:, middle, None] * reach[None, middle, :]
+        hops = np.where(better, via_hops, hops)
+        delay = np.where(better, via_delay, delay)
+        reach = np.where(better, via_reach, reach)
+        next_link = np.where(better, next_link[:, middle, None], next_link)
+    return BrokerRoutes(next_link, hops.astype(np.int32), reach)
+
+
+def port_paths(scenario: Scenario) -> Integers:
+    """Per port, the ports that an event to it crosses, from the broker down and the port itself last.
+
+    One row per port, padded with -1 in front, so that the last column is the port and the columns before it
+    are the ports upstream.
+    """
+    above = scenario.switches.fed_by_port[scenario.ports.switch]
+    columns: list[NDArray[np.int32]] = [np.arange(len(scenario.ports), dtype=np.int32)]
+    while True:
+        upstream = np.where(columns[0] >= 0, np.append(above, np.int32(-1))[columns[0]], np.int32(-1))
+        if (upstream < 0).all() or len(columns) > len(scenario.switches):
+            return np.stack(columns, axis=1)
+        columns.insert(0, upstream.astype(np.int32))
+
+
+def port_depths(scenario: Scenario) -> Integers:
+    """How many ports lie before each port on the way from the broker."""
+    return np.asarray((port_paths(scenario) >= 0).sum(axis=1) - 1, dtype=np.int32)

@@ -1,0 +1,45 @@
+"""Queueing formulas as pure functions over NumPy arrays.
+
+Rates are per second and service times in seconds, or any other consistent pair. Class 0 is the highest
+priority. A wait ends when service starts; a sojourn ends when it is complete. No finite mean is `inf`.
+"""
+
+from __future__ import annotations
+
+from triagemq.theory.finite_buffer import finite_buffer_loss, finite_buffer_sojourn
+from triagemq.theory.fragments import (
+    FragmentSizes,
+    fragment_sizes,
+    fragment_sizes_from_values,
+    fragmented_waits,
+)
+from triagemq.theory.priority import priority_waits
+from triagemq.theory.single_queue import fifo_waits, mm1_sojourn
+from triagemq.theory.stability import served_share
+from triagemq.theory.variability import (
+    departure_ca2,
+    gg1_factor,
+    merged_ca2,
+    on_off_ca2,
+    pareto_ca2,
+    split_ca2,
+)
+
+__all__ = [
+    "FragmentSizes",
+    "departure_ca2",
+    "fifo_waits",
+    "finite_buffer_loss",
+    "finite_buffer_sojourn",
+    "fragment_sizes",
+    "fragment_sizes_from_values",
+    "fragmented_waits",
+    "gg1_factor",
+    "merged_ca2",
+    "mm1_sojourn",
+    "on_off_ca2",
+    "pareto_ca2",
+    "priority_waits",
+    "served_share",
+    "split_ca2",
+]

@@ -1,0 +1,233 @@
+"""Events larger than the MTU: the packets they are cut into, and the wait until the last one is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triagemq.errors import ParameterError
+from triagemq.theory.bernoulli import SERIES_LIMIT, remainder, remainder_slope
+from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
+from triagemq.theory.work_level import Work, check_batches, mean_waits
+
+__all__ = ["FragmentSizes", "fragment_sizes", "fragment_sizes_from_values", "fragmented_waits"]
+
+# e^-700 is the last power that float64 holds: an event this much smaller than the payload has one packet.
+_LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSizes:
+    """Moments of the packets of one event, in bytes on the wire; scalars, or arrays of one element per topic.
+
+    THEORY.md section 2: an event larger than the MTU is a batch of packets. `wire_bytes_*` are those of the
+    whole event, overhead of every packet included; `packet_bytes_second_moment` is the mean over packets.
+
+    >>> fragment_sizes(1000.0, "constant", 1500.0, 40.0).packets_per_event == 1.0
+    np.True_
+    """
+
+    packets_per_event: NDArray[np.float64]
+    wire_bytes_mean: NDArray[np.float64]
+    wire_bytes_scv: NDArray[np.float64]
+    packet_bytes_second_moment: NDArray[np.float64]
+    last_packet_bytes_mean: NDArray[np.float64]
+
+
+def fragment_sizes(
+    mean_bytes: ArrayLike,
+    kind: Literal["constant", "exponential"],
+    mtu_bytes: ArrayLike,
+    overhead_bytes: ArrayLike,
+) -> FragmentSizes:
+    """Packets of an event of constant or exponential size without overhead; an infinite MTU never cuts.
+
+    An event of `size` bytes takes n = max(1, ceil(size/payload)) packets, payload = mtu - overhead, and
+    size + n overhead bytes on the wire (THEORY.md section 2, M^[X]/G/1). Exponential sizes have no memory:
+    n is geometric, P(n > j) = exp(-j payload/mean), and the last part is an exponential cut at the
+    payload, independent of n. Arguments broadcast.
+
+    >>> sizes = fragment_sizes(3000.0, "constant", 1540.0, 40.0)
+    >>> float(sizes.packets_per_event), float(sizes.wire_bytes_mean), float(sizes.last_packet_bytes_mean)
+    (2.0, 3080.0, 1540.0)
+    """
+    if kind not in ("constant", "exponential"):
+        raise ParameterError("kind", f"is {kind!r}; must be 'constant' or 'exponential'")
+    mean, mtu, overhead = broadcast(
+        mean_bytes=reals("mean_bytes", mean_bytes, positive=kind == "exponential"),
+        mtu_bytes=reals("mtu_bytes", mtu_bytes, positive=True, infinite=True),
+        overhead_bytes=reals("overhead_bytes", overhead_bytes),
+    )
+    payload = _payload(mtu, overhead)
+    return (
+        _exponential(mean, payload, overhead) if kind == "exponential" else _constant(mean, payload, overhead)
+    )
+
+
+def fragment_sizes_from_values(
+    values_bytes: ArrayLike, weights: ArrayLike, mtu_bytes: float, overhead_bytes: float
+) -> FragmentSizes:
+    """Packets of an event whose size takes `values_bytes` with probabilities proportional to `weights`.
+
+    The moments of fragment_sizes (THEORY.md section 2, M^[X]/G/1) summed over the values.
+
+    >>> sizes = fragment_sizes_from_values([500.0, 2500.0], [1, 1], 1000.0, 0.0)
+    >>> float(sizes.packets_per_event), float(sizes.wire_bytes_mean), float(sizes.last_packet_bytes_mean)
+    (2.0, 1500.0, 500.0)
+    """
+    values = per_row("values_bytes", reals("values_bytes", values_bytes))
+    weight = per_row("weights", reals("weights", weights), values.size)
+    total = float(np.sum(weight))
+    if total <= 0.0:
+        raise ParameterError("weights", "sum to 0; at least one value needs a positive weight")
+    mtu = reals("mtu_bytes", mtu_bytes, positive=True, infinite=True)
+    overhead = reals("overhead_bytes", overhead_bytes)
+    for parameter, array in (("mtu_bytes", mtu), ("overhead_bytes", overhead)):
+        if array.ndim != 0:
+            raise ParameterError(parameter, f"has shape {array.shape}; must be a scalar")
+    probability = weight / total
+    each = _constant(values, np.broadcast_to(_payload(mtu, overhead), values.shape), overhead)
+    mean = _average(probability, each.wire_bytes_mean)
+    return _moments(
+        packets=_average(probability, each.packets_per_event),
+        wire_mean=mean,
+        wire_variance=_average(probability, (each.wire_bytes_mean - mean) ** 2),
+        squares=_average(probability, each.packets_per_event * each.packet_bytes_second_moment),
+        last=_average(probability, each.last_packet_bytes_mean),
+    )
+
+
+def fragmented_waits(
+    arrival_rates: ArrayLike,
+    event_mean: ArrayLike,
+    event_scv: ArrayLike,
+    packet_rate: ArrayLike,
+    packet_second_moment: ArrayLike,
+    last_packet_mean: ArrayLike,
+    classes: ArrayLike,
+    *,
+    batch_topics: ArrayLike | None = None,
+    keep: ArrayLike | None = None,
+    queues: ArrayLike | None = None,
+    copies_scale: ArrayLike | None = None,
+) -> NDArray[np.float64]:
+    """Mean time from an event's arrival until its last packet starts, when events are cut into packets.
+
+    THEORY.md section 2, M^[X]/G/1 (derivation in work_level.py): with B an event's whole transmission time,
+    U_k = (1/2 sum_{class<=k} lambda E[B^2] + 1/2 sum_{class>k} packet_rate E[S_packet^2] + copies) /
+    (1 - sigma_k) and the wait is (U_k + b_r E[B_r] + E[B_r] - last_packet_mean_r)/(1 - sigma_{k-1}): a higher
+    class waits for one packet of a lower one, not for its event. An event's packets stay together in
+    their class, and copies share the event's size. With one packet per event this is priority_waits.
+
+    `event_mean`, `event_scv`: of B; `packet_rate`: the subscription's packets per second;
+    `packet_second_moment`: mean over packets of the squared transmission time; the rest as priority_waits.
+
+    Events of 2 seconds in two packets of 1 second each:
+
+    >>> fragmented_waits([0.25, 0.125], 2.0, 0.0, [0.5, 0.25], 1.0, 1.0, [0, 1])
+    array([2.25, 8. ])
+    """
+    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
+    count = rates.size
+    event = per_row("event_mean", reals("event_mean", event_mean, positive=True), count)
+    variability = per_row("event_scv", reals("event_scv", event_scv), count)
+    packets = per_row("packet_rate", reals("packet_rate", packet_rate), count)
+    packet_square = per_row(
+        "packet_second_moment", reals("packet_second_moment", packet_second_moment), count
+    )
+    last = per_row("last_packet_mean", reals("last_packet_mean", last_packet_mean, positive=True), count)
+    too_long = last > event * (1.0 + 1e-9)
+    if too_long.any():
+        row = int(np.argmax(too_long))
+        raise ParameterError(
+            "last_packet_mean", f"element {row} is {last[row]}; must not exceed its event_mean {event[row]}"
+        )
+    batches = check_batches(count, classes, batch_topics, keep, queues, copies_scale)
+    second_moment = (1.0 + variability) * event**2
+    work = Work(
+        rates=rates,
+        mean=event,
+        second_moment=second_moment,
+        copy_product=second_moment,
+        blocking=0.5 * packets * packet_square,
+        before_last=np.maximum(event - last, 0.0),
+    )
+    return mean_waits(work, batches)
+
+
+def _payload(mtu: NDArray[np.float64], overhead: NDArray[np.float64]) -> NDArray[np.float64]:
+    payload = mtu - overhead
+    if not np.all(payload > 0.0):
+        first = np.unravel_index(int(np.argmin(payload > 0.0)), payload.shape)
+        raise ParameterError(
+            "mtu_bytes", f"is {mtu[first]} with overhead_bytes {overhead[first]}; leaves no room for payload"
+        )
+    # The largest size that passes the checks fits in this payload, and unlike infinity it can be multiplied.
+    return np.minimum(payload, LARGEST)
+
+
+def _constant(
+    size: NDArray[np.float64], payload: NDArray[np.float64], overhead: NDArray[np.float64]
+) -> FragmentSizes:
+    packets = np.maximum(np.ceil(size / payload), 1.0)
+    last = size - (packets - 1.0) * payload + overhead
+    return _moments(
+        packets=packets,
+        wire_mean=size + packets * overhead,
+        wire_variance=np.zeros_like(size),
+        squares=(packets - 1.0) * (payload + overhead) ** 2 + last**2,
+        last=last,
+    )
+
+
+def _exponential(
+    mean: NDArray[np.float64], payload: NDArray[np.float64], overhead: NDArray[np.float64]
+) -> FragmentSizes:
+    exponent = np.minimum(payload / mean, _LARGEST_EXPONENT)
+    payload = np.minimum(payload, _LARGEST_EXPONENT * mean)
+    more_packets = 1.0 / np.expm1(exponent)
+    packets = 1.0 + more_packets
+    packets_variance = packets * more_packets
+    # Two forms, because each loses its digits where the other is exact: mean - payload * more_packets for
+    # a payload near or above the mean, the series for a payload far below it (the last part is then
+    # almost uniform over the payload).
+    near = exponent <= SERIES_LIMIT
+    small = np.where(near, exponent, 0.0)
+    last_part = np.where(near, payload * (0.5 - remainder(small)), mean - payload * more_packets)
+    last_variance = np.where(
+        near, payload**2 * remainder_slope(small), mean**2 - payload**2 * packets_variance
+    )
+    last = last_part + overhead
+    return _moments(
+        packets=packets,
+        wire_mean=mean + packets * overhead,
+        wire_variance=last_variance + (payload + overhead) ** 2 * packets_variance,
+        squares=more_packets * (payload + overhead) ** 2 + last_variance + last**2,
+        last=last,
+    )
+
+
+def _average(probability: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.sum(probability * values))
+
+
+def _moments(
+    *,
+    packets: NDArray[np.float64],
+    wire_mean: NDArray[np.float64],
+    wire_variance: NDArray[np.float64],
+    squares: NDArray[np.float64],
+    last: NDArray[np.float64],
+) -> FragmentSizes:
+    scv = np.zeros_like(wire_mean)
+    np.divide(wire_variance, wire_mean**2, out=scv, where=wire_mean > 0.0)
+    return FragmentSizes(
+        packets_per_event=scalar_or_array(np.asarray(packets)),
+        wire_bytes_mean=scalar_or_array(np.asarray(wire_mean)),
+        wire_bytes_scv=scalar_or_array(np.asarray(scv)),
+        packet_bytes_second_moment=scalar_or_array(np.asarray(squares / packets)),
+        last_packet_bytes_mean=scalar_or_array(np.asarray(last)),
+    )

@@ -1,0 +1,133 @@
+"""Mean waits of non-preemptive priority queues with batch arrivals, from the mean work found on arrival.
+
+Let U_k be the work of classes 0..k in the queue plus what is left of the packet in service, of any class.
+It falls at rate 1 while positive and jumps in two ways: a publication on topic v adds B_v, the work of its
+copies of classes 0..k; and a packet S of a lower class starts when U_k = 0. In equilibrium U_k^2 has no
+drift, and Poisson publications find the time average (PASTA), so
+
+    0 = -2 E[U_k] + sum_v lambda_v (2 E[U_k] E[B_v] + E[B_v^2]) + sum_{class > k} lambda_r E[S_r^2]
+    E[U_k] (1 - sigma_k) = 1/2 sum_v lambda_v E[B_v^2] + 1/2 sum_{class > k} lambda_r E[S_r^2]
+
+B_v^2 holds every copy's own square and each ordered pair of copies. Half the pairs' sum is, per copy r, the
+whole of its pairs with higher classes and half of those within its class: lambda_r b_r E[S S'], with
+E[S S'] = E[S^2] if the copies share the event's size and E[S]^2 if they do not. A copy then waits for U_k,
+for the b_r copies of its own publication that go first, and for the higher classes that come meanwhile:
+
+    W_r = (E[U_k] + b_r E[S_r]) / (1 - sigma_{k-1})
+
+The copies of one topic on one queue are taken to have one size, as they do: it is the same event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triagemq.theory.ladder import build_ladder, combine_keys
+from triagemq.theory.stability import carried_share
+from triagemq.theory.validate import integers, per_row, reals
+
+__all__ = ["Batches", "Work", "check_batches", "copies_ahead", "mean_waits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each subscription brings to its queue, one element per subscription.
+
+    `mean` and `second_moment` are those of one event's whole service time, `copy_product` is the mean
+    product of two copies' service times, `blocking` is 1/2 packet rate times the second moment of one
+    packet (what a lower class blocks with), `before_last` the event's own service before its last packet.
+    """
+
+    rates: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    second_moment: NDArray[np.float64]
+    copy_product: NDArray[np.float64]
+    blocking: NDArray[np.float64]
+    before_last: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Where each subscription queues and which copies come with it; no `topics` means Poisson arrivals."""
+
+    classes: NDArray[np.int64]
+    queues: NDArray[np.int64]
+    topics: NDArray[np.int64] | None
+    keep: NDArray[np.float64]
+    copies_scale: NDArray[np.float64]
+
+
+def check_batches(
+    length: int,
+    classes: ArrayLike,
+    batch_topics: ArrayLike | None,
+    keep: ArrayLike | None,
+    queues: ArrayLike | None,
+    copies_scale: ArrayLike | None,
+) -> Batches:
+    """Check the arguments that priority_waits and fragmented_waits share.
+
+    >>> check_batches(2, [0, 1], None, None, None, None).keep
+    array([1., 1.])
+    """
+    return Batches(
+        classes=integers("classes", classes, length),
+        queues=np.zeros(length, dtype=np.int64) if queues is None else integers("queues", queues, length),
+        topics=None if batch_topics is None else integers("batch_topics", batch_topics, length),
+        keep=np.ones(length) if keep is None else per_row("keep", reals("keep", keep, high=1.0), length),
+        copies_scale=np.ones(length)
+        if copies_scale is None
+        else per_row("copies_scale", reals("copies_scale", copies_scale), length),
+    )
+
+
+def copies_ahead(batches: Batches) -> NDArray[np.float64]:
+    """b_r: mean number of copies of r's own publication that are served before r's copy.
+
+    THEORY.md section 2: every other subscription of the topic on the queue counts its keep probability, whole
+    if its class is higher, half if it is the same (copies of one class leave in random order), not at all if
+    it is lower.
+
+    >>> copies_ahead(check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8], None, None))
+    array([0. , 0.9, 1. ])
+    """
+    if batches.topics is None:
+        return np.zeros(batches.classes.size)
+    ladder = build_ladder(combine_keys(batches.queues, batches.topics)[0], batches.classes)
+    kept = ladder.total(batches.keep)
+    same_class = kept[ladder.step_of_row] - batches.keep
+    ahead = ladder.above(kept)[ladder.step_of_row] + 0.5 * np.maximum(same_class, 0.0)
+    return ahead * batches.copies_scale
+
+
+def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
+    """Mean time from an event's arrival to the start of its last packet, by the formula at the file's top.
+
+    >>> one = np.ones(1)
+    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 0 * one),
+    ...            check_batches(1, [0], None, None, None, None))
+    array([1.])
+    """
+    ladder = build_ladder(batches.queues, batches.classes)
+    ahead = copies_ahead(batches)
+    load = ladder.total(work.rates * work.mean)
+    sigma = ladder.through(load)
+    sigma_higher = ladder.above(load)
+    # A class that blocks is one that is served: past saturation only what the server has left over.
+    blocking = ladder.total(work.blocking) * carried_share(load, sigma, sigma_higher)
+    jumps = ladder.total(work.rates * (0.5 * work.second_moment + ahead * work.copy_product))
+    stable = sigma < 1.0
+    level = np.full(sigma.size, np.inf)
+    np.divide(ladder.through(jumps) + ladder.below(blocking), 1.0 - sigma, out=level, where=stable)
+    step = ladder.step_of_row
+    waits = np.full(work.rates.size, np.inf)
+    np.divide(
+        level[step] + ahead * work.mean + work.before_last,
+        1.0 - sigma_higher[step],
+        out=waits,
+        where=stable[step],
+    )
+    return waits

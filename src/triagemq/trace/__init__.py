@@ -1,0 +1,29 @@
+"""The Trace: what really happened in a run, as Parquet tables with the scenario and plan that produced them.
+
+    DIR/manifest.json               written last and atomically; a run without it is not valid
+    DIR/INCOMPLETE                  there until the manifest is; says who writes, since when, and why it ended
+    DIR/scenario.yaml, plan.json    as given, not interpreted here
+    DIR/<table>/part-00000.parquet  visible only when whole: a live directory can be read at any moment
+
+A simulation, an emulation and a live exchange all write it with `TraceWriter`; `Trace` reads it.
+"""
+
+from triagemq.trace.columns import Columns
+from triagemq.trace.manifest import Manifest
+from triagemq.trace.parts import PartFile
+from triagemq.trace.reader import Runs, Trace, runs
+from triagemq.trace.schema import SCHEMA_VERSION, TABLES, Outcome
+from triagemq.trace.writer import TraceWriter
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "TABLES",
+    "Columns",
+    "Manifest",
+    "Outcome",
+    "PartFile",
+    "Runs",
+    "Trace",
+    "TraceWriter",
+    "runs",
+]

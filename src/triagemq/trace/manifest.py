@@ -1,0 +1,158 @@
+"""What a run's directory says about itself: `manifest.json` when it is whole, `INCOMPLETE` until then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triagemq.errors import TraceError
+from triagemq.trace.parts import PartFile
+from triagemq.trace.schema import SCHEMA_VERSION
+
+__all__ = [
+    "INCOMPLETE_NAME",
+    "MANIFEST_NAME",
+    "PLAN_NAME",
+    "SCENARIO_NAME",
+    "Manifest",
+    "Progress",
+    "flush_directory",
+    "read_manifest",
+    "read_progress",
+    "write_durably",
+]
+
+MANIFEST_NAME = "manifest.json"
+INCOMPLETE_NAME = "INCOMPLETE"
+SCENARIO_NAME = "scenario.yaml"
+PLAN_NAME = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Written last: whoever finds it finds everything it lists."""
+
+    run_id: str
+    producer: str
+    started: str
+    finished: str
+    measured_from_ns: int
+    scenario_fingerprint: str | None
+    has_plan: bool
+    tables: Mapping[str, tuple[PartFile, ...]]
+    versions: Mapping[str, str]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def rows(self, table: str) -> int:
+        """Number of rows of a table; 0 for a table this run does not have."""
+        return sum(part.rows for part in self.tables.get(table, ()))
+
+    def to_json(self) -> str:
+        """As text, with the row count of every table for people who look at the file."""
+        content = asdict(self)
+        content["rows"] = {table: self.rows(table) for table in self.tables}
+        try:
+            return json.dumps(content, indent=2, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise TraceError(f"the manifest takes only what JSON can hold: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What `INCOMPLETE` holds: who writes this run since when, and, if it was given up, when and why."""
+
+    run_id: str
+    producer: str
+    started: str
+    process_id: int | None
+    ended: str | None = None
+    reason: str | None = None
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    def __str__(self) -> str:
+        if self.ended is not None:
+            return f"this run was interrupted at {self.ended}: {self.reason}"
+        return (
+            f"this run was interrupted (killed, or still running as process {self.process_id}): "
+            f"it began at {self.started} and has not finished"
+        )
+
+
+def read_manifest(run: Path) -> Manifest | None:
+    """The manifest of a run; None if there is none."""
+    path = run / MANIFEST_NAME
+    content = _read_json(path)
+    if content is None:
+        return None
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise TraceError(
+            f"{path}: this trace has schema version {version!r}, this program reads {SCHEMA_VERSION}; "
+            "read it with the version of triagemq that wrote it, or run again"
+        )
+    content.pop("rows", None)
+    try:
+        content["tables"] = {
+            table: tuple(PartFile(**part) for part in parts) for table, parts in content["tables"].items()
+        }
+        return Manifest(**content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TraceError(f"{path}: not a manifest of a trace: {error}") from error
+
+
+def read_progress(run: Path) -> Progress | None:
+    """What `INCOMPLETE` says; None if the run has no such file."""
+    try:
+        content = _read_json(run / INCOMPLETE_NAME)
+        return None if content is None else Progress(**content)
+    except (TraceError, TypeError):
+        # Killed, or looked at, between making the file and filling it: that it is there says enough.
+        return Progress(run_id="unknown", producer="unknown", started="an unknown time", process_id=None)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Put a whole file in place or leave what was there: hidden file, fsync, rename, fsync of the names."""
+    hidden = path.with_name(f".{path.name}")
+    try:
+        with hidden.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            hidden.unlink(missing_ok=True)
+        raise
+    flush_directory(path.parent)
+
+
+def flush_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise TraceError(f"{path}: damaged, not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise TraceError(f"{path}: damaged, not a JSON object")
+    return content

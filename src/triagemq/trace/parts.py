@@ -1,0 +1,157 @@
+"""The Parquet files of one table: `part-00000.parquet` and so on, each visible only when whole."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from triagemq.trace.columns import Block, record_batch
+from triagemq.trace.schema import TABLES, delta_columns, dictionary_columns
+
+__all__ = ["PartFile", "PartFiles", "Rotation"]
+
+# Behind delta encoding a higher level finds nothing more: level 3 is no smaller, level -1 is 9 % larger and
+# hardly faster (tests/trace/write_speed.py).
+_COMPRESSION_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """A finished file as the manifest lists it; `name` is relative to the directory of the run."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a row group is written and when a file is closed and shown: by rows, and for live runs by age."""
+
+    row_group_rows: int
+    rotate_rows: int | None
+    rotate_seconds: float | None
+
+
+class PartFiles:
+    """Turns the blocks of one table into part files. Used by one thread only.
+
+    A file being written has a leading dot, which Spark, Arrow and shell patterns pass over; when it is closed
+    and on disk it is renamed, so whoever watches the directory only ever sees whole files.
+    """
+
+    def __init__(self, run: Path, table: str, rotation: Rotation) -> None:
+        self.finished: list[PartFile] = []
+        self._run = run
+        self._table = table
+        self._schema = TABLES[table]
+        self._rotation = rotation
+        self._sink: pa.NativeFile | None = None
+        self._file: pq.ParquetWriter | None = None
+        self._file_rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._due: float | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When the open part must be closed, on the monotonic clock; None if nothing waits for it."""
+        return self._due
+
+    def add(self, block: Block) -> None:
+        """Take some rows; write a row group when there are enough of them."""
+        if self._due is None:
+            self._due = self._due_from_now()
+        self._waiting.append(record_batch(block))
+        self._waiting_rows += block.rows
+        while self._waiting_rows >= (rows := self._next_group_rows()):
+            self._write(rows)
+            if self._file_rows == self._rotation.rotate_rows:
+                self._publish()
+                self._due = self._due_from_now() if self._waiting_rows else None
+
+    def close_part(self) -> None:
+        """Finish the open part, if it has rows, and give it its final name."""
+        if self._waiting_rows:
+            self._write(self._waiting_rows)
+        self._due = None
+        if self._file is not None:
+            self._publish()
+
+    def finish(self) -> None:
+        """Close the last part. A table without rows gets a part without rows: readers find its schema."""
+        self.close_part()
+        if not self.finished:
+            self._open()
+            self._publish()
+
+    def discard(self) -> None:
+        """Give up the open part and remove what was written of it; the finished ones stay."""
+        self._waiting.clear()
+        file, self._file = self._file, None
+        sink, self._sink = self._sink, None
+        if file is not None:
+            # Without this it would write a footer when it is collected, and complain of the full disk once
+            # more.
+            file.is_open = False
+        with contextlib.suppress(OSError):
+            if sink is not None:
+                sink.close()
+            self._hidden_path().unlink(missing_ok=True)
+
+    def _due_from_now(self) -> float | None:
+        seconds = self._rotation.rotate_seconds
+        return None if seconds is None else time.monotonic() + seconds
+
+    def _next_group_rows(self) -> int:
+        if self._rotation.rotate_rows is None:
+            return self._rotation.row_group_rows
+        return min(self._rotation.row_group_rows, self._rotation.rotate_rows - self._file_rows)
+
+    def _write(self, rows: int) -> None:
+        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        file = self._file or self._open()
+        file.write_table(table.slice(0, rows), row_group_size=rows)
+        self._file_rows += rows
+        self._waiting = table.slice(rows).to_batches()
+        self._waiting_rows -= rows
+
+    def _open(self) -> pq.ParquetWriter:
+        self._sink = pa.OSFile(str(self._hidden_path()), "wb")
+        self._file = pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="zstd",
+            compression_level=_COMPRESSION_LEVEL,
+            use_dictionary=dictionary_columns(self._schema),
+            column_encoding=dict.fromkeys(delta_columns(self._schema), "DELTA_BINARY_PACKED"),
+        )
+        return self._file
+
+    def _publish(self) -> None:
+        assert self._file is not None
+        assert self._sink is not None
+        self._file.close()
+        self._sink.close()
+        self._file = self._sink = None
+        hidden = self._hidden_path()
+        with hidden.open("rb") as written:
+            sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+            # Renaming before the data is on disk could show an empty file after a power cut.
+            os.fsync(written.fileno())
+            size_bytes = os.fstat(written.fileno()).st_size
+        name = f"{self._table}/part-{len(self.finished):05d}.parquet"
+        hidden.rename(self._run / name)
+        self.finished.append(PartFile(name, self._file_rows, size_bytes, sha256))
+        self._file_rows = 0
+
+    def _hidden_path(self) -> Path:
+        return self._run / self._table / f".part-{len(self.finished):05d}.parquet"

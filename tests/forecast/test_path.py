@@ -1,0 +1,226 @@
+"""The forecast of small scenarios against what a textbook gives for each queue on the path."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from triagemq.forecast import Forecast, forecast
+from triagemq.plan import make_plan
+from triagemq.scenario import Scenario, loads
+
+
+def predicted(text: str, **options: object) -> tuple[Scenario, Forecast]:
+    scenario = loads(text)
+    chosen = {"priorities": "none", "drops": "none", **options}
+    return scenario, forecast(scenario, make_plan(scenario, **chosen))  # type: ignore[arg-type]
+
+
+ONE_OF_EACH = """
+name: one of each
+brokers: {b: {inbound_rate_per_second: 100, outbound_rate_per_second: 50}}
+switches: {x: {inbound_rate_per_second: 200}}
+ports: {p: {switch: x, bandwidth_bps: 8000}}
+publishers:
+  a:
+    error_rate: 0.2
+    propagation_seconds: 0.25
+    publishes: {t: {rate_per_second: 10, size_bytes: 50}}
+subscribers:
+  s: {port: p, error_rate: 0.5, propagation_seconds: 0.125, subscribes: {t: log:1}}
+"""
+
+
+def test_a_single_path_adds_up_mm1_queues_and_propagation() -> None:
+    _, result = predicted(ONE_OF_EACH)
+    rate = 8.0
+    queues = 1 / (100 - rate) + 1 / (50 - rate) + 1 / (200 - rate) + 1 / (20 - rate)
+    assert result.latency_seconds == pytest.approx([0.25 + queues + 0.125])
+    assert result.success == pytest.approx([0.8 * 0.5])
+    assert result.utility == pytest.approx([np.log(1.4)])
+    assert result.approximations == ()
+
+
+def test_an_unmanaged_switch_is_first_in_first_out_not_processor_sharing() -> None:
+    text = """
+name: unmanaged
+brokers: {b: {}}
+unmanaged_switches: {u: {bandwidth_bps: 8000}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 1e9}}
+publishers:
+  a: {switch: u, publishes: {small: {rate_per_second: 2, size_bytes: 10, sizes: constant}}}
+  c: {switch: u, publishes: {large: {rate_per_second: 3, size_bytes: 200, sizes: constant}}}
+subscribers:
+  s: {port: p, subscribes: {small: log:1, large: log:1}}
+"""
+    scenario, result = predicted(text)
+    load = 2 * 0.01 + 3 * 0.2
+    wait = 0.5 * (2 * 0.01**2 + 3 * 0.2**2) / (1 - load)
+    large, small = (scenario.topics.name.index(name) for name in ("large", "small"))
+    assert result.latency_seconds[small] == pytest.approx(wait + 0.01, abs=1e-5)
+    assert result.latency_seconds[large] == pytest.approx(wait + 0.2, abs=1e-5)
+
+
+def test_events_cross_brokers_once_per_link_and_lose_what_the_links_lose() -> None:
+    text = """
+name: three brokers in a row
+brokers: {a: {}, b: {inbound_rate_per_second: 100}, c: {inbound_rate_per_second: 100}}
+broker_links:
+  - {between: [a, b], bandwidth_bps: 8000, error_rate: 0.5, propagation_seconds: 1}
+  - {between: [b, c], propagation_seconds: 2}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 1e9}, q: {switch: x, bandwidth_bps: 1e9}}
+publishers: {publisher: {broker: a, publishes: {t: {rate_per_second: 8, size_bytes: 50}}}}
+subscribers:
+  near: {broker: a, port: p, subscribes: {t: log:1}}
+  far: {broker: c, port: p, subscribes: {t: log:1}}
+  far-too: {broker: c, port: q, subscribes: {t: log:1}}
+"""
+    scenario, result = predicted(text)
+    far, far_too, near = (scenario.subscribers.name.index(name) for name in ("far", "far-too", "near"))
+    assert result.success[[near, far, far_too]] == pytest.approx([1.0, 0.5, 0.5])
+    # Two subscribers behind the link still cost one copy on it: M/M/1 at 8 of 20 events a second.
+    seconds = 1 + 1 / (20 - 8) + 1 / (100 - 4) + 2 + 1 / (100 - 4)
+    assert result.latency_seconds[far] == pytest.approx(seconds, abs=1e-4)
+    assert result.latency_seconds[near] < 1e-4
+
+
+def test_publishers_of_one_topic_are_mixed_by_the_rates_that_arrive() -> None:
+    text = """
+name: mixed publishers
+brokers: {b: {}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 1e9}}
+publishers:
+  near: {propagation_seconds: 0, publishes: {t: {rate_per_second: 3, size_bytes: 50}}}
+  far: {propagation_seconds: 1, error_rate: 0.5, publishes: {t: {rate_per_second: 2, size_bytes: 50}}}
+subscribers: {s: {port: p, subscribes: {t: log:1}}}
+"""
+    _, result = predicted(text)
+    assert result.success == pytest.approx([4 / 5])
+    assert result.latency_seconds == pytest.approx([1 / 4], abs=1e-4)
+
+
+SHARED = """
+name: shared port
+brokers: {b: {inbound_rate_per_second: 1e9, outbound_rate_per_second: 1e9}}
+switches: {x: {inbound_rate_per_second: 1e9}}
+ports: {p: {switch: x, bandwidth_bps: 8000}}
+publishers: {a: {publishes: {t: {rate_per_second: 2, size_bytes: 50, sizes: constant}}}}
+subscribers:
+  s1: {port: p, subscribes: {t: log:1}}
+  s2: {port: p, subscribes: {t: log:1}}
+"""
+
+
+def test_copies_of_one_event_meet_at_a_shared_port() -> None:
+    _, result = predicted(SHARED)
+    # M^[2]/D/1: a batch of two is one customer of 0.1 s, and a copy waits half a copy for its twin.
+    batch_wait = 2 * 0.1**2 / 2 / (1 - 0.2)
+    assert result.latency_seconds == pytest.approx([batch_wait + 0.025 + 0.05] * 2, abs=1e-6)
+
+
+def test_subscribers_of_different_brokers_get_no_common_batch() -> None:
+    link = "broker_links: [{between: [b, c], propagation_seconds: 1}]"
+    text = SHARED.replace("brokers: {b:", "brokers: {c: {}, b:")
+    text = text.replace("publishers: {a: {", f"{link}\npublishers: {{a: {{broker: b, ")
+    text = text.replace("s1: {", "s1: {broker: b, ").replace("s2: {", "s2: {broker: c, ")
+    _, result = predicted(text)
+    wait = 4 * 0.05**2 / 2 / (1 - 0.2)
+    assert result.latency_seconds[0] == pytest.approx(wait + 0.05, abs=1e-6)
+
+
+def test_an_overloaded_port_has_no_finite_latency_and_delivers_what_it_can() -> None:
+    _, result = predicted(ONE_OF_EACH.replace("bandwidth_bps: 8000", "bandwidth_bps: 1600"))
+    assert np.isinf(result.latency_seconds).all()
+    assert result.success == pytest.approx([4 / 10 * 0.5])
+
+
+def test_a_finite_buffer_is_mm1k_and_says_that_it_is_approximate() -> None:
+    text = ONE_OF_EACH.replace("bandwidth_bps: 8000", "bandwidth_bps: 3200, buffer_packets: 4")
+    _, result = predicted(text)
+    rho = 1.0
+    assert rho == pytest.approx(8 * 50 * 8 / 3200)
+    # At rho = 1 all five states of M/M/1/4 are equally likely: loss 1/5, mean 2 in the system.
+    assert result.success == pytest.approx([0.8 * 0.8 * 0.5], rel=1e-6)
+    at_port = 2 / (8 * 0.8)
+    rest = 0.25 + 1 / 92 + 1 / 42 + 1 / 192 + 0.125
+    assert result.latency_seconds == pytest.approx([at_port + rest], rel=1e-6)
+    assert "finite buffers" in result.approximations
+
+
+def test_starved_classes_behind_a_full_buffer_are_unknown_not_invented() -> None:
+    text = """
+name: starved
+planning: {flows_per_subscriber: 3, priority_classes: 3}
+brokers: {b: {}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 8000, buffer_packets: 10}}
+publishers:
+  a:
+    publishes:
+      high: {rate_per_second: 10, size_bytes: 50}
+      middle: {rate_per_second: 20, size_bytes: 50}
+      low: {rate_per_second: 20, size_bytes: 50}
+subscribers: {s: {port: p, subscribes: {high: log:100, middle: log:10, low: log:1}}}
+"""
+    scenario, result = predicted(text, priorities="greedy")
+    high, low, middle = (scenario.topics.name.index(name) for name in ("high", "low", "middle"))
+    assert result.success[high] > 0.99
+    assert 0.4 < result.success[middle] < 0.6
+    assert result.success[low] < 0.01
+    assert result.latency_seconds[high] < 0.3
+    assert result.latency_seconds[middle] == pytest.approx(10 / (20 * result.success[middle]), rel=0.01)
+    assert np.isnan(result.latency_seconds[low])
+
+
+def test_periodic_arrivals_wait_less_and_bursts_wait_longer_than_poisson() -> None:
+    def latency(arrivals: str) -> float:
+        text = ONE_OF_EACH.replace("size_bytes: 50}", f"size_bytes: 50, arrivals: {arrivals}}}")
+        _, result = predicted(text)
+        return float(result.latency_seconds[0])
+
+    poisson = latency("poisson")
+    assert latency("periodic") < poisson
+    assert latency("{process: on_off, on_seconds: 1, off_seconds: 4}") > poisson
+    _, result = predicted(ONE_OF_EACH.replace("size_bytes: 50}", "size_bytes: 50, arrivals: periodic}"))
+    assert any("QNA" in each for each in result.approximations)
+
+
+def test_endless_variance_gives_no_finite_mean() -> None:
+    text = ONE_OF_EACH.replace("size_bytes: 50}", "size_bytes: 50, arrivals: {process: pareto, shape: 1.5}}")
+    _, result = predicted(text)
+    assert np.isinf(result.latency_seconds).all()
+
+
+def test_drops_come_before_the_first_port_and_thin_every_port_on_the_way() -> None:
+    text = """
+name: two switches
+brokers: {b: {}}
+switches: {x: {}, y: {fed_by: trunk}}
+ports:
+  trunk: {switch: x, bandwidth_bps: 8e6, error_rate: 0.1, propagation_seconds: 0.5}
+  last: {switch: y, bandwidth_bps: 4000}
+publishers: {a: {publishes: {t: {rate_per_second: 20, size_bytes: 50}}}}
+subscribers: {s: {port: last, subscribes: {t: log:1}}}
+"""
+    scenario = loads(text)
+    plan = make_plan(scenario, drops="flat")
+    result = forecast(scenario, plan)
+    keep = 0.9 * 500 / 1000
+    trunk, last = (scenario.ports.name.index(name) for name in ("trunk", "last"))
+    assert plan.ports.rho_planned[last] == pytest.approx(0.9)
+    assert plan.ports.rho_planned[trunk] == pytest.approx(keep * 1000 / 1e6)
+    assert result.success == pytest.approx([keep * 0.9])
+    assert result.latency_seconds[0] > 0.5
+    assert "several switches in a row" in result.approximations
+
+
+def test_freshness_costs_utility_and_nothing_delivered_is_worth_nothing() -> None:
+    text = ONE_OF_EACH.replace("t: log:1", "t: {utility: {shape: log, weight: 1, freshness_seconds: 2}}")
+    _, result = predicted(text)
+    assert result.utility == pytest.approx(np.log(1.4) * np.exp(-result.latency_seconds / 2))
+    assert result.maximum_utility == pytest.approx([np.log(2)])
+    _, overloaded = predicted(text.replace("bandwidth_bps: 8000", "bandwidth_bps: 1600"))
+    assert overloaded.utility == pytest.approx([0.0])

@@ -1,0 +1,65 @@
+"""The aggregates of a forecast, and that they hold together."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from triagemq.errors import PlanError
+from triagemq.forecast import forecast, subscription_rows, summary
+from triagemq.plan import make_plan
+from triagemq.scenario.generators import table2
+
+
+def test_class_success_and_latency_are_weighted_by_rates() -> None:
+    scenario = table2(seed=3)
+    plan = make_plan(scenario, drops="exponential")
+    predicted = forecast(scenario, plan)
+    result = summary(scenario, plan, predicted)
+    for row in result["classes"]:
+        members = plan.subscription_class == row["priority_class"]
+        received = predicted.received_rate[members]
+        assert row["success_rate"] == pytest.approx(received.sum() / predicted.published_rate[members].sum())
+        assert row["mean_latency_seconds"] == pytest.approx(
+            np.average(predicted.latency_seconds[members], weights=received)
+        )
+    assert sum(row["subscriptions"] for row in result["classes"]) == len(scenario.subscriptions)
+    assert sum(row["flows"] for row in result["classes"]) == len(plan.flows)
+
+
+def test_unknown_and_infinite_figures_are_null_in_json() -> None:
+    scenario = table2(seed=3)
+    plan = make_plan(scenario, drops="none")
+    result = summary(scenario, plan, forecast(scenario, plan))
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["classes"][-1]["mean_latency_seconds"] is None
+    assert result["classes"][0]["mean_latency_seconds"] is not None
+
+
+def test_rows_name_every_subscription() -> None:
+    scenario = table2(seed=3, subscribers=2)
+    plan = make_plan(scenario)
+    rows = subscription_rows(scenario, plan, forecast(scenario, plan))
+    assert len({(row["subscriber"], row["topic"]) for row in rows}) == len(scenario.subscriptions)
+
+
+def test_a_plan_for_another_scenario_is_refused() -> None:
+    with pytest.raises(PlanError, match="another scenario"):
+        forecast(table2(seed=1), make_plan(table2(seed=2)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_achieved_utility_orders_the_policies_as_firedex_does(seed: int) -> None:
+    """FireDeX 5.4: random < none < info < greedy with buffer drops; optimal above the other drop policies."""
+    scenario = table2(seed=seed, buffer_packets=2000)
+
+    def rate(priorities: str, drops: str) -> float:
+        plan = make_plan(scenario, priorities=priorities, drops=drops, seed=seed)
+        result = summary(scenario, plan, forecast(scenario, plan))
+        return float(result["utility"]["rate"])
+
+    by_priorities = [rate(each, "none") for each in ("random", "none", "info", "greedy")]
+    assert by_priorities == sorted(by_priorities)
+    assert all(rate("greedy", "optimal") > rate("greedy", each) for each in ("flat", "linear", "exponential"))
