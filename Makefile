@@ -34,10 +34,15 @@ $(VENV)/test: $(VENV)/lab requirements/test.txt
 	$(UV) install --quiet --python $(BIN)/python --require-hashes -r requirements/test.txt
 	@touch $@
 
+# Real programs that tests run against. Without root, tests that need a missing one say so.
+$(VENV)/debian: requirements/debian.txt | $(BIN)/uv
+	sh requirements/debian.sh $<
+	@touch $@
+
 demo: $(VENV)/lab
 	$(BIN)/triage demo
 
-check: $(VENV)/test
+check: $(VENV)/test $(VENV)/debian
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -20,6 +20,7 @@ __all__ = [
     "MissingDependencyError",
     "OutputError",
     "ParameterError",
+    "PipelineError",
     "PlanError",
     "Problem",
     "ScenarioError",
@@ -94,6 +95,10 @@ class DecodeError(TriageError):
     def __str__(self) -> str:
         message = "" if self.message_type is None else f" of a message of type 0x{self.message_type:02X}"
         return f"not MQTT-SN 1.2: {self.reason.replace('_', ' ')} at octet {self.offset}{message}"
+
+
+class PipelineError(TriageError):
+    """Tables cannot be made (no Java, a log or mapping that does not fit, a failed job) or read (no tables there)."""
 
 
 class OutputError(TriageError):

@@ -118,4 +118,5 @@ def duration(seconds: float | None) -> str:
     """A duration in the unit a person would use; a dash where it is unknown or has no bound."""
     if seconds is None:
         return "-"
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.2f} ms"
+    value, unit = (seconds, "s") if seconds >= 1 else (1000 * seconds, "ms")
+    return f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"

@@ -281,13 +281,17 @@ class Scenario:
 
 def _digest_column(digest: Any, values: Any) -> None:
     if isinstance(values, np.ndarray):
-        digest.update(np.ascontiguousarray(values).data)
+        # Minus zero is zero, and a file does not tell them apart.
+        digest.update(np.ascontiguousarray(values + 0.0 if values.dtype.kind == "f" else values).data)
     elif values and isinstance(values[0], np.ndarray):
         for part in values:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(np.ascontiguousarray(part).data)
     else:
-        digest.update("\0".join(values).encode())
+        for name in values:
+            encoded = name.encode()
+            digest.update(len(encoded).to_bytes(8, "little"))
+            digest.update(encoded)
 
 
 def _canonical(scenario: Scenario) -> Scenario:

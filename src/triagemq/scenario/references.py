@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triagemq.scenario.document import Entry
+from triagemq.scenario.document import BrokerLinkEntry
 from triagemq.scenario.mistakes import listed
 from triagemq.scenario.reader import Reader
 from triagemq.scenario.sections import Entries, Sections, SomeEntry
@@ -105,8 +105,9 @@ def _check_links(reader: Reader, sections: Sections) -> None:
             first_line[source, target] = link.pair.key.line
 
 
-def _link_ends(entry: Entry) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if getattr(entry, "between", None) is not None:
+def _link_ends(entry: BrokerLinkEntry) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where in an entry its two brokers stand."""
+    if entry.between is not None:
         return ("between", "0"), ("between", "1")
     return ("from",), ("to",)
 

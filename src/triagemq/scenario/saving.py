@@ -29,7 +29,7 @@ def save(
 ) -> None:
     """Write a scenario as a YAML file, or as a directory with `scenario.yaml` and two Parquet tables.
 
-    A path that ends in .yaml or .yml is a file and any other a directory, unless `as_directory` says so.
+    A path ending in .yaml or .yml is a file, any other a directory, unless `as_directory` says otherwise.
     A file is complete or not there: it is written beside its place and then moved. Raises OutputError.
 
     >>> import tempfile

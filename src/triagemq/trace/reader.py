@@ -269,13 +269,13 @@ def _listed_parts(run: Path, manifest: Manifest) -> dict[str, tuple[Path, ...]]:
 
 
 def _visible_parts(run: Path) -> dict[str, tuple[Path, ...]]:
+    """Finished files of a run without a manifest. A table that it did not come to make is empty, not missing."""
     return {
         # Shorter names first: after a day of one file a second the numbers outgrow their five digits.
         table: tuple(
             sorted((run / table).glob("part-*.parquet"), key=lambda part: (len(part.name), part.name))
         )
         for table in TABLES
-        if (run / table).is_dir()
     }
 
 

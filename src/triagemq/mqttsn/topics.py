@@ -1,0 +1,131 @@
+"""Topic names, topic filters, and how one matches the other (MQTT 3.1.1, section 4.7).
+
+A short topic name (MQTT-SN 1.2, section 3) is two octets of UTF-8 that stand where a topic id would stand.
+"""
+
+from __future__ import annotations
+
+from triagemq.errors import ParameterError
+from triagemq.mqttsn.codes import RejectionReason
+
+__all__ = [
+    "matches",
+    "short_topic_id",
+    "short_topic_name",
+    "topic_filter_problem",
+    "topic_name_problem",
+    "valid_topic_filter",
+    "valid_topic_name",
+]
+
+_MAXIMUM_TOPIC_BYTES = 0xFFFF
+
+
+def topic_name_problem(name: str) -> RejectionReason | None:
+    """Why `name` cannot be published to, or None."""
+    if not name:
+        return RejectionReason.EMPTY_TOPIC
+    if "\0" in name:
+        return RejectionReason.NUL_CHARACTER
+    if "+" in name or "#" in name:
+        return RejectionReason.WILDCARD_IN_TOPIC_NAME
+    return None
+
+
+def topic_filter_problem(topic_filter: str) -> RejectionReason | None:
+    """Why `topic_filter` cannot be subscribed to, or None."""
+    problem = topic_name_problem(topic_filter)
+    if problem is not RejectionReason.WILDCARD_IN_TOPIC_NAME:
+        return problem
+    *levels, last = topic_filter.split("/")
+    if any("#" in level for level in levels) or ("#" in last and last != "#"):
+        return RejectionReason.INVALID_TOPIC_FILTER
+    if any("+" in level and level != "+" for level in (*levels, last)):
+        return RejectionReason.INVALID_TOPIC_FILTER
+    return None
+
+
+def valid_topic_name(name: str) -> bool:
+    """Can a message be published to `name`?
+
+    >>> valid_topic_name("floor3/smoke"), valid_topic_name("floor3/+"), valid_topic_name("")
+    (True, False, False)
+    """
+    return topic_name_problem(name) is None and _fits(name)
+
+
+def valid_topic_filter(topic_filter: str) -> bool:
+    """Can a client subscribe to `topic_filter`?
+
+    >>> valid_topic_filter("floor3/+/smoke"), valid_topic_filter("#"), valid_topic_filter("floor#")
+    (True, True, False)
+    """
+    return topic_filter_problem(topic_filter) is None and _fits(topic_filter)
+
+
+def matches(topic_filter: str, topic_name: str) -> bool:
+    """Does a valid filter take in a valid name?
+
+    `#` takes in its parent level too, and a wildcard in front takes in no name that begins with `$`.
+
+    >>> matches("floor3/+/smoke", "floor3/kitchen/smoke"), matches("floor3/#", "floor3")
+    (True, True)
+    >>> matches("#", "$SYS/uptime"), matches("+", "floor3/kitchen")
+    (False, False)
+    """
+    if topic_filter == topic_name:
+        return True
+    if topic_name[:1] == "$" and topic_filter[:1] in ("+", "#"):
+        return False
+    wanted = topic_filter.split("/")
+    levels = topic_name.split("/")
+    if wanted[-1] == "#":
+        wanted.pop()
+        if len(levels) < len(wanted):
+            return False
+    elif len(levels) != len(wanted):
+        return False
+    return all(want in ("+", level) for want, level in zip(wanted, levels, strict=False))
+
+
+def short_topic_id(name: str) -> int:
+    """The two octets of a short topic name, as the topic id that stands for it on the wire.
+
+    >>> hex(short_topic_id("ab"))
+    '0x6162'
+    """
+    try:
+        octets = name.encode()
+    except UnicodeEncodeError:
+        raise ParameterError("name", f"{name!r} has characters that UTF-8 cannot hold") from None
+    if len(octets) != 2:
+        raise ParameterError("name", f"a short topic name is two octets long, {name!r} is {len(octets)}")
+    if problem := topic_name_problem(name):
+        raise ParameterError("name", f"{name!r} is no topic name: {problem.replace('_', ' ')}")
+    return int.from_bytes(octets)
+
+
+def short_topic_name(topic_id: int) -> str:
+    """The short topic name that a topic id of type SHORT stands for.
+
+    >>> short_topic_name(0x6162)
+    'ab'
+    """
+    if not 0 <= topic_id <= 0xFFFF:
+        raise ParameterError("topic_id", f"must be from 0 to 65535, is {topic_id}")
+    try:
+        name = topic_id.to_bytes(2).decode()
+    except UnicodeDecodeError:
+        raise ParameterError("topic_id", f"0x{topic_id:04X} is no short topic name: not UTF-8") from None
+    if problem := topic_name_problem(name):
+        raise ParameterError(
+            "topic_id", f"0x{topic_id:04X} is no short topic name: {problem.replace('_', ' ')}"
+        )
+    return name
+
+
+def _fits(topic: str) -> bool:
+    try:
+        return len(topic.encode()) <= _MAXIMUM_TOPIC_BYTES
+    except UnicodeEncodeError:
+        return False
