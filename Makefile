@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip
 export UV_CACHE_DIR ?= $(HOME)/.cache/uv
 export UV_LINK_MODE ?= copy
+# Bytecode now, once, or every start of a command compiles what it imports.
+export UV_COMPILE_BYTECODE ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check lock clean

@@ -35,8 +35,9 @@ def machine(*packages: str) -> dict[str, Any]:
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident size this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The largest resident size this process has had (getrusage would count its parent's, from before exec)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
 def resident_bytes() -> int:

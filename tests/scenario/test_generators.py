@@ -46,7 +46,7 @@ def offered_rho(scenario: Scenario) -> Floats:
 
 
 def rank(scenario: Scenario) -> Floats:
-    """U_r(1) per byte per second (THEORY.md section 3)."""
+    """U_r(1) per byte per second (theory.md section 3)."""
     wanted = scenario.subscriptions
     return maximum_utility(wanted) / topic_bytes_per_second(scenario)[wanted.topic]
 
@@ -308,7 +308,7 @@ class TestPrototype:
         assert scenario.subscriptions.utility_weight.mean() == pytest.approx(5)
 
     def test_gives_the_papers_load_at_the_papers_rate_without_headers(self) -> None:
-        """One event a second on every topic of ten publishers is 1.75 times the port (EXPERIMENTS.md)."""
+        """One event a second on every topic of ten publishers is 1.75 times the port (experiments.md)."""
         assert (prototype(rho=1.75, overhead_bytes=0).publications.rate_per_second == 1.0).all()
 
     @pytest.mark.parametrize(("subscribers", "topics"), [(10, 7), (100, 7), (3, 5), (1, 1)])

@@ -66,7 +66,7 @@ ports = st.builds(
 
 
 def copies_by_pairs(port: Port) -> Floats:
-    """b_r as THEORY.md says it, pair by pair."""
+    """b_r as theory.md says it, pair by pair."""
     count = len(port.rates)
     ahead = np.zeros(count)
     for r in range(count):
@@ -80,7 +80,7 @@ def copies_by_pairs(port: Port) -> Floats:
 
 
 def waits_by_recursion(port: Port, *, shared_sizes: bool) -> Floats:
-    """THEORY.md section 2, class by class."""
+    """theory.md section 2, class by class."""
     ahead = copies_by_pairs(port)
     variance = port.scv * port.service**2 if shared_sizes else np.zeros(len(port.rates))
     residual = 0.5 * np.sum(port.rates * (1 + port.scv) * port.service**2)

@@ -2,70 +2,152 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from triagemq.cli.options import Seed, duration, percent
 
+if TYPE_CHECKING:
+    from triagemq.plan import Plan
+    from triagemq.scenario import Floats, Integers, Scenario
+
 __all__ = ["CONFIGURATIONS", "demo"]
 
 CONFIGURATIONS = (
-    ("one queue for all", "none", "none"),
+    ("one queue", "none", "none"),
     ("priorities", "greedy", "none"),
     ("priorities and drops", "greedy", "exponential"),
 )
 """The three configurations that PrioDeX section 6.2 compares: title, priorities, drops."""
 
-BUFFER_PACKETS = 2000
-"""The switch buffer of PrioDeX section 6.2."""
+PUBLICATIONS = 400_000
+"""About 50 minutes of the fire: long enough for the overloaded queues to settle."""
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Directory for the scenario and the picture.")]
 
 
-def demo(seed: Seed = 0) -> None:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one configuration delivers, forecast and simulated, by the classes that the full plan makes."""
+
+    title: str
+    success: Floats
+    latency_seconds: Floats
+    forecast_utility: float
+    simulated_utility: float
+    deliveries: int
+    wall_seconds: float
+
+
+def demo(seed: Seed = 0, output: Output = Path("out/demo")) -> None:
     """Generate a building fire, plan it, and see what each way of sharing the network delivers."""
-    from triagemq.forecast import forecast, summary
     from triagemq.plan import explain, make_plan
+    from triagemq.scenario import save
     from triagemq.scenario.generators import building
 
     console = Console()
-    scenario = building(seed=seed, buffer_packets=BUFFER_PACKETS)
+    scenario = building(seed=seed)
+    output.mkdir(parents=True, exist_ok=True)
+    save(scenario, output / "building-fire.yaml")
     console.print(
         f"[bold]{scenario.name}[/bold]: {len(scenario.publishers)} publishers, "
         f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
-        f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions."
+        f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions "
+        f"({output / 'building-fire.yaml'})."
     )
-    results = []
-    for _, priorities, drops in CONFIGURATIONS:
-        made = make_plan(scenario, priorities=priorities, drops=drops, seed=seed)
-        results.append(summary(scenario, made, forecast(scenario, made)))
-    for port in results[-1]["ports"]:
+    plans = [
+        make_plan(scenario, priorities=priorities, drops=drops, seed=seed)
+        for _, priorities, drops in CONFIGURATIONS
+    ]
+    for name, offered, planned in zip(
+        scenario.ports.name, plans[-1].ports.rho_offered, plans[-1].ports.rho_planned, strict=True
+    ):
         console.print(
-            f"Port {port['port']}: offered {percent(port['rho_offered'])} of what it can carry, "
-            f"planned {percent(port['rho_planned'])}."
+            f"Port {name} is offered {percent(float(offered))} of what it can carry; planned {percent(float(planned))}."
         )
-    made = make_plan(scenario, priorities="greedy", drops="exponential", seed=seed)
-    console.print(_comparison(results))
-    for (title, _, _), result in zip(CONFIGURATIONS, results, strict=True):
-        console.print(f"{title}: {percent(result['utility']['rate'])} of the maximum utility")
+    with console.status("simulating"):
+        outcomes = [
+            _outcome(title, scenario, plan, plans[-1].subscription_class, seed)
+            for (title, _, _), plan in zip(CONFIGURATIONS, plans, strict=True)
+        ]
+    console.print(_comparison(outcomes))
+    for each in outcomes:
+        console.print(
+            f"{each.title}: {percent(each.simulated_utility)} of the maximum utility "
+            f"(forecast {percent(each.forecast_utility)})"
+        )
+    deliveries, seconds = (
+        sum(each.deliveries for each in outcomes),
+        sum(each.wall_seconds for each in outcomes),
+    )
+    console.print(f"{deliveries:,} deliveries simulated in {seconds:.1f} s.")
+    picture = _draw(outcomes, output)
     subscriber = next(name for name in scenario.subscribers.name if name.startswith("ff-"))
     row = int((scenario.subscriptions.subscriber == scenario.subscribers.name.index(subscriber)).argmax())
     topic = scenario.topics.name[scenario.subscriptions.topic[row]]
     console.print(f"\n[bold]Why {topic} got what it got for {subscriber}[/bold]")
-    console.print(explain(scenario, made, subscriber, topic), soft_wrap=True, highlight=False)
+    console.print(explain(scenario, plans[-1], subscriber, topic), soft_wrap=True, highlight=False)
+    console.print(f"\nPicture: {picture}")
 
 
-def _comparison(results: list[dict[str, list[dict[str, float]]]]) -> Table:
-    """Success and latency per class, the three configurations side by side."""
-    table = Table(title="forecast per priority class", title_justify="left")
+def _outcome(title: str, scenario: Scenario, plan: Plan, level: Integers, seed: int) -> Outcome:
+    """Forecast and simulate one plan; figures by the given class of every subscription."""
+    import numpy as np
+
+    from triagemq.forecast import forecast
+    from triagemq.simulate import simulate
+
+    predicted = forecast(scenario, plan)
+    measured = simulate(scenario, plan, publications=PUBLICATIONS, seed=seed)
+    rows = measured.subscriptions
+    delivered = np.bincount(level, rows.delivered)
+    latency = np.where(rows.delivered > 0, rows.mean_latency_seconds, 0.0)
+    return Outcome(
+        title=title,
+        success=delivered / np.bincount(level, rows.count),
+        latency_seconds=np.bincount(level, rows.delivered * latency) / np.maximum(delivered, 1),
+        forecast_utility=float(predicted.utility.sum() / predicted.maximum_utility.sum()),
+        simulated_utility=measured.utility.rate,
+        deliveries=measured.copies,
+        wall_seconds=measured.wall_seconds,
+    )
+
+
+def _comparison(outcomes: list[Outcome]) -> Table:
+    """Success and latency per class, the configurations side by side."""
+    table = Table(title="simulated, by the class that triage gives", title_justify="left")
     table.add_column("class", justify="right")
-    for title, _, _ in CONFIGURATIONS:
-        table.add_column(f"{title}\nsuccess", justify="right")
+    for each in outcomes:
+        table.add_column(f"{each.title}\nsuccess", justify="right")
         table.add_column("\nlatency", justify="right")
-    by_class = [{row["priority_class"]: row for row in result["classes"]} for result in results]
-    for level in sorted(by_class[-1]):
+    for level in range(len(outcomes[-1].success)):
         cells = [str(level)]
-        for rows in by_class:
-            # With one queue every class fares as class 0 does.
-            row = rows.get(level, rows[0])
-            cells += [percent(row["success_rate"]), duration(row["mean_latency_seconds"])]
+        for each in outcomes:
+            success = float(each.success[level])
+            cells += [percent(success), duration(float(each.latency_seconds[level]) if success > 0 else None)]
         table.add_row(*cells)
     return table
+
+
+def _draw(outcomes: list[Outcome], folder: Path) -> Path:
+    from triagemq.papers.experiment import Panel, Series
+    from triagemq.papers.plotting import draw_png
+
+    levels = range(len(outcomes[-1].success))
+    success = [Series.of(each.title, levels, 100 * each.success) for each in outcomes]
+    latency = [Series.of(each.title, levels, 1000 * each.latency_seconds) for each in outcomes]
+    path = folder / "classes.png"
+    draw_png(
+        path,
+        "A building on fire, with too little radio",
+        (
+            Panel("delivered", "priority class", "% of events", tuple(success)),
+            Panel("latency", "priority class", "milliseconds", tuple(latency), logarithmic=True),
+        ),
+    )
+    return path

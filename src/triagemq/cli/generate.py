@@ -28,7 +28,8 @@ Bandwidth = Annotated[
     float | None, typer.Option("--bandwidth-bps", help="Bandwidth of each port, in bits per second.")
 ]
 Buffer = Annotated[
-    float | None, typer.Option("--buffer-packets", help="Packets that each port can hold [no limit].")
+    float | None,
+    typer.Option("--buffer-packets", help="Packets that each port can hold (default: no limit)."),
 ]
 Tolerance = Annotated[float, typer.Option("--rho-tolerance", help="Share of each port left free.")]
 Sizes = Annotated[str, typer.Option("--sizes", help="Event sizes: exponential or constant.")]
@@ -57,7 +58,8 @@ def table2(
         float, typer.Option(help="Multiplies the weights of event topics (FireDeX Fig. 10).")
     ] = 1.0,
     freshness_seconds: Annotated[
-        float | None, typer.Option(help="Utility decays with latency over this time constant [never].")
+        float | None,
+        typer.Option(help="Utility decays with latency over this time constant (default: never)."),
     ] = None,
     sizes: Sizes = "exponential",
     bandwidth_bps: Bandwidth = None,

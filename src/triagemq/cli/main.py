@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from triagemq import __version__
-from triagemq.cli import check, demo, forecast, generate, plan
+from triagemq.cli import check, demo, forecast, generate, plan, reproduce, simulate
 from triagemq.errors import MissingDependencyError, TriageError
 
 __all__ = ["main"]
@@ -25,7 +25,7 @@ INSTALL_GROUPS = {
     "yaml": "coordinator",
     "pyarrow": "coordinator",
     "matplotlib": "lab",
-    "plotly": "lab",
+    "plotly": "pipeline",
     "pandas": "pipeline",
     "pyspark": "pipeline",
 }
@@ -42,6 +42,8 @@ app.command("check")(check.check)
 app.add_typer(generate.app, name="generate")
 app.command("plan")(plan.plan)
 app.command("forecast")(forecast.forecast)
+app.command("simulate")(simulate.simulate)
+app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 
 

@@ -44,13 +44,18 @@ Drops = Annotated[
     typer.Option("--drops", help="none, flat, linear, exponential, optimal, or module:function."),
 ]
 Scope = Annotated[str, typer.Option("--scope", help="Cut classes over the flows of one port, or global.")]
-Classes = Annotated[int | None, typer.Option("--classes", min=1, help="Priority classes [the scenario's].")]
+Classes = Annotated[
+    int | None, typer.Option("--classes", min=1, help="Priority classes (default: the scenario's).")
+]
 FlowsPerSubscriber = Annotated[
     int | None,
-    typer.Option("--flows-per-subscriber", min=1, help="Flows a subscriber may open [the scenario's]."),
+    typer.Option(
+        "--flows-per-subscriber", min=1, help="Flows a subscriber may open (default: the scenario's)."
+    ),
 ]
 RhoTolerance = Annotated[
-    float | None, typer.Option("--rho-tolerance", help="Share of each port left free [the scenario's].")
+    float | None,
+    typer.Option("--rho-tolerance", help="Share of each port left free (default: the scenario's)."),
 ]
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Use this plan (from `triage plan -o`) instead of making one.")

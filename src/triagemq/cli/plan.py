@@ -34,12 +34,15 @@ def plan(
         tuple[str, str] | None,
         typer.Option("--explain", metavar="SUBSCRIBER TOPIC", help="Say in words why one was decided so."),
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--diff", help="Say what changes from this earlier plan of the scenario.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Work out which flow, priority class and drop rate every subscription gets."""
     from triagemq.forecast import forecast, summary
+    from triagemq.plan import diff, load_plan, save_plan
     from triagemq.plan import explain as explain_plan
-    from triagemq.plan import save_plan
     from triagemq.scenario import load
 
     scenario = load(file)
@@ -65,6 +68,8 @@ def plan(
             typer.echo(words)
         return
     result = summary(scenario, made, forecast(scenario, made))
+    if against is not None:
+        result["changes"] = str(diff(load_plan(against), made, scenario)).splitlines()
     if json:
         print_json(result)
         return
@@ -74,7 +79,9 @@ def plan(
         console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
     class_table(f"{made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"])
     console.print(utility_line(result["utility"]))
-    for decision in result["decisions"]:
+    for line in result.get("changes", ()):
+        console.print(line)
+    for decision in result["decisions"][:SHOWN_PORTS]:
         console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
 
 

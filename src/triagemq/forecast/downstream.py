@@ -1,7 +1,7 @@
 """From the home broker to the subscriber: outbound queue, managed switches, drops, output ports, last link.
 
 The second half of PrioDeX eq. 10. Copies of one publication reach a shared port together, so its waits follow the batch
-model (THEORY.md section 2), not the papers' Poisson arrivals.
+model (theory.md section 2), not the papers' Poisson arrivals.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _bounded_by_buffer(
     carried: Floats,
     wait: Floats,
 ) -> Floats:
-    """Waits at ports that can hold only so many packets (THEORY.md section 2; an approximation).
+    """Waits at ports that can hold only so many packets (theory.md section 2; an approximation).
 
     One class: M/M/1/K by Little's law, and below saturation only its ratio to M/M/1, so that the size distribution
     still counts. Several classes: none can hold more than the whole buffer, so its time is at most K over

@@ -1,4 +1,4 @@
-"""Predict what a plan does to every subscription: PrioDeX eq. 10, corrected (THEORY.md sections 1 and 2)."""
+"""Predict what a plan does to every subscription: PrioDeX eq. 10, corrected (theory.md sections 1 and 2)."""
 
 from __future__ import annotations
 

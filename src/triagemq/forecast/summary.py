@@ -1,4 +1,4 @@
-"""A forecast in few figures: per port, per class and in utility. Aggregates as THEORY.md section 1 defines them."""
+"""A forecast in few figures: per port, per class and in utility. Aggregates as theory.md section 1 defines them."""
 
 from __future__ import annotations
 

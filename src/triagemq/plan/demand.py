@@ -1,6 +1,6 @@
 """What every subscription asks of the network before anything is decided: rates, sizes, link losses.
 
-These are the lambda_notify, s and size of THEORY.md section 1, as columns over subscriptions.
+These are the lambda_notify, s and size of theory.md section 1, as columns over subscriptions.
 """
 
 from __future__ import annotations

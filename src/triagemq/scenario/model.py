@@ -42,7 +42,7 @@ Codes = NDArray[np.int8]
 Names = tuple[str, ...]
 
 DEFAULT_SERVICE_RATE = 1e6
-"""Packets a second of a broker or switch whose scenario names no rate (THEORY.md section 1)."""
+"""Packets a second of a broker or switch whose scenario names no rate (theory.md section 1)."""
 
 
 class Table:

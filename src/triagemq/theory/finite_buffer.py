@@ -17,7 +17,7 @@ _SMALLEST_LOAD = 1e-300
 def finite_buffer_loss(loads_by_class: ArrayLike, buffer_packets: ArrayLike) -> NDArray[np.float64]:
     """Share of each class's packets lost by a push-out buffer of K packets, the one in service included.
 
-    THEORY.md section 2: classes 0..k together lose P(sigma_k), the M/M/1/K loss at their load, and class k
+    theory.md section 2: classes 0..k together lose P(sigma_k), the M/M/1/K loss at their load, and class k
     loses (sigma_k P(sigma_k) - sigma_{k-1} P(sigma_{k-1})) / rho_k. Fair for equal exponential sizes,
     poor for others. This is p_block of PrioDeX 3.1. The last axis of the loads is the class, highest
     first; leading axes are queues, with a buffer each or one for all. An infinite buffer loses

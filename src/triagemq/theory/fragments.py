@@ -23,7 +23,7 @@ _LARGEST_EXPONENT = 700.0
 class FragmentSizes:
     """Moments of the packets of one event, in bytes on the wire; scalars, or arrays of one element per topic.
 
-    THEORY.md section 2: an event larger than the MTU is a batch of packets. `wire_bytes_*` are those of the
+    theory.md section 2: an event larger than the MTU is a batch of packets. `wire_bytes_*` are those of the
     whole event, overhead of every packet included; `packet_bytes_second_moment` is the mean over packets.
 
     >>> fragment_sizes(1000.0, "constant", 1500.0, 40.0).packets_per_event == 1.0
@@ -46,7 +46,7 @@ def fragment_sizes(
     """Packets of an event of constant or exponential size without overhead; an infinite MTU never cuts.
 
     An event of `size` bytes takes n = max(1, ceil(size/payload)) packets, payload = mtu - overhead, and
-    size + n overhead bytes on the wire (THEORY.md section 2, M^[X]/G/1). Exponential sizes have no memory:
+    size + n overhead bytes on the wire (theory.md section 2, M^[X]/G/1). Exponential sizes have no memory:
     n is geometric, P(n > j) = exp(-j payload/mean), and the last part is an exponential cut at the
     payload, independent of n. Arguments broadcast.
 
@@ -72,7 +72,7 @@ def fragment_sizes_from_values(
 ) -> FragmentSizes:
     """Packets of an event whose size takes `values_bytes` with probabilities proportional to `weights`.
 
-    The moments of fragment_sizes (THEORY.md section 2, M^[X]/G/1) summed over the values.
+    The moments of fragment_sizes (theory.md section 2, M^[X]/G/1) summed over the values.
 
     >>> sizes = fragment_sizes_from_values([500.0, 2500.0], [1, 1], 1000.0, 0.0)
     >>> float(sizes.packets_per_event), float(sizes.wire_bytes_mean), float(sizes.last_packet_bytes_mean)
@@ -116,7 +116,7 @@ def fragmented_waits(
 ) -> NDArray[np.float64]:
     """Mean time from an event's arrival until its last packet starts, when events are cut into packets.
 
-    THEORY.md section 2, M^[X]/G/1 (derivation in work_level.py): with B an event's whole transmission time,
+    theory.md section 2, M^[X]/G/1 (derivation in work_level.py): with B an event's whole transmission time,
     U_k = (1/2 sum_{class<=k} lambda E[B^2] + 1/2 sum_{class>k} packet_rate E[S_packet^2] + copies) /
     (1 - sigma_k) and the wait is (U_k + b_r E[B_r] + E[B_r] - last_packet_mean_r)/(1 - sigma_{k-1}): a higher
     class waits for one packet of a lower one, not for its event. An event's packets stay together in

@@ -31,7 +31,7 @@ def priority_waits(
     this wait plus the mean service.
 
     With `batch_topics` (a topic id per subscription) one publication queues a copy per subscription of its
-    topic at once: THEORY.md section 2, "Batches", in the closed form derived in work_level.py. PrioDeX and
+    topic at once: theory.md section 2, "Batches", in the closed form derived in work_level.py. PrioDeX and
     FireDeX 3.2 take Poisson arrivals there, up to 6 times too low for the lowest class.
 
     `arrival_rates` are after drops; `keep` (default 1) is each copy's chance to pass its drop and only

@@ -14,7 +14,7 @@ __all__ = ["carried_share", "class_loads", "served_share", "sigma_above"]
 def served_share(loads_by_class: ArrayLike) -> NDArray[np.float64]:
     """Share of each class's offered load that an infinite-buffer strict-priority server carries.
 
-    THEORY.md section 2: with sigma_k the load of classes 0..k, a class has 1 while sigma_k <= 1, the first
+    theory.md section 2: with sigma_k the load of classes 0..k, a class has 1 while sigma_k <= 1, the first
     unstable class has (1 - sigma_{k-1}) / rho_k, later ones have 0.
     The last axis is the class, highest first; leading axes are queues.
 

@@ -14,7 +14,7 @@ __all__ = ["departure_ca2", "gg1_factor", "merged_ca2", "on_off_ca2", "pareto_ca
 def gg1_factor(ca2: ArrayLike, cs2: ArrayLike) -> NDArray[np.float64]:
     """Factor (ca2 + cs2)/(1 + cs2) on an M/G/1, Cobham or batch wait for input of variability `ca2`.
 
-    Allen-Cunneen, THEORY.md section 2; an approximation, exact (1) for Poisson input. The usual
+    Allen-Cunneen, theory.md section 2; an approximation, exact (1) for Poisson input. The usual
     (ca2 + cs2)/2 is the factor on the M/M/1 wait; the waits of this package contain cs2 already.
     PrioDeX and FireDeX 3.2 take Poisson arrivals. `ca2` is that of publications, never of copies.
 

@@ -87,7 +87,7 @@ def check_batches(
 def copies_ahead(batches: Batches) -> NDArray[np.float64]:
     """b_r: mean number of copies of r's own publication that are served before r's copy.
 
-    THEORY.md section 2: every other subscription of the topic on the queue counts its keep probability, whole
+    theory.md section 2: every other subscription of the topic on the queue counts its keep probability, whole
     if its class is higher, half if it is the same (copies of one class leave in random order), not at all if
     it is lower.
 

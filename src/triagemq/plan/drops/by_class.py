@@ -65,7 +65,7 @@ def split_class_zero(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
     """The keep of class 0, and the capacity left for the others (0 where class 0 alone does not fit).
 
     Linear and exponential never touch class 0 (PrioDeX eq. 26 and 27), so they have no answer where it alone
-    passes the capacity; it is then cut to fit and the classes below get nothing (THEORY.md section 3).
+    passes the capacity; it is then cut to fit and the classes below get nothing (theory.md section 3).
     """
     class_zero = loads[:, 0]
     keep = np.divide(capacity, class_zero, out=np.ones_like(capacity), where=class_zero > capacity)

@@ -123,7 +123,7 @@ def references(rows: ArrayLike) -> Integers:
 
 
 def one_broker(name: str) -> Brokers:
-    """A broker at the service rate of THEORY.md section 1."""
+    """A broker at the service rate of theory.md section 1."""
     rate = np.array([DEFAULT_SERVICE_RATE])
     return Brokers(name=(name,), inbound_rate_per_second=rate, outbound_rate_per_second=rate.copy())
 

@@ -1,4 +1,4 @@
-"""The papers' prototype: Table 2 and Figure 10 of PrioDeX (2021), as EXPERIMENTS.md reads them."""
+"""The papers' prototype: Table 2 and Figure 10 of PrioDeX (2021), as experiments.md reads them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def prototype(
     rho_tolerance: float = 0.1,
     seed: int = 0,
 ) -> Scenario:
-    """Everyone subscribes to every topic over one shared port (EXPERIMENTS.md, priodex 10).
+    """Everyone subscribes to every topic over one shared port (experiments.md, priodex 10).
 
     As in Table 2, the same `publishers_per_topic` publishers publish all topics, with Poisson arrivals and at
     one rate: the rate that offers the port `rho` times its bandwidth, overhead included. A subscriber has a

@@ -1,4 +1,4 @@
-"""The papers' simulated situation: Table 2 of PrioDeX (2021), as EXPERIMENTS.md reads it."""
+"""The papers' simulated situation: Table 2 of PrioDeX (2021), as experiments.md reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triagemq.scenario.model import Floats, PlanningSettings, Scenario, Topics
 __all__ = ["table2"]
 
 BANDWIDTH_BPS_PER_SUBSCRIBER = 8e6
-"""The table's 80 Mbps are the total of ten subscribers (FEASIBILITY.md)."""
+"""The table's 80 Mbps are the total of ten subscribers (experiments.md)."""
 
 DRAWS_PER_KIND = 5
 """Published topics, rates, sizes, subscribed topics, weights: a random stream each."""
@@ -55,7 +55,7 @@ def table2(
     Pairs are (telemetry, event). Rates are drawn per publisher and topic, sizes per topic, weights per
     subscription: exponential with the given mean, redrawn while outside the range. `topics_per_publisher` and
     `subscriptions` count distinct topics, chosen uniformly; only published topics are subscribed to. Table 2
-    prints no topics per publisher: 4 + 4 gives the papers' loads (FEASIBILITY.md). `event_weight_factor`
+    prints no topics per publisher: 4 + 4 gives the papers' loads (experiments.md). `event_weight_factor`
     multiplies the weights of event topics (PrioDeX Fig. 8).
 
     `bandwidth_bps` is the bandwidth of every port. When left out it is 8 Mbit/s with a port per subscriber,

@@ -1,0 +1,127 @@
+"""`triage reproduce PAPER [FIGURE]`: the papers' experiments beside what the papers printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from triagemq.cli import options
+from triagemq.cli.options import print_json
+
+if TYPE_CHECKING:
+    from triagemq.papers import Files, PrintedTable, Reproduction
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="priodex or firedex.")],
+    figure: Annotated[
+        str | None, typer.Argument(help="A figure of the paper (default: list what there is).")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Scenarios to draw (default: the experiment's).")
+    ] = None,
+    publications: Annotated[
+        int | None, typer.Option(min=1, help="Events to simulate for every seed and configuration.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Random problems, where nothing is simulated (priodex 7).")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run: seconds, wider intervals.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the plots go.")] = Path(
+        "out/reproduce"
+    ),
+    json: options.Json = False,
+) -> None:
+    """Run an experiment of a paper: ours beside what was printed, plots, and why they differ."""
+    from triagemq.papers import reproduce as run
+    from triagemq.papers import write_files
+
+    if figure is None:
+        _list(paper, json=json)
+        return
+    with _progress_bar(f"{paper} {figure}") as progress:
+        made = run(
+            paper,
+            figure,
+            seeds=seeds,
+            publications=publications,
+            repeats=repeats,
+            quick=quick,
+            progress=progress,
+        )
+        files = write_files(output, made.name, f"{paper} {figure}: {made.title}", made.findings)
+    if json:
+        print_json({**made.as_json(), "files": {"png": str(files.png), "html": str(files.html)}})
+    else:
+        _print(made, files)
+    if not made.holds:
+        raise typer.Exit(1)
+
+
+def _list(paper: str, *, json: bool) -> None:
+    from triagemq.papers import figures_of
+
+    figures = figures_of(paper)
+    if json:
+        rows: list[dict[str, Any]] = [{"figure": name, "title": each.title} for name, each in figures.items()]
+        print_json({"paper": paper, "figures": rows})
+        return
+    table = Table(title=f"triage reproduce {paper} FIGURE", title_justify="left")
+    table.add_column("figure", justify="right")
+    table.add_column("experiment")
+    for name, each in figures.items():
+        table.add_row(name, each.title)
+    Console().print(table)
+
+
+def _print(made: Reproduction, files: Files) -> None:
+    console = Console()
+    console.print(f"[bold]{made.paper} {made.figure}[/bold]: {made.title}", highlight=False)
+    for table in made.findings.tables:
+        console.print(_table(table))
+    for difference in made.findings.differences:
+        console.print(Text.assemble((difference.subject, "bold")))
+        console.print(
+            Text(f"  printed: {difference.printed}\n  ours:    {difference.ours}\n  {difference.why}"),
+            soft_wrap=True,
+        )
+    for claim in made.findings.claims:
+        verdict = ("holds", "green") if claim.holds else ("does not hold", "bold red")
+        console.print(
+            Text.assemble(verdict, f": {claim.statement}; worst case {claim.worst}"), soft_wrap=True
+        )
+    effort = ", ".join(
+        f"{value:,} {name}" for name, value in made.as_json()["effort"].items() if value is not None
+    )
+    console.print(f"{effort}; {made.wall_seconds:.1f} s", highlight=False)
+    for file in (files.png, files.html):
+        console.print(str(file), highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(printed: PrintedTable) -> Table:
+    table = Table(title=Text(printed.title), title_justify="left")
+    for number, column in enumerate(printed.columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in printed.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+@contextmanager
+def _progress_bar(name: str) -> Iterator[Callable[[float], None]]:
+    """A bar on standard error, so that it never mixes with what is printed; none where nobody looks."""
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=1.0)
+        yield lambda share: bar.update(task, completed=share)

@@ -1,0 +1,192 @@
+"""`triage simulate FILE`: what a plan does, event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
+from rich.table import Table
+
+from triagemq.cli import options
+from triagemq.cli.options import duration, percent, print_json, utility_line
+
+if TYPE_CHECKING:
+    from triagemq.plan import Plan
+    from triagemq.scenario import Scenario
+    from triagemq.simulate import SimulationResult
+    from triagemq.trace import TraceWriter
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    file: options.File,
+    plan: options.PlanFile = None,
+    priorities: options.Priorities = None,
+    drops: options.Drops = None,
+    publications: Annotated[
+        int | None, typer.Option(min=1, help="Events to publish (default: 1,000,000, or as --for says).")
+    ] = None,
+    duration_seconds: Annotated[
+        float | None, typer.Option("--for", help="Simulated seconds, instead of a number of events.")
+    ] = None,
+    replications: Annotated[int, typer.Option(min=1, help="Runs that differ in their random numbers.")] = 1,
+    precision: Annotated[
+        float | None,
+        typer.Option(help="Repeat until every class's 95 % interval is within this share of its latency."),
+    ] = None,
+    warmup: Annotated[float, typer.Option(help="Share of the run that does not count.")] = 0.1,
+    replay: Annotated[
+        Path | None, typer.Option(help="Publish what this trace recorded instead of random events.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what happened as a Trace into this directory.")
+    ] = None,
+    hops: Annotated[bool, typer.Option("--hops", help="Record every port on the way, too.")] = False,
+    flows: options.Flows = "greedy",
+    scope: options.Scope = "port",
+    seed: options.Seed = 0,
+    classes: options.Classes = None,
+    flows_per_subscriber: options.FlowsPerSubscriber = None,
+    rho_tolerance: options.RhoTolerance = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
+    full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Simulate every queue on the way, millions of deliveries a second."""
+    from triagemq.scenario import load
+    from triagemq.simulate import simulate as run
+
+    scenario = load(file)
+    made = options.plan_for(
+        scenario,
+        plan,
+        priorities=priorities,
+        drops=drops,
+        flows=flows,
+        scope=scope,
+        seed=seed,
+        priority_classes=classes,
+        flows_per_subscriber=flows_per_subscriber,
+        rho_tolerance=rho_tolerance,
+    )
+    recorded = None if replay is None else recorded_publications(replay, scenario)
+    with _trace_writer(trace, scenario, made, with_hops=hops) as writer, _progress_bar() as progress:
+        result = run(
+            scenario,
+            made,
+            publications=publications,
+            duration_seconds=duration_seconds,
+            seed=seed,
+            replications=replications,
+            precision=precision,
+            warmup=warmup,
+            replay=recorded,
+            sink=writer,
+            progress=progress,
+            threads=threads,
+        )
+        if writer is not None:
+            writer.finish(measured_from_ns=result.measured_from_ns)
+    if json:
+        report = {"scenario": scenario.name, **result.as_json()}
+        if not full:
+            del report["subscriptions"]
+        print_json(report)
+        return
+    _print(result, title=f"simulation: {made.made_by.priorities} priorities, {made.made_by.drops} drops")
+    if trace is not None:
+        typer.echo(f"trace: {trace}")
+
+
+def recorded_publications(path: Path, scenario: Scenario) -> dict[str, Any]:
+    """The publications table of a trace, as events of this scenario's publications."""
+    import numpy as np
+
+    from triagemq.errors import TraceError
+    from triagemq.trace import Trace
+
+    columns = ("published_ns", "topic_id", "publisher_id", "size_bytes")
+    table = Trace.open(path).table("publications", list(columns))
+    published_ns, topic, publisher, size_bytes = (table[name].to_numpy() for name in columns)
+    own = scenario.publications
+    number = {
+        pair: row for row, pair in enumerate(zip(own.publisher.tolist(), own.topic.tolist(), strict=True))
+    }
+    rows = [number.get(pair, -1) for pair in zip(publisher.tolist(), topic.tolist(), strict=True)]
+    if -1 in rows:
+        raise TraceError(
+            f"{path}: holds publications that {scenario.name!r} does not have; replay it with its own scenario"
+        )
+    order = np.argsort(published_ns, kind="stable")
+    return {
+        "published_ns": published_ns[order],
+        "publication": np.array(rows)[order],
+        "size_bytes": size_bytes[order],
+    }
+
+
+@contextmanager
+def _trace_writer(
+    path: Path | None, scenario: Scenario, plan: Plan, *, with_hops: bool
+) -> Iterator[TraceWriter | None]:
+    if path is None:
+        with nullcontext():
+            yield None
+        return
+    from triagemq.plan import dump_plan
+    from triagemq.scenario import dumps
+    from triagemq.trace import TraceWriter
+
+    with TraceWriter(
+        path,
+        scenario_text=dumps(scenario),
+        plan_text=dump_plan(plan),
+        producer="simulate",
+        scenario_fingerprint=scenario.fingerprint,
+        with_hops=with_hops,
+    ) as writer:
+        yield writer
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[float], None]]:
+    """A bar on standard error, so that it never mixes with what is printed; none where nobody looks."""
+    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+def _print(result: SimulationResult, title: str) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in ("class", "success", "mean latency", "± 95 %", "p50", "p95", "p99", "max"):
+        table.add_column(column, justify="right")
+    report = result.as_json()
+    for row in report["classes"]:
+        times = (
+            "mean_latency_seconds",
+            "ci95_seconds",
+            "p50_seconds",
+            "p95_seconds",
+            "p99_seconds",
+            "max_seconds",
+        )
+        table.add_row(
+            str(row["priority_class"]), percent(row["success_rate"]), *(duration(row[name]) for name in times)
+        )
+    console = Console()
+    console.print(table)
+    console.print(utility_line(report["utility"]))
+    rate = result.copies / result.wall_seconds / 1e6
+    console.print(
+        f"{result.publications:,} publications, {result.copies:,} copies in {result.wall_seconds:.2f} s "
+        f"({rate:.1f} million a second), {result.simulated_seconds:.0f} simulated seconds"
+    )
+    if result.precision_reached is False:
+        console.print("the asked precision was not reached within the most replications", style="yellow")

@@ -1,0 +1,34 @@
+"""The papers' experiments: what was run, what was printed, and our figures beside it."""
+
+from triagemq.papers.experiment import (
+    Claim,
+    Difference,
+    Effort,
+    Experiment,
+    Findings,
+    Panel,
+    PrintedTable,
+    Series,
+)
+from triagemq.papers.page import Files, write_files
+from triagemq.papers.paper_model import paper_latency
+from triagemq.papers.registry import PAPERS, Reproduction, experiment, figures_of, reproduce
+
+__all__ = [
+    "PAPERS",
+    "Claim",
+    "Difference",
+    "Effort",
+    "Experiment",
+    "Files",
+    "Findings",
+    "Panel",
+    "PrintedTable",
+    "Reproduction",
+    "Series",
+    "experiment",
+    "figures_of",
+    "paper_latency",
+    "reproduce",
+    "write_files",
+]

@@ -1,0 +1,194 @@
+"""What an experiment of a paper is: how much to run, what it finds, and what the paper printed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from triagemq.errors import ParameterError
+
+__all__ = [
+    "Claim",
+    "Difference",
+    "Effort",
+    "Experiment",
+    "Findings",
+    "Panel",
+    "PrintedTable",
+    "Progress",
+    "Series",
+    "Style",
+    "duration",
+    "known",
+    "part_of",
+    "percent",
+    "signed",
+]
+
+Progress = Callable[[float], None]
+"""Told the share done, from 0 to 1."""
+
+Style = Literal["line", "dashed", "marks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is run; None where an experiment has no use for the number.
+
+    `seeds` counts scenarios, each drawn and simulated with its own seed. `publications` are simulated for every
+    seed and configuration. `repeats` counts random problems of an experiment without simulation.
+    """
+
+    seeds: int | None = None
+    publications: int | None = None
+    repeats: int | None = None
+
+    def asked(self, seeds: int | None, publications: int | None, repeats: int | None) -> Effort:
+        """This effort with what a user asks for instead; what the experiment has no use for is refused."""
+        wanted = {"seeds": seeds, "publications": publications, "repeats": repeats}
+        for name, number in wanted.items():
+            if number is None:
+                continue
+            if getattr(self, name) is None:
+                used = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+                raise ParameterError(
+                    name, f"means nothing to this experiment; it takes {' and '.join(used)}; leave it out"
+                )
+            if number < 1:
+                raise ParameterError(name, f"is {number}; must be 1 or more")
+        return replace(self, **{name: number for name, number in wanted.items() if number is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedTable:
+    """Figures as a person reads them: ours, and what the paper printed where it printed something."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line or one set of bars of a plot; NaN is a gap.
+
+    Lines are what was measured, dashed lines what a model says, bare marks what the paper printed.
+    """
+
+    name: str
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    style: Style = "line"
+
+    @classmethod
+    def of(cls, name: str, x: Iterable[float | str], y: ArrayLike, style: Style = "line") -> Series:
+        values = tuple(each if isinstance(each, str) else float(each) for each in x)
+        return cls(name, values, tuple(np.asarray(y, dtype=np.float64).tolist()), style)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot of an experiment's figure."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    logarithmic: bool = False
+    logarithmic_x: bool = False
+    bars: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where our figures and the printed ones part, and why: two sentences."""
+
+    subject: str
+    printed: str
+    ours: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What our figures must show. `worst` is the case that comes closest to failing, or fails."""
+
+    statement: str
+    holds: bool
+    worst: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that one run of an experiment found. `figures` are the bare numbers, ready for JSON."""
+
+    tables: tuple[PrintedTable, ...]
+    panels: tuple[Panel, ...]
+    differences: tuple[Difference, ...]
+    claims: tuple[Claim, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One experiment of a paper, and how much of it is run by default and in a hurry."""
+
+    title: str
+    run: Callable[[Effort, Progress], Findings]
+    normal: Effort
+    quick: Effort
+
+
+def part_of(progress: Progress, number: int, count: int) -> Progress:
+    """Progress of part `number` of `count` equal ones.
+
+    >>> shares = []
+    >>> part_of(shares.append, 1, 4)(0.5)
+    >>> shares
+    [0.375]
+    """
+    return lambda share: progress((number + share) / count)
+
+
+def known(value: float) -> float | None:
+    """A figure for JSON: null where it is unknown or infinite."""
+    return float(value) if np.isfinite(value) else None
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.5834), percent(float("nan"))
+    ('58.3 %', '-')
+    """
+    return f"{100 * share:.{digits}f} %" if np.isfinite(share) else "-"
+
+
+def signed(gain: float) -> str:
+    """A gain as a percentage with its sign.
+
+    >>> signed(0.36), signed(-0.024)
+    ('+36 %', '-2 %')
+    """
+    return f"{100 * gain:+.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit a person would use.
+
+    >>> duration(0.00412), duration(20.04), duration(float("inf")), duration(float("nan"))
+    ('4.12 ms', '20.0 s', 'no bound', '-')
+    """
+    if np.isnan(seconds):
+        return "-"
+    if np.isinf(seconds):
+        return "no bound"
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1000 * seconds:.{0 if seconds >= 0.1 else 2}f} ms"

@@ -1,0 +1,97 @@
+"""Papers and figures by name, and the one way to run one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from triagemq.errors import ParameterError
+from triagemq.papers import firedex, priodex
+from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
+
+__all__ = ["PAPERS", "Reproduction", "experiment", "figures_of", "reproduce"]
+
+PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
+    {"priodex": MappingProxyType(priodex.FIGURES), "firedex": MappingProxyType(firedex.FIGURES)}
+)
+"""Paper to figure to experiment; two figures that show one experiment share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """One figure, run: what was found, with how much effort, and how long it took."""
+
+    paper: str
+    figure: str
+    title: str
+    effort: Effort
+    findings: Findings
+    wall_seconds: float
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return f"{self.paper}-{self.figure}"
+
+    @property
+    def holds(self) -> bool:
+        """Whether our figures show everything that they must."""
+        return all(claim.holds for claim in self.findings.claims)
+
+    def as_json(self) -> dict[str, Any]:
+        """One object: the figures, the differences to what was printed, and what must hold."""
+        return {
+            "paper": self.paper,
+            "figure": self.figure,
+            "title": self.title,
+            "effort": {name: value for name, value in asdict(self.effort).items() if value is not None},
+            "wall_seconds": self.wall_seconds,
+            "figures": self.findings.figures,
+            "differences": [asdict(each) for each in self.findings.differences],
+            "claims": [asdict(each) for each in self.findings.claims],
+            "holds": self.holds,
+        }
+
+
+def experiment(paper: str, figure: str) -> Experiment:
+    """The experiment behind a figure.
+
+    >>> experiment("firedex", "7") is experiment("priodex", "6")
+    True
+    >>> experiment("priodex", "12")
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: figure: is '12'; priodex has 6, 7, 8, 9a, 9b
+    """
+    figures = figures_of(paper)
+    if figure not in figures:
+        raise ParameterError("figure", f"is {figure!r}; {paper} has {', '.join(figures)}")
+    return figures[figure]
+
+
+def figures_of(paper: str) -> Mapping[str, Experiment]:
+    """The figures of a paper."""
+    if paper not in PAPERS:
+        raise ParameterError("paper", f"is {paper!r}; known: {', '.join(PAPERS)}")
+    return PAPERS[paper]
+
+
+def reproduce(
+    paper: str,
+    figure: str,
+    *,
+    seeds: int | None = None,
+    publications: int | None = None,
+    repeats: int | None = None,
+    quick: bool = False,
+    progress: Progress | None = None,
+) -> Reproduction:
+    """Run the experiment behind a figure; what is not given is as the experiment has it, or its `quick` variant."""
+    chosen = experiment(paper, figure)
+    effort = (chosen.quick if quick else chosen.normal).asked(seeds, publications, repeats)
+    started = time.perf_counter()
+    findings = chosen.run(effort, progress or (lambda share: None))
+    return Reproduction(paper, figure, chosen.title, effort, findings, time.perf_counter() - started)

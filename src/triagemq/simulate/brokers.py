@@ -1,0 +1,290 @@
+"""From a published event to the brokers that match it: unmanaged switch, publisher's link, brokers and their links.
+
+Every queue here is first in, first out, so a departure is a running maximum and is known the moment an arrival is.
+Only the arrivals at brokers need an order, because traffic between brokers runs both ways: a heap holds those that
+are known, and whatever is still to be published cannot come before the present.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.scenario import Floats
+from triagemq.simulate.changes import Epochs, epoch_at
+from triagemq.simulate.endings import IN_FLIGHT, LOST_ON_LINK, end_copy
+from triagemq.simulate.kernel import kernel, step
+from triagemq.simulate.network import Above
+from triagemq.simulate.random import Purpose, Seeds, exponential, uniform
+from triagemq.simulate.records import Buffer, Record, Records, append, room
+
+__all__ = ["BrokerQueues", "lose_event", "lose_event_at", "new_broker_queues", "pass_brokers"]
+
+_PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
+_BROKER_INBOUND = int(Purpose.BROKER_INBOUND)
+_BROKER_LINK = int(Purpose.BROKER_LINK)
+
+
+class BrokerQueues(NamedTuple):
+    """When each FIFO queue is free again."""
+
+    unmanaged_free: Floats
+    broker_free: Floats
+    link_free: Floats
+
+
+def new_broker_queues(above: Above) -> BrokerQueues:
+    return BrokerQueues(
+        np.zeros(len(above.unmanaged_seconds_per_byte)), np.zeros(above.brokers), np.zeros(above.links)
+    )
+
+
+@kernel
+def pass_brokers(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    published: Buffer,
+    begin: int,
+    arriving: Buffer,
+    matched: Buffer,
+    ended: Buffer,
+    until: float,
+    run_ends: float,
+) -> int:
+    """Bring the published events from `begin` on, and all that arrives at a broker by `until`, through the brokers.
+
+    Returns how many published events are done, or one more than there are when nothing is left to do; anything else
+    means that `arriving`, `matched` or `ended` is full.
+    """
+    count = published.filled[0]
+    for number in range(begin, count):
+        event = published.records[number]
+        if not _settle(above, epochs, seeds, queues, arriving, matched, ended, event.time, run_ends):
+            return number
+        if not (room(arriving, 1) and room(ended, above.most_members)):
+            return number
+        _send_to_broker(above, epochs, seeds, queues, event, arriving, ended, run_ends)
+    if not _settle(above, epochs, seeds, queues, arriving, matched, ended, until, run_ends):
+        return count  # type: ignore[no-any-return]
+    return count + 1  # type: ignore[no-any-return]
+
+
+@step
+def lose_event(
+    above: Above,
+    epochs: Epochs,
+    ended: Buffer,
+    event: Record,
+    brokers: NDArray[np.uint64],
+    time: float,
+    run_ends: float,
+) -> None:
+    """End the copies of an event that a link loses at `time`, for every subscription at a set of brokers."""
+    for broker in range(above.brokers):
+        if (brokers[broker >> 6] >> np.uint64(broker & 63)) & np.uint64(1) != 0:
+            lose_event_at(above, epochs, ended, event, broker, time, run_ends)
+
+
+@step
+def lose_event_at(
+    above: Above, epochs: Epochs, ended: Buffer, event: Record, broker: int, time: float, run_ends: float
+) -> None:
+    """The same at one broker. What would be lost after the end of the run is in flight then.
+
+    A subscription counts if it is active at that time; at the end of the run, also if it was when the event was
+    published, since nobody has looked yet.
+    """
+    over = time > run_ends
+    epoch = epoch_at(epochs.ends, 0, run_ends if over else time)
+    at_first = epoch_at(epochs.ends, 0, event.published_ns * 1e-9) if over else epoch
+    cell = broker * above.topics + above.topic[event.publication]
+    for place in range(above.member_first[cell], above.member_first[cell + 1]):
+        subscription = above.member[place]
+        if epochs.active[epoch, subscription] or epochs.active[at_first, subscription]:
+            end_copy(
+                ended,
+                event.event,
+                event.published_ns,
+                event.size_bytes,
+                subscription,
+                epochs.priority_class[epoch, subscription],
+                IN_FLIGHT if over else LOST_ON_LINK,
+            )
+
+
+@step
+def _send_to_broker(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    event: Record,
+    arriving: Buffer,
+    ended: Buffer,
+    run_ends: float,
+) -> None:
+    """Unmanaged switch, then the publisher's link with its errors and its propagation."""
+    publication = event.publication
+    time = event.time
+    switch = above.unmanaged_switch[publication]
+    if switch >= 0:
+        wire_bytes = event.size_bytes + event.packets * above.overhead_bytes
+        time = (
+            max(time, queues.unmanaged_free[switch]) + wire_bytes * above.unmanaged_seconds_per_byte[switch]
+        )
+        queues.unmanaged_free[switch] = time
+    if _event_lost(above.publisher_error[publication], event.packets, seeds[_PUBLISHER_LINK], event.event):
+        lose_event(above, epochs, ended, event, above.interested[above.topic[publication]], time, run_ends)
+        return
+    home = above.home_broker[publication]
+    _push(arriving, event, time + above.publisher_propagation[publication], home, home)
+
+
+@step
+def _settle(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    arriving: Buffer,
+    matched: Buffer,
+    ended: Buffer,
+    until: float,
+    run_ends: float,
+) -> bool:
+    """Match every event that arrives at a broker by `until`; False when a buffer is full."""
+    while arriving.filled[0] > 0 and arriving.records[0].time <= until:
+        # The event leaves the heap before its copies enter it.
+        if not (room(arriving, above.links) and room(matched, 1) and room(ended, above.most_members)):
+            return False
+        place = append(matched)
+        matched.records[place] = arriving.records[0]
+        _pop(arriving)
+        event = matched.records[place]
+        broker = event.broker
+        service = above.inbound_seconds[broker]
+        if service > 0.0:
+            service *= exponential(seeds[_BROKER_INBOUND], event.event * above.brokers + broker)
+        event.time = max(event.time, queues.broker_free[broker]) + service
+        queues.broker_free[broker] = event.time
+        if above.brokers > 1:
+            _forward(above, epochs, seeds, queues, event, arriving, ended, run_ends)
+        cell = broker * above.topics + above.topic[event.publication]
+        if above.member_first[cell] == above.member_first[cell + 1]:
+            matched.filled[0] -= 1
+    return True
+
+
+@step
+def _forward(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    event: Record,
+    arriving: Buffer,
+    ended: Buffer,
+    run_ends: float,
+) -> None:
+    """Send copies on along the source broker's tree, to wherever the topic has subscribers."""
+    source = event.source_broker
+    interested = above.interested[above.topic[event.publication]]
+    if event.broker == source:
+        lose_event(above, epochs, ended, event, above.unreachable[source], event.time, run_ends)
+    wire_bytes = event.size_bytes + event.packets * above.overhead_bytes
+    here = source * above.brokers + event.broker
+    for place in range(above.tree_first[here], above.tree_first[here + 1]):
+        link = above.tree_link[place]
+        behind = above.beyond[source, link]
+        if not _meet(interested, behind):
+            continue
+        time = max(event.time, queues.link_free[link]) + wire_bytes * above.link_seconds_per_byte[link]
+        queues.link_free[link] = time
+        number = event.event * above.links + link
+        if _event_lost(above.link_error[link], event.packets, seeds[_BROKER_LINK], number):
+            lose_event(above, epochs, ended, event, behind, time, run_ends)
+        else:
+            _push(arriving, event, time + above.link_propagation[link], above.link_target[link], source)
+
+
+@step
+def _meet(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> bool:
+    """Whether two sets of brokers have one in common."""
+    for word in range(len(first)):  # noqa: SIM110 - kernels have no generators
+        if first[word] & second[word] != 0:
+            return True
+    return False
+
+
+@step
+def _event_lost(error_rate: float, packets: int, seed: np.uint64, counter: int) -> bool:
+    """Whether a link loses at least one of the packets of an event."""
+    if error_rate <= 0.0:
+        return False
+    kept = 1.0 - error_rate if packets == 1 else (1.0 - error_rate) ** packets
+    return uniform(seed, counter) > kept
+
+
+@step
+def _earlier(first: Record, second: Record) -> bool:
+    """The order of arrivals: by time; ties by event and broker, so that no tie depends on the order of pushing."""
+    if first.time != second.time:
+        return first.time < second.time  # type: ignore[no-any-return]
+    if first.event != second.event:
+        return first.event < second.event  # type: ignore[no-any-return]
+    return first.broker < second.broker  # type: ignore[no-any-return]
+
+
+@step
+def _push(heap: Buffer, event: Record, time: float, broker: int, source_broker: int) -> None:
+    records = heap.records
+    child = append(heap)
+    # The new record is built at the end and swaps its way up through whole-record copies.
+    records[child] = event
+    records[child].time = time
+    records[child].broker = broker
+    records[child].source_broker = source_broker
+    while child > 0:
+        parent = (child - 1) >> 1
+        if not _earlier(records[child], records[parent]):
+            break
+        _swap(records, child, parent)
+        child = parent
+
+
+@step
+def _pop(heap: Buffer) -> None:
+    records = heap.records
+    count = heap.filled[0] - 1
+    heap.filled[0] = count
+    if count == 0:
+        return
+    records[0] = records[count]
+    parent = 0
+    while True:
+        child = 2 * parent + 1
+        if child >= count:
+            return
+        if child + 1 < count and _earlier(records[child + 1], records[child]):
+            child += 1
+        if not _earlier(records[child], records[parent]):
+            return
+        _swap(records, child, parent)
+        parent = child
+
+
+@step
+def _swap(records: Records, first: int, second: int) -> None:
+    one, other = records[first], records[second]
+    one.time, other.time = other.time, one.time
+    one.published_ns, other.published_ns = other.published_ns, one.published_ns
+    one.event, other.event = other.event, one.event
+    one.size_bytes, other.size_bytes = other.size_bytes, one.size_bytes
+    one.publication, other.publication = other.publication, one.publication
+    one.packets, other.packets = other.packets, one.packets
+    one.broker, other.broker = other.broker, one.broker
+    one.source_broker, other.source_broker = other.source_broker, one.source_broker

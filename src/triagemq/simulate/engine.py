@@ -1,0 +1,190 @@
+"""One replication: time moves forward in blocks of publications; changes, warm-up and the end fall between blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from triagemq.scenario import Floats, Scenario
+from triagemq.simulate.changes import Timeline
+from triagemq.simulate.path import Path
+from triagemq.simulate.queues import Clock
+from triagemq.simulate.random import seeds_for
+from triagemq.simulate.replay import Replayed
+from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
+from triagemq.simulate.source import Generated
+from triagemq.simulate.statistics import BATCHES, Tally, count_endings, new_tally
+
+__all__ = ["Extent", "Replication", "run_replication"]
+
+COPIES_PER_BLOCK = 1 << 15
+"""Copies that a block makes on average: enough to forget the cost of calling a kernel, few enough for the caches."""
+
+LARGEST_BLOCK = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a run goes and from when it is measured. `expected_seconds` is how long it will take on average."""
+
+    publications: float
+    ends_seconds: float
+    expected_seconds: float
+    measured_from_ns: int
+    block_events: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replication:
+    """What one replication counted. `utilisation` is per output port, over the measured time."""
+
+    tally: Tally
+    publications: int
+    measured_publications: int
+    simulated_seconds: float
+    utilisation: Floats
+
+
+def run_replication(
+    scenario: Scenario,
+    timeline: Timeline,
+    extent: Extent,
+    *,
+    seed: int,
+    replication: int,
+    replay: Replayed | None = None,
+    sink: Sink | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Replication:
+    """Publish, follow everything through the network, and count. `progress` may raise to stop the run."""
+    return _Run(scenario, timeline, extent, seed, replication, replay, sink).run(progress)
+
+
+class _Run:
+    def __init__(
+        self,
+        scenario: Scenario,
+        timeline: Timeline,
+        extent: Extent,
+        seed: int,
+        replication: int,
+        replay: Replayed | None,
+        sink: Sink | None,
+    ) -> None:
+        self._scenario, self._timeline, self._extent = scenario, timeline, extent
+        ends = timeline.epochs.ends
+        epoch = int(np.searchsorted(ends, 0.0, side="right"))
+        seeds = seeds_for(seed, replication)
+        self._feed = replay or Generated(scenario, timeline.publication_rates[epoch], seeds)
+        self._trace = TraceColumns(sink, scenario) if sink is not None else None
+        clock = Clock(
+            epoch=epoch,
+            run_ends=extent.ends_seconds,
+            sample_seconds=np.inf if sink is None else SAMPLE_SECONDS,
+            with_hops=wants_hops(sink),
+        )
+        self._path = Path(scenario, timeline.epochs, timeline.classes, seeds, clock, self._collect)
+        self._path.make_room(extent.block_events)
+        self._tally = new_tally(len(scenario.subscriptions), timeline.classes)
+        self._measured_from = extent.measured_from_ns * 1e-9
+        measured_seconds = max(extent.expected_seconds - self._measured_from, 1e-9)
+        self._batches_per_ns = BATCHES / (measured_seconds * 1e9)
+        self._published = 0
+        self._measured = 0
+        self._last_published = 0.0
+
+    def run(self, progress: Callable[[float], None] | None) -> Replication:
+        extent = self._extent
+        if self._trace:
+            self._trace.plan(self._timeline.plans[self._path.clock.epoch], 0)
+        boundaries = self._boundaries()
+        busy_before = self._busy_seconds(0.0)
+        frontier = 0.0
+        while self._published < extent.publications and frontier < extent.ends_seconds:
+            boundary = boundaries[0] if boundaries else np.inf
+            frontier = min(self._publish_block(boundary), boundary)
+            if nothing_more := frontier == np.inf:
+                frontier = self._last_published
+            self._path.advance(frontier)
+            if frontier == boundary:
+                boundaries.pop(0)
+                self._pass_boundary(frontier)
+                if frontier == self._measured_from:
+                    busy_before = self._busy_seconds(frontier)
+            if progress:
+                progress(self._fraction(frontier))
+            if nothing_more:
+                break
+        busy_seconds = self._busy_seconds(frontier) - busy_before
+        self._finish(boundaries, frontier)
+        measured_seconds = frontier - self._measured_from
+        return Replication(
+            tally=self._tally,
+            publications=self._published,
+            measured_publications=self._measured,
+            simulated_seconds=frontier,
+            utilisation=busy_seconds / measured_seconds if measured_seconds > 0 else busy_seconds * np.nan,
+        )
+
+    def _boundaries(self) -> list[float]:
+        """The times at which a block has to end: changes, the end of warm-up and the end of the run."""
+        times = {*self._timeline.epochs.ends.tolist(), self._measured_from, self._extent.ends_seconds}
+        return sorted(time for time in times if 0 < time < np.inf and time <= self._extent.ends_seconds)
+
+    def _publish_block(self, until: float) -> float:
+        """Publish the next events before `until`; returns the time of the first one not published."""
+        path = self._path
+        most = min(self._extent.block_events, self._extent.publications - self._published)
+        self._feed.publish(path.published, int(most), until)
+        count = int(path.published.filled[0])
+        self._published += count
+        times = path.published.records["published_ns"][:count]
+        if count:
+            self._last_published = float(path.published.records["time"][count - 1])
+        self._measured += count - int(np.searchsorted(times, self._extent.measured_from_ns, side="left"))
+        if self._trace:
+            self._trace.publications(path.published)
+        return self._feed.next_time()
+
+    def _pass_boundary(self, time: float) -> None:
+        timeline, path = self._timeline, self._path
+        before, after = path.clock.epoch, int(np.searchsorted(timeline.epochs.ends, time, side="right"))
+        if before == after:
+            return
+        path.collect()
+        path.clock = path.clock._replace(epoch=after)
+        if not np.array_equal(timeline.publication_rates[after], timeline.publication_rates[before]):
+            self._feed.change_rate(timeline.publication_rates[after], time)
+        if self._trace and timeline.plans[after] is not timeline.plans[before]:
+            self._trace.plan(timeline.plans[after], round(time * 1e9))
+
+    def _finish(self, boundaries: list[float], frontier: float) -> None:
+        """Let every queue run empty, so that no latency is missing; or, at the end of the time, cut the run off."""
+        path, ends = self._path, self._extent.ends_seconds
+        path.stop_sampling()
+        for boundary in boundaries:
+            path.advance(boundary)
+            self._pass_boundary(boundary)
+        path.advance(ends)
+        if ends < np.inf:
+            path.cut_off()
+        path.collect()
+
+    def _busy_seconds(self, time: float) -> Floats:
+        """How long each port has been sending up to a time; what it sends now counts up to then."""
+        ports = self._path.ports
+        return ports.busy_seconds - np.maximum(ports.free_at - time, 0.0)
+
+    def _fraction(self, frontier: float) -> float:
+        extent = self._extent
+        return float(min(1.0, max(self._published / extent.publications, frontier / extent.ends_seconds)))
+
+    def _collect(self, path: Path) -> None:
+        count_endings(self._tally, path.ended, self._extent.measured_from_ns, self._batches_per_ns)
+        if self._trace:
+            epoch = path.clock.epoch
+            self._trace.deliveries(path.ended, self._timeline.plans[epoch])
+            self._trace.hops(path.hops)
+            self._trace.queue_samples(path.samples, 8 / self._timeline.epochs.seconds_per_byte[epoch])

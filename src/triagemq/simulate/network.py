@@ -1,0 +1,186 @@
+"""A scenario as the flat arrays that kernels read: everything that does not change during a run."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.scenario import Floats, Integers, Scenario, broker_routes, port_depths, port_paths
+
+__all__ = ["Above", "Below", "above_brokers", "below_brokers", "word_count"]
+
+Words = NDArray[np.uint64]
+Positions = NDArray[np.int64]
+
+
+class Above(NamedTuple):
+    """From the publishers to the copies: publications, unmanaged switches, brokers and the links between them.
+
+    Sets of brokers are rows of bits. `tree_first[source * brokers + here]` is where the list of the links begins by
+    which events that entered at `source` leave `here`; `beyond[source, link]` is the set of brokers behind such a
+    link. `member_first[broker * topics + topic]` is where a topic's subscriptions at a broker begin.
+    """
+
+    topic: Integers
+    home_broker: Integers
+    unmanaged_switch: Integers
+    publisher_error: Floats
+    publisher_propagation: Floats
+    unmanaged_seconds_per_byte: Floats
+    inbound_seconds: Floats
+    outbound_seconds: Floats
+    link_target: Integers
+    link_seconds_per_byte: Floats
+    link_error: Floats
+    link_propagation: Floats
+    tree_first: Positions
+    tree_link: Integers
+    beyond: Words
+    unreachable: Words
+    interested: Words
+    member_first: Positions
+    member: Integers
+    subscriber: Integers
+    most_members: int
+    brokers: int
+    links: int
+    topics: int
+    subscriptions: int
+    overhead_bytes: float
+
+
+class Below(NamedTuple):
+    """From the home broker to the subscribers: `route[subscription, hop]` is the output port taken at each hop."""
+
+    route: Integers
+    path_length: Integers
+    subscriber_error: Floats
+    subscriber_propagation: Floats
+    hop_of_port: Integers
+    switch_of_port: Integers
+    inbound_seconds: Floats
+    buffer_packets: Positions
+    link_error: Floats
+    link_propagation: Floats
+    classes: int
+    subscriptions: int
+    overhead_bytes: float
+    payload_bytes: float
+
+
+def word_count(brokers: int) -> int:
+    """How many 64-bit words a set of brokers takes."""
+    return (brokers + 63) // 64
+
+
+def above_brokers(scenario: Scenario) -> Above:
+    """The arrays of the upper half; copies, because kernels are compiled for writable arrays only."""
+    publications, publishers = scenario.publications, scenario.publishers
+    links, brokers = scenario.broker_links, scenario.brokers
+    publisher = publications.publisher
+    subscriptions, subscribers = scenario.subscriptions, scenario.subscribers
+    topics = len(scenario.topics)
+    cell = subscribers.broker[subscriptions.subscriber].astype(np.int64) * topics + subscriptions.topic
+    cells = len(brokers) * topics
+    interested = np.zeros((topics, word_count(len(brokers))), dtype=np.uint64)
+    for broker, topic in np.unique(np.stack(np.divmod(cell, topics), axis=1), axis=0):
+        interested[topic, broker // 64] |= np.uint64(1 << (int(broker) % 64))
+    tree_first, tree_link, beyond, unreachable = _broker_trees(scenario)
+    per_topic = np.bincount(subscriptions.topic, minlength=1)
+    return Above(
+        topic=_integers(publications.topic),
+        home_broker=_integers(publishers.broker[publisher]),
+        unmanaged_switch=_integers(publishers.unmanaged_switch[publisher]),
+        publisher_error=_floats(publishers.error_rate[publisher]),
+        publisher_propagation=_floats(publishers.propagation_seconds[publisher]),
+        unmanaged_seconds_per_byte=_floats(8 / scenario.unmanaged_switches.bandwidth_bps),
+        inbound_seconds=_floats(1 / brokers.inbound_rate_per_second),
+        outbound_seconds=_floats(1 / brokers.outbound_rate_per_second),
+        link_target=_integers(links.target_broker),
+        link_seconds_per_byte=_floats(8 / links.bandwidth_bps),
+        link_error=_floats(links.error_rate),
+        link_propagation=_floats(links.propagation_seconds),
+        tree_first=tree_first,
+        tree_link=tree_link,
+        beyond=beyond,
+        unreachable=unreachable,
+        interested=interested,
+        member_first=np.concatenate([[0], np.cumsum(np.bincount(cell, minlength=cells))]).astype(np.int64),
+        member=_integers(np.argsort(cell, kind="stable")),
+        subscriber=_integers(subscriptions.subscriber),
+        most_members=int(per_topic.max()),
+        brokers=len(brokers),
+        links=len(links),
+        topics=topics,
+        subscriptions=len(subscriptions),
+        overhead_bytes=float(scenario.overhead_bytes),
+    )
+
+
+def below_brokers(scenario: Scenario, classes: int) -> Below:
+    """The arrays of the lower half, for plans with `classes` priority classes."""
+    ports, subscribers = scenario.ports, scenario.subscribers
+    subscriber = scenario.subscriptions.subscriber
+    depth = port_depths(scenario)
+    paths = port_paths(scenario)
+    # port_paths pads in front; hop 0 has to be the first column here.
+    from_broker = np.full_like(paths, -1)
+    for port in range(len(ports)):
+        length = int(depth[port]) + 1
+        from_broker[port, :length] = paths[port, paths.shape[1] - length :]
+    last_port = subscribers.port[subscriber]
+    unlimited = np.iinfo(np.int64).max
+    limit = np.where(np.isfinite(ports.buffer_packets), ports.buffer_packets, 0.0).astype(np.int64)
+    return Below(
+        route=_integers(from_broker[last_port]),
+        path_length=_integers(depth[last_port] + 1),
+        subscriber_error=_floats(subscribers.error_rate[subscriber]),
+        subscriber_propagation=_floats(subscribers.propagation_seconds[subscriber]),
+        hop_of_port=_integers(depth),
+        switch_of_port=_integers(ports.switch),
+        inbound_seconds=_floats(1 / scenario.switches.inbound_rate_per_second),
+        buffer_packets=np.where(np.isfinite(ports.buffer_packets), limit, unlimited),
+        link_error=_floats(ports.error_rate),
+        link_propagation=_floats(ports.propagation_seconds),
+        classes=classes,
+        subscriptions=len(subscriber),
+        overhead_bytes=float(scenario.overhead_bytes),
+        payload_bytes=float(scenario.mtu_bytes - scenario.overhead_bytes),
+    )
+
+
+def _broker_trees(scenario: Scenario) -> tuple[Positions, Integers, Words, Words]:
+    """Per source broker the tree of shortest paths: its links at each broker, and what lies behind each link."""
+    routes, links = broker_routes(scenario), scenario.broker_links
+    count, words = len(scenario.brokers), word_count(len(scenario.brokers))
+    beyond = np.zeros((count, len(links), words), dtype=np.uint64)
+    unreachable = np.zeros((count, words), dtype=np.uint64)
+    children: list[list[int]] = [[] for _ in range(count * count)]
+    for source in range(count):
+        parent = {}
+        for target in range(count):
+            if target == source:
+                continue
+            if routes.next_link[source, target] < 0:
+                unreachable[source, target // 64] |= np.uint64(1 << (target % 64))
+                continue
+            parent[target] = routes.path(source, target, links.target_broker)[-1]
+        for target, last_link in parent.items():
+            children[source * count + int(links.source_broker[last_link])].append(last_link)
+            behind = target
+            while behind != source:
+                beyond[source, parent[behind], target // 64] |= np.uint64(1 << (target % 64))
+                behind = int(links.source_broker[parent[behind]])
+    first = np.cumsum([0, *(len(each) for each in children)], dtype=np.int64)
+    flat = np.array([link for each in children for link in sorted(each)], dtype=np.int32)
+    return first, flat, beyond, unreachable
+
+
+def _floats(values: Any) -> Floats:
+    return np.array(values, dtype=np.float64, order="C")
+
+
+def _integers(values: Any) -> Integers:
+    return np.array(values, dtype=np.int32, order="C")

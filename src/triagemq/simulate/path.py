@@ -1,0 +1,224 @@
+"""The way of every event through the network, stage by stage, up to a frontier in time.
+
+Before the frontier nothing new can appear anywhere, because no delay is negative: so each stage takes all that
+reaches it before then, in the order of arrival, and keeps the rest. Memory holds what is under way and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from triagemq.scenario import Scenario
+from triagemq.simulate.brokers import new_broker_queues, pass_brokers
+from triagemq.simulate.changes import Epochs
+from triagemq.simulate.cutoff import cut_events, cut_packets
+from triagemq.simulate.fanout import fan_out
+from triagemq.simulate.network import above_brokers, below_brokers
+from triagemq.simulate.order import due, keep_later
+from triagemq.simulate.ports import catch_up_all, empty_queues
+from triagemq.simulate.queues import Clock, Outlets, new_port_queues
+from triagemq.simulate.random import Seeds
+from triagemq.simulate.records import (
+    ENDED,
+    EVENT,
+    HOP,
+    PACKET,
+    SAMPLE,
+    Buffer,
+    enlarged_buffer,
+    enlarged_pool,
+    new_buffer,
+)
+from triagemq.simulate.switches import cross_switches
+
+__all__ = ["Path"]
+
+_ENDED_CAPACITY = 1 << 14
+
+
+class Path:
+    """All queues of one replication. `collect` is called whenever a buffer of endings, hops or samples has to be
+    emptied: it reads `ended`, `hops` and `samples`, and the path forgets them."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        epochs: Epochs,
+        classes: int,
+        seeds: Seeds,
+        clock: Clock,
+        collect: Callable[[Path], None],
+    ) -> None:
+        self.clock = clock
+        self._epochs, self._seeds, self._collect = epochs, seeds, collect
+        self._above, self._below = above_brokers(scenario), below_brokers(scenario, classes)
+        self._broker_queues = new_broker_queues(self._above)
+        self._outbound_free = np.zeros(len(scenario.subscribers))
+        self._switch_free = np.zeros(len(scenario.switches))
+        self.ports = new_port_queues(self._below, clock.sample_seconds)
+        self.published = new_buffer(EVENT, 1024)
+        self._arriving = new_buffer(EVENT, 1024)
+        self._matched = new_buffer(EVENT, 1024)
+        hops = self._below.route.shape[1]
+        self._inboxes = [new_buffer(PACKET, 1024) for _ in range(hops + 1)]
+        self.ended = new_buffer(ENDED, max(_ENDED_CAPACITY, 2 * self._above.most_members))
+        self.hops = new_buffer(HOP, _ENDED_CAPACITY)
+        self.samples = new_buffer(SAMPLE, max(4096, 2 * classes))
+        self._order = np.zeros(1024, dtype=np.int32)
+        self._spare = np.zeros(1024, dtype=np.int32)
+        self._times = np.zeros(1024)
+        self._headroom = max(1024, self._above.most_members, self._above.links)
+
+    def make_room(self, events: int) -> None:
+        """See to it that the buffer of published events holds `events` of them."""
+        if len(self.published.records) < events:
+            self.published = enlarged_buffer(self.published, events)
+
+    def advance(self, until: float) -> None:
+        """Bring everything forward to `until`; the published events are used up."""
+        self._pass_brokers(until)
+        self._fan_out(until)
+        for hop in range(len(self._inboxes) - 1):
+            self._cross_switches(hop, until)
+
+    def stop_sampling(self) -> None:
+        """No more queue samples: what follows is only the emptying of queues."""
+        self.ports.next_sample[:] = np.inf
+
+    def cut_off(self) -> None:
+        """The run is over: every copy still under way ends as `in_flight`."""
+        self._cut_events(self._arriving, False)
+        self._cut_events(self._matched, True)
+        for hop in range(len(self._inboxes)):
+            self._cut_packets(hop)
+        self._repeat(lambda begin: empty_queues(self.ports, self.ended, begin), len(self.ports.free_at))
+
+    def collect(self) -> None:
+        """Hand over what has ended, and forget it."""
+        self._collect(self)
+        self.ended.filled[0] = self.hops.filled[0] = self.samples.filled[0] = 0
+
+    def _pass_brokers(self, until: float) -> None:
+        def step(begin: int) -> int:
+            return pass_brokers(
+                self._above,
+                self._epochs,
+                self._seeds,
+                self._broker_queues,
+                self.published,
+                begin,
+                self._arriving,
+                self._matched,
+                self.ended,
+                until,
+                self.clock.run_ends,
+            )
+
+        self._repeat(step, int(self.published.filled[0]) + 1)
+        self.published.filled[0] = 0
+
+    def _fan_out(self, until: float) -> None:
+        def step(begin: int) -> int:
+            return fan_out(
+                self._above,
+                self._epochs,
+                self.clock.epoch,
+                self._seeds,
+                self._outbound_free,
+                self._matched,
+                begin,
+                self._inboxes[0],
+                self.ended,
+                until,
+            )
+
+        self._repeat(step, int(self._matched.filled[0]))
+        keep_later(self._matched, until)
+
+    def _cross_switches(self, hop: int, until: float) -> None:
+        inbox = self._inboxes[hop]
+        if len(self._order) < int(inbox.filled[0]):
+            size = len(inbox.records)
+            self._order, self._spare = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
+            self._times = np.zeros(size)
+        # Below hop 0 a switch is fed by one port, which sends in order: nothing to sort.
+        count = due(inbox, until, hop == 0, self._order, self._times, self._spare)
+
+        def arrivals(begin: int) -> int:
+            return cross_switches(
+                self._below,
+                self._epochs,
+                self._seeds,
+                self._switch_free,
+                self.ports,
+                self._outlets(hop),
+                self.clock,
+                hop,
+                inbox,
+                self._order,
+                begin,
+                count,
+            )
+
+        def departures(begin: int) -> int:
+            return catch_up_all(
+                self._below,
+                self._epochs,
+                self._seeds,
+                self.ports,
+                self._outlets(hop),
+                self.clock,
+                hop,
+                begin,
+                until,
+            )
+
+        self._repeat(arrivals, count)
+        keep_later(inbox, until)
+        self._repeat(departures, len(self.ports.free_at))
+
+    def _cut_events(self, events: Buffer, matched: bool) -> None:
+        def step(begin: int) -> int:
+            ends = self.clock.run_ends
+            return cut_events(self._above, self._epochs, events, matched, ends, self.ended, begin)
+
+        self._repeat(step, int(events.filled[0]))
+
+    def _cut_packets(self, hop: int) -> None:
+        inbox = self._inboxes[hop]
+
+        def step(begin: int) -> int:
+            groups = self.ports.groups
+            return cut_packets(self._epochs, self.clock.epoch, groups, inbox, hop, self.ended, begin)
+
+        self._repeat(step, int(inbox.filled[0]))
+
+    def _outlets(self, hop: int) -> Outlets:
+        return Outlets(self._inboxes[hop + 1], self.ended, self.hops, self.samples)
+
+    def _repeat(self, step: Callable[[int], int], end: int) -> None:
+        """Call a kernel until it is through; whenever it stops short, empty and enlarge what it may have filled."""
+        done, wanted = 0, self._headroom
+        while (reached := step(done)) < end:
+            # No progress with everything empty: a single event needs more room than there is.
+            wanted = 2 * wanted if reached == done else self._headroom
+            done = reached
+            self.collect()
+            self._enlarge(wanted)
+
+    def _enlarge(self, wanted: int) -> None:
+        def with_room(buffer: Buffer) -> Buffer:
+            left = len(buffer.records) - int(buffer.filled[0])
+            return buffer if left >= wanted else enlarged_buffer(buffer, wanted)
+
+        self._arriving, self._matched = with_room(self._arriving), with_room(self._matched)
+        self.ended, self.hops, self.samples = map(with_room, (self.ended, self.hops, self.samples))
+        self._inboxes = [with_room(inbox) for inbox in self._inboxes]
+        packets, groups = self.ports.packets, self.ports.groups
+        if packets.free_count[0] < wanted:
+            packets = enlarged_pool(packets, wanted)
+        if groups.free_count[0] < wanted:
+            groups = enlarged_pool(groups, wanted)
+        self.ports = self.ports._replace(packets=packets, groups=groups)

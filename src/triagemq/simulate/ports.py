@@ -1,0 +1,318 @@
+"""Output ports: strict priority without preemption, first in first out within a class, and a buffer with push-out.
+
+A packet's departure is known when its transmission starts, so a port needs no event list: before it takes an arrival
+it starts everything whose turn came before (`catch_up`). A departure and an arrival at the same instant happen in
+that order. Queues are doubly linked lists through a pool of packets; a bit per class says which are not empty.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triagemq.simulate.changes import Epochs, epoch_at
+from triagemq.simulate.endings import (
+    DELIVERED,
+    DROPPED_BY_BUFFER,
+    IN_FLIGHT,
+    LOST_ON_LINK,
+    SUBSCRIBER_GONE,
+    end_packet,
+    nanoseconds,
+)
+from triagemq.simulate.kernel import kernel, step
+from triagemq.simulate.network import Below
+from triagemq.simulate.queues import (
+    BYTES_DROPPED,
+    BYTES_IN,
+    BYTES_OUT,
+    DROPS,
+    PACKETS_IN,
+    PACKETS_OUT,
+    Clock,
+    Outlets,
+    PortQueues,
+    highest_class,
+    link_last,
+    lowest_class,
+    unlink_first,
+    unlink_last,
+)
+from triagemq.simulate.random import Purpose, Seeds, split, uniform
+from triagemq.simulate.records import Buffer, Pool, Record, append, give_back, room
+
+__all__ = ["arrive", "catch_up", "catch_up_all", "empty_queues", "wire_bytes"]
+
+_PORT_LINK = int(Purpose.PORT_LINK)
+_SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
+
+
+@step
+def arrive(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    number: int,
+) -> None:
+    """A packet of the pool comes to a port that has caught up with its arrival: send it, queue it or drop it."""
+    packet = queues.packets.records[number]
+    time, priority_class = packet.time, packet.priority_class
+    if clock.sample_seconds < np.inf:
+        queues.counters[port, priority_class, PACKETS_IN] += 1
+        queues.counters[port, priority_class, BYTES_IN] += int(wire_bytes(below, queues.groups, packet))
+    sending = queues.free_at[port] > time
+    if not sending:
+        _transmit(below, epochs, seeds, queues, outlets, clock, port, number, time)
+        return
+    waiting = queues.waiting[port]
+    if waiting + 1 >= below.buffer_packets[port]:
+        lowest = lowest_class(queues, port) if waiting > 0 else -1
+        if lowest <= priority_class:
+            _drop(below, queues, outlets, clock, port, number, time)
+            return
+        evicted = queues.last[port, lowest]
+        unlink_last(queues, port, lowest)
+        _drop(below, queues, outlets, clock, port, evicted, time)
+    link_last(queues, port, priority_class, number)
+
+
+@step
+def catch_up(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    until: float,
+) -> bool:
+    """Start all that a port has to start by `until`, and sample it on the way; False if an outlet is full."""
+    if queues.next_sample[port] < until and not _catch_up_sampling(
+        below, epochs, seeds, queues, outlets, clock, port, until
+    ):
+        return False
+    return _send_waiting(below, epochs, seeds, queues, outlets, clock, port, until)
+
+
+@kernel
+def _catch_up_sampling(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    until: float,
+) -> bool:
+    """Catch up with every sampling instant before `until`. A call, not a step: it is rare, and would crowd the rest."""
+    while queues.next_sample[port] < until:
+        instant = queues.next_sample[port]
+        if not _send_waiting(below, epochs, seeds, queues, outlets, clock, port, instant):
+            return False
+        if not room(outlets.samples, below.classes):
+            return False
+        _sample(below, queues, outlets.samples, port, instant)
+        # Multiples of the interval rather than a running sum: no drift, and the same instants at every port.
+        queues.next_sample[port] = clock.sample_seconds * np.rint(instant / clock.sample_seconds + 1.0)
+    return True
+
+
+@kernel
+def catch_up_all(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    hop: int,
+    begin: int,
+    until: float,
+) -> int:
+    """Catch up every port of a hop from number `begin` on; returns the port at which an outlet was full."""
+    for port in range(begin, len(below.hop_of_port)):
+        if below.hop_of_port[port] == hop and not catch_up(
+            below, epochs, seeds, queues, outlets, clock, port, until
+        ):
+            return port
+    return len(below.hop_of_port)
+
+
+@kernel
+def empty_queues(queues: PortQueues, ended: Buffer, begin: int) -> int:
+    """End all packets that wait as `in_flight`, port by port; returns the port at which an outlet was full."""
+    for port in range(begin, len(queues.free_at)):
+        while queues.waiting[port] > 0:
+            if not room(ended, 1):
+                return port
+            priority_class = highest_class(queues, port)
+            number = queues.first[port, priority_class]
+            unlink_first(queues, port, priority_class)
+            packet = queues.packets.records[number]
+            end_packet(ended, queues.groups, packet, priority_class, IN_FLIGHT, -1, -1)
+            give_back(queues.packets, number)
+    return len(queues.free_at)
+
+
+@step
+def wire_bytes(below: Below, groups: Pool, packet: Record) -> float:
+    """The bytes of one packet on the wire: a whole event, or its share of a cut one."""
+    if packet.group < 0:
+        return packet.size_bytes + below.overhead_bytes  # type: ignore[no-any-return]
+    earlier = groups.records[packet.group].packets - 1
+    if packet.fragment < earlier:
+        return below.payload_bytes + below.overhead_bytes
+    return packet.size_bytes - earlier * below.payload_bytes + below.overhead_bytes  # type: ignore[no-any-return]
+
+
+@step
+def _send_waiting(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    until: float,
+) -> bool:
+    while queues.waiting[port] > 0 and queues.free_at[port] <= until:
+        if not (room(outlets.ended, 1) and room(outlets.onward, 1) and room(outlets.hops, 1)):
+            return False
+        priority_class = highest_class(queues, port)
+        number = queues.first[port, priority_class]
+        unlink_first(queues, port, priority_class)
+        _transmit(below, epochs, seeds, queues, outlets, clock, port, number, queues.free_at[port])
+    return True
+
+
+@step
+def _transmit(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    number: int,
+    time: float,
+) -> None:
+    """Send a packet that is in no queue any more: to the next switch, or to its subscriber."""
+    packet = queues.packets.records[number]
+    epoch = epoch_at(epochs.ends, clock.epoch, time)
+    wire = wire_bytes(below, queues.groups, packet)
+    service = wire * epochs.seconds_per_byte[epoch, port]
+    finished = time + service
+    queues.free_at[port] = finished
+    queues.busy_seconds[port] += service
+    if clock.sample_seconds < np.inf:
+        queues.sending_class[port] = packet.priority_class
+        queues.sending_bytes[port] = int(wire)
+        queues.counters[port, packet.priority_class, PACKETS_OUT] += 1
+        queues.counters[port, packet.priority_class, BYTES_OUT] += int(wire)
+    if clock.with_hops:
+        _record_hop(below, outlets.hops, packet, port, nanoseconds(finished), DELIVERED)
+    subscription, hop = packet.subscription, below.hop_of_port[port]
+    counter = packet.event * below.subscriptions + subscription
+    if hop + 1 < below.path_length[subscription]:
+        error_rate = below.link_error[port]
+        seed = split(split(seeds[_PORT_LINK], hop), packet.fragment)
+        if error_rate > 0.0 and uniform(seed, counter) <= error_rate:
+            _end(queues, outlets, clock, number, LOST_ON_LINK, finished, finished)
+            return
+        place = append(outlets.onward)
+        outlets.onward.records[place] = packet
+        outlets.onward.records[place].time = finished + below.link_propagation[port]
+        give_back(queues.packets, number)
+        return
+    outcome, arrival = DELIVERED, finished + below.subscriber_propagation[subscription]
+    error_rate = below.subscriber_error[subscription]
+    if error_rate > 0.0 and uniform(split(seeds[_SUBSCRIBER_LINK], packet.fragment), counter) <= error_rate:
+        outcome = LOST_ON_LINK
+    elif not epochs.active[epoch_at(epochs.ends, epoch, arrival), subscription]:
+        outcome = SUBSCRIBER_GONE
+    _end(queues, outlets, clock, number, outcome, finished, arrival)
+
+
+@step
+def _end(
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    number: int,
+    outcome: int,
+    finished: float,
+    arrival: float,
+) -> None:
+    packet = queues.packets.records[number]
+    if arrival > clock.run_ends:
+        outcome = IN_FLIGHT
+    dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
+    end_packet(
+        outlets.ended,
+        queues.groups,
+        packet,
+        packet.priority_class,
+        outcome,
+        dequeued_ns,
+        nanoseconds(arrival),
+    )
+    give_back(queues.packets, number)
+
+
+@step
+def _drop(
+    below: Below, queues: PortQueues, outlets: Outlets, clock: Clock, port: int, number: int, time: float
+) -> None:
+    packet = queues.packets.records[number]
+    if clock.sample_seconds < np.inf:
+        queues.counters[port, packet.priority_class, DROPS] += 1
+        queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(
+            wire_bytes(below, queues.groups, packet)
+        )
+    if clock.with_hops:
+        _record_hop(below, outlets.hops, packet, port, -1, DROPPED_BY_BUFFER)
+    outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
+    end_packet(outlets.ended, queues.groups, packet, packet.priority_class, outcome, -1, -1)
+    give_back(queues.packets, number)
+
+
+@step
+def _record_hop(
+    below: Below, hops: Buffer, packet: Record, port: int, dequeued_ns: int, outcome: int
+) -> None:
+    record = hops.records[append(hops)]
+    record.event = packet.event
+    record.enqueued_ns = nanoseconds(packet.time)
+    record.dequeued_ns = dequeued_ns
+    record.subscription = packet.subscription
+    record.port = port
+    record.priority_class = packet.priority_class
+    record.hop = below.hop_of_port[port]
+    record.outcome = outcome
+
+
+@step
+def _sample(below: Below, queues: PortQueues, samples: Buffer, port: int, instant: float) -> None:
+    """Counters of every class; what is on the wire at the instant has not left yet."""
+    sending = queues.free_at[port] > instant
+    for priority_class in range(below.classes):
+        counters = queues.counters[port, priority_class]
+        on_wire = sending and queues.sending_class[port] == priority_class
+        record = samples.records[append(samples)]
+        record.sampled_ns = nanoseconds(instant)
+        record.port = port
+        record.queue = priority_class
+        record.bytes_in = counters[BYTES_IN]
+        record.packets_in = counters[PACKETS_IN]
+        record.bytes_out = counters[BYTES_OUT] - (queues.sending_bytes[port] if on_wire else 0)
+        record.packets_out = counters[PACKETS_OUT] - (1 if on_wire else 0)
+        record.drops = counters[DROPS]
+        record.backlog_packets = record.packets_in - record.packets_out - record.drops
+        record.backlog_bytes = record.bytes_in - record.bytes_out - counters[BYTES_DROPPED]

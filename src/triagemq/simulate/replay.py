@@ -1,0 +1,77 @@
+"""Publications as they were recorded: a table of times, rows of Publications and sizes, instead of random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from triagemq.errors import ParameterError
+from triagemq.scenario import Floats, Scenario
+from triagemq.simulate.records import Buffer
+
+__all__ = ["Replayed"]
+
+_COLUMNS = ("published_ns", "publication", "size_bytes")
+
+
+class Replayed:
+    """Publishes the rows of a table with the columns published_ns, publication and size_bytes, in order of time."""
+
+    def __init__(self, scenario: Scenario, table: Mapping[str, ArrayLike]) -> None:
+        missing = [name for name in _COLUMNS if name not in table]
+        if missing:
+            raise ParameterError("replay", f"lacks the columns {', '.join(missing)}")
+        published_ns, publication, size_bytes = (np.asarray(table[name]) for name in _COLUMNS)
+        if not len(published_ns) == len(publication) == len(size_bytes):
+            raise ParameterError("replay", "has columns of unequal length")
+        if len(published_ns) == 0:
+            raise ParameterError("replay", "has no rows")
+        if published_ns.dtype.kind not in "iu" or publication.dtype.kind not in "iu":
+            raise ParameterError("replay", "published_ns and publication must be whole numbers")
+        if published_ns.min() < 0 or (np.diff(published_ns.astype(np.int64)) < 0).any():
+            raise ParameterError("replay", "published_ns must not be negative and must be in order of time")
+        if publication.min() < 0 or publication.max() >= len(scenario.publications):
+            raise ParameterError("replay", f"publication must be from 0 to {len(scenario.publications) - 1}")
+        if not (np.isfinite(size_bytes).all() and (size_bytes >= 0).all()):
+            raise ParameterError("replay", "size_bytes must be finite and not negative")
+        self._published_ns = published_ns.astype(np.int64)
+        self._publication = publication.astype(np.int32)
+        self._size_bytes = size_bytes.astype(np.float64)
+        payload = scenario.mtu_bytes - scenario.overhead_bytes
+        self._packets = np.maximum(np.ceil(self._size_bytes / payload), 1).astype(np.int32)
+        self._seconds = self._published_ns * 1e-9
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    @property
+    def last_seconds(self) -> float:
+        """When the last row was published."""
+        return float(self._seconds[-1])
+
+    def next_time(self) -> float:
+        """When the next event is published; infinity if none is."""
+        return float(self._seconds[self._next]) if self._next < len(self) else np.inf
+
+    def publish(self, published: Buffer, most: int, until: float) -> None:
+        """Add at most `most` events to a buffer that has room for them, those before `until` only."""
+        end = min(self._next + most, int(np.searchsorted(self._seconds, until, side="left")))
+        rows = slice(self._next, max(end, self._next))
+        filled = int(published.filled[0])
+        events: Any = published.records[filled : filled + rows.stop - rows.start]
+        events["time"] = self._seconds[rows]
+        events["published_ns"] = self._published_ns[rows]
+        events["event"] = np.arange(rows.start, rows.stop)
+        events["size_bytes"] = self._size_bytes[rows]
+        events["publication"] = self._publication[rows]
+        events["packets"] = self._packets[rows]
+        published.filled[0] += rows.stop - rows.start
+        self._next = rows.stop
+
+    def change_rate(self, rate: Floats, now: float) -> None:
+        """A recorded table knows no rates; `simulate` refuses to change them."""
+        raise NotImplementedError

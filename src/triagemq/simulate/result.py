@@ -1,0 +1,273 @@
+"""What a simulation found: per class, per subscription and per port, with intervals, and what it was worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from triagemq.scenario import Floats, Integers, Scenario, Table, achieved_utility, maximum_utility
+from triagemq.simulate.engine import Replication
+from triagemq.simulate.statistics import Tally, add_tallies, percentile_ns
+from triagemq.trace.schema import Outcome
+
+__all__ = [
+    "ClassResults",
+    "PortResults",
+    "SimulatedUtility",
+    "SimulationResult",
+    "SubscriptionResults",
+    "class_latencies",
+    "summarise",
+]
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassResults(Table):
+    """One row per priority class that had copies. Latencies are in seconds, NaN where nothing was delivered.
+
+    `ci95_seconds` is the half-width of the 95 % confidence interval of the mean latency. Percentiles are within
+    0.8 % (the histogram's bins).
+    """
+
+    priority_class: Integers
+    count: NDArray[np.int64]
+    delivered: NDArray[np.int64]
+    success_rate: Floats
+    mean_latency_seconds: Floats
+    ci95_seconds: Floats
+    p50_seconds: Floats
+    p95_seconds: Floats
+    p99_seconds: Floats
+    max_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubscriptionResults(Table):
+    """One row per subscription: copies of events published in the measured time, by what became of them."""
+
+    count: NDArray[np.int64]
+    delivered: NDArray[np.int64]
+    dropped_by_policy: NDArray[np.int64]
+    dropped_by_buffer: NDArray[np.int64]
+    lost_on_link: NDArray[np.int64]
+    subscriber_gone: NDArray[np.int64]
+    in_flight: NDArray[np.int64]
+    success_rate: Floats
+    mean_latency_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PortResults(Table):
+    """One row per output port: the share of the measured time in which it was sending."""
+
+    name: tuple[str, ...]
+    utilisation: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedUtility:
+    """What the measured success rates and latencies are worth; `rate` is achieved over maximum, `rate_mean` the mean
+    of that ratio over subscriptions, as the papers print it."""
+
+    achieved: float
+    maximum: float
+    rate: float
+    rate_mean: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SimulationResult:
+    """All replications together. `deliveries` and `copies` are those of the measured time (see Outcome).
+
+    `wall_seconds` is the engine's time; what compiling or loading the kernels took is `compile_seconds`.
+    `precision_reached` is None where no precision was asked for, and False where the limit on replications came first.
+    """
+
+    publications: int
+    measured_publications: int
+    copies: int
+    deliveries: int
+    replications: int
+    wall_seconds: float
+    compile_seconds: float
+    simulated_seconds: float
+    measured_from_ns: int
+    classes: ClassResults
+    subscriptions: SubscriptionResults
+    ports: PortResults
+    utility: SimulatedUtility
+    precision_reached: bool | None
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for `--json`: plain numbers, null for what is unknown or infinite."""
+        scalars = (
+            "publications",
+            "measured_publications",
+            "copies",
+            "deliveries",
+            "replications",
+            "wall_seconds",
+            "compile_seconds",
+            "simulated_seconds",
+            "measured_from_ns",
+            "precision_reached",
+        )
+        return {
+            **{name: _plain(getattr(self, name)) for name in scalars},
+            "classes": _rows(self.classes),
+            "subscriptions": _rows(self.subscriptions),
+            "ports": _rows(self.ports),
+            "utility": {
+                name: _plain(getattr(self.utility, name))
+                for name in ("achieved", "maximum", "rate", "rate_mean")
+            },
+        }
+
+
+def summarise(
+    scenario: Scenario,
+    replications: Sequence[Replication],
+    *,
+    measured_from_ns: int,
+    wall_seconds: float,
+    compile_seconds: float,
+    precision_reached: bool | None,
+) -> SimulationResult:
+    """Add the replications up, in their order, and compute what is reported."""
+    total = replications[0].tally
+    for other in replications[1:]:
+        total = add_tallies(total, other.tally)
+    subscriptions = _subscriptions(total)
+    return SimulationResult(
+        publications=sum(each.publications for each in replications),
+        measured_publications=sum(each.measured_publications for each in replications),
+        copies=int(total.outcomes.sum()),
+        deliveries=int(total.outcomes[:, Outcome.delivered].sum()),
+        replications=len(replications),
+        wall_seconds=wall_seconds,
+        compile_seconds=compile_seconds,
+        simulated_seconds=sum(each.simulated_seconds for each in replications),
+        measured_from_ns=measured_from_ns,
+        classes=_classes(total, [each.tally for each in replications]),
+        subscriptions=subscriptions,
+        ports=PortResults(
+            scenario.ports.name,
+            np.mean([each.utilisation for each in replications], axis=0, dtype=np.float64),
+        ),
+        utility=_utility(scenario, subscriptions),
+        precision_reached=precision_reached,
+    )
+
+
+def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
+    """Mean latency per class in seconds, and the half-width of its 95 % interval (NaN where unknown).
+
+    Several replications: Student's t over their means. One: batch means over the time of publication.
+    """
+    total = tallies[0]
+    for other in tallies[1:]:
+        total = add_tallies(total, other)
+    mean = _ratio(_exact_sums(total.batch_latency_ns), total.batch_delivered.sum(axis=1))
+    if len(tallies) == 1:
+        samples = _ratio(tallies[0].batch_latency_ns.astype(np.float64), tallies[0].batch_delivered)
+    else:
+        each = [
+            _ratio(_exact_sums(tally.batch_latency_ns), tally.batch_delivered.sum(axis=1))
+            for tally in tallies
+        ]
+        samples = np.stack(each, axis=1)
+    return mean * 1e-9, np.array([_half_width(row) for row in samples]) * 1e-9
+
+
+def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
+    mean, half_width = class_latencies(tallies)
+    count = total.class_outcomes.sum(axis=1)
+    delivered = total.class_outcomes[:, Outcome.delivered]
+    rows = np.flatnonzero(count)
+    percentiles = {
+        share: np.array([percentile_ns(total.histogram[row], share) for row in rows]) * 1e-9
+        for share in (0.5, 0.95, 0.99)
+    }
+    longest = np.where(delivered > 0, total.longest_ns * 1e-9, np.nan)
+    return ClassResults(
+        priority_class=rows.astype(np.int32),
+        count=count[rows],
+        delivered=delivered[rows],
+        success_rate=_ratio(delivered, count)[rows],
+        mean_latency_seconds=mean[rows],
+        ci95_seconds=half_width[rows],
+        p50_seconds=percentiles[0.5],
+        p95_seconds=percentiles[0.95],
+        p99_seconds=percentiles[0.99],
+        max_seconds=longest[rows],
+    )
+
+
+def _subscriptions(total: Tally) -> SubscriptionResults:
+    count = total.outcomes.sum(axis=1)
+    delivered = total.outcomes[:, Outcome.delivered]
+    return SubscriptionResults(
+        count=count,
+        delivered=delivered.copy(),
+        dropped_by_policy=total.outcomes[:, Outcome.dropped_by_policy].copy(),
+        dropped_by_buffer=total.outcomes[:, Outcome.dropped_by_buffer].copy(),
+        lost_on_link=total.outcomes[:, Outcome.lost_on_link].copy(),
+        subscriber_gone=total.outcomes[:, Outcome.subscriber_gone].copy(),
+        in_flight=total.outcomes[:, Outcome.in_flight].copy(),
+        success_rate=_ratio(delivered, count),
+        mean_latency_seconds=_ratio(total.latency_ns, delivered) * 1e-9,
+    )
+
+
+def _utility(scenario: Scenario, measured: SubscriptionResults) -> SimulatedUtility:
+    """A subscription of which nothing was published, or nothing arrived, is worth nothing."""
+    success = np.nan_to_num(measured.success_rate, nan=0.0)
+    latency = np.where(measured.delivered > 0, measured.mean_latency_seconds, np.inf)
+    achieved = achieved_utility(scenario.subscriptions, success, latency)
+    maximum = maximum_utility(scenario.subscriptions)
+    return SimulatedUtility(
+        achieved=float(achieved.sum()),
+        maximum=float(maximum.sum()),
+        rate=float(_ratio(achieved.sum(), maximum.sum())),
+        rate_mean=float(np.nanmean(_ratio(achieved, maximum))) if (maximum > 0).any() else math.nan,
+    )
+
+
+def _exact_sums(values: NDArray[np.int64]) -> Floats:
+    """Sums over the last axis in Python's integers: the latencies of an unstable queue overflow 64 bits."""
+    return np.array([float(sum(row)) for row in values.tolist()])
+
+
+def _half_width(samples: Floats) -> float:
+    known = samples[np.isfinite(samples)]
+    if len(known) < 2:
+        return math.nan
+    quantile = stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)
+    return float(quantile * known.std(ddof=1) / math.sqrt(len(known)))
+
+
+def _ratio(numerator: Any, denominator: Any) -> Floats:
+    above, under = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return np.asarray(np.divide(above, under, out=np.full(under.shape, np.nan), where=under > 0))
+
+
+def _rows(table: Table) -> list[dict[str, Any]]:
+    names = table.__dataclass_fields__.keys()  # type: ignore[attr-defined]
+    columns = {name: getattr(table, name) for name in names}
+    return [{name: _plain(values[row]) for name, values in columns.items()} for row in range(len(table))]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,142 @@
+"""From the engine's records to the columns of the Trace tables (docs/reference/trace.md), block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.plan.model import Plan
+from triagemq.scenario import Floats, Scenario
+from triagemq.simulate.records import Buffer, Records
+
+__all__ = ["SAMPLE_SECONDS", "Sink", "TraceColumns", "wants_hops"]
+
+SAMPLE_SECONDS = 0.2
+"""Queue samples of a trace are this far apart in simulated time."""
+
+_LARGEST_SIZE = float(np.iinfo(np.int32).max)
+
+
+class Sink(Protocol):
+    """Where a run is recorded; `triagemq.trace.TraceWriter` is one. `hops` is called only if `with_hops` is true."""
+
+    def publications(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+    def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+    def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+    def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+    def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+
+
+def wants_hops(sink: Sink | None) -> bool:
+    """Whether a sink asks for one row per port passed."""
+    return bool(getattr(sink, "with_hops", False))
+
+
+class TraceColumns:
+    """Writes what the engine hands over into a sink, with the ids of the scenario and of the plan in force."""
+
+    def __init__(self, sink: Sink, scenario: Scenario) -> None:
+        self._sink = sink
+        self._topic = scenario.publications.topic
+        self._publisher = scenario.publications.publisher
+        self._subscriber = scenario.subscriptions.subscriber
+        self._subscribed_topic = scenario.subscriptions.topic
+
+    def plan(self, plan: Plan, decided_ns: int) -> None:
+        """A plan comes into force: record what it decided and why."""
+        if plan.decisions:
+            columns = {
+                name: np.array([getattr(decision, name) for decision in plan.decisions], dtype=object)
+                for name in ("kind", "subject", "before", "after", "reason")
+            }
+            self._sink.decisions(
+                {"decided_ns": np.full(len(plan.decisions), decided_ns, dtype=np.int64), **columns}
+            )
+
+    def publications(self, published: Buffer) -> None:
+        events = _filled(published)
+        if len(events):
+            publication = events["publication"]
+            self._sink.publications(
+                {
+                    "publication_id": _column(events, "event"),
+                    "topic_id": self._topic[publication],
+                    "publisher_id": self._publisher[publication],
+                    "published_ns": _column(events, "published_ns"),
+                    "size_bytes": _whole_bytes(events["size_bytes"]),
+                }
+            )
+
+    def deliveries(self, ended: Buffer, plan: Plan) -> None:
+        copies = _filled(ended)
+        if len(copies):
+            subscription = _column(copies, "subscription")
+            self._sink.deliveries(
+                {
+                    "publication_id": _column(copies, "event"),
+                    "subscription_id": subscription,
+                    "subscriber_id": self._subscriber[subscription],
+                    "topic_id": self._subscribed_topic[subscription],
+                    "flow_id": plan.flow[subscription],
+                    "priority_class": copies["priority_class"].astype(np.int32),
+                    "published_ns": _column(copies, "published_ns"),
+                    "enqueued_ns": _column(copies, "enqueued_ns"),
+                    "dequeued_ns": _column(copies, "dequeued_ns"),
+                    "delivered_ns": _column(copies, "delivered_ns"),
+                    "size_bytes": _whole_bytes(copies["size_bytes"]),
+                    "outcome": copies["outcome"].astype(np.int8),
+                }
+            )
+
+    def hops(self, hops: Buffer) -> None:
+        passed = _filled(hops)
+        if len(passed):
+            self._sink.hops(
+                {
+                    "publication_id": _column(passed, "event"),
+                    "subscription_id": _column(passed, "subscription"),
+                    "hop": passed["hop"].astype(np.int32),
+                    "port_id": _column(passed, "port"),
+                    "queue": _column(passed, "priority_class"),
+                    "enqueued_ns": _column(passed, "enqueued_ns"),
+                    "dequeued_ns": _column(passed, "dequeued_ns"),
+                    "outcome": passed["outcome"].astype(np.int8),
+                }
+            )
+
+    def queue_samples(self, samples: Buffer, bandwidth_bps: Floats) -> None:
+        taken = _filled(samples)
+        if len(taken):
+            port = _column(taken, "port")
+            counters = {
+                name: _column(taken, name)
+                for name in (
+                    "sampled_ns",
+                    "bytes_in",
+                    "packets_in",
+                    "bytes_out",
+                    "packets_out",
+                    "drops",
+                    "backlog_bytes",
+                    "backlog_packets",
+                )
+            }
+            width = np.rint(bandwidth_bps[port]).astype(np.int64)
+            self._sink.queue_samples(
+                {"port_id": port, "queue": _column(taken, "queue"), **counters, "width_bps": width}
+            )
+
+
+def _filled(buffer: Buffer) -> Records:
+    return buffer.records[: int(buffer.filled[0])]
+
+
+def _column(records: Records, name: str) -> NDArray[Any]:
+    return np.ascontiguousarray(records[name])
+
+
+def _whole_bytes(values: NDArray[Any]) -> NDArray[np.int32]:
+    return np.asarray(np.minimum(np.rint(values), _LARGEST_SIZE), dtype=np.int32)

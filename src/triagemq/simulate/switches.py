@@ -1,0 +1,146 @@
+"""Managed switches: the inbound queue, which looks up class and drop rate, and the way into the output port."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.scenario import Floats
+from triagemq.simulate.changes import Epochs
+from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
+from triagemq.simulate.kernel import kernel, step
+from triagemq.simulate.network import Below
+from triagemq.simulate.ports import arrive, catch_up
+from triagemq.simulate.queues import Clock, Outlets, PortQueues
+from triagemq.simulate.random import Purpose, Seeds, exponential, split, uniform
+from triagemq.simulate.records import Buffer, Record, room, take
+
+__all__ = ["cross_switches", "packets_of"]
+
+_SWITCH_INBOUND = int(Purpose.SWITCH_INBOUND)
+_DROP = int(Purpose.DROP)
+
+
+@step
+def packets_of(size_bytes: float, payload_bytes: float) -> int:
+    """How many packets an event takes; an infinite payload never cuts."""
+    return max(1, math.ceil(size_bytes / payload_bytes))
+
+
+@kernel
+def cross_switches(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    switch_free: Floats,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    hop: int,
+    inbox: Buffer,
+    order: NDArray[np.int32],
+    begin: int,
+    end: int,
+) -> int:
+    """Bring packets number order[begin:end] through the switches of one hop into their output ports.
+
+    At hop 0 they are whole copies; the drop policy meets them there, once, and there an event above the MTU becomes a
+    batch of packets. Class and drop rate are those in force when a copy reaches the switch. Returns how many were
+    done: fewer than asked for when an outlet or a pool is full.
+    """
+    inbound_seed = split(seeds[_SWITCH_INBOUND], hop)
+    for place in range(begin, end):
+        copy = inbox.records[order[place]]
+        subscription = copy.subscription
+        packets = packets_of(copy.size_bytes, below.payload_bytes) if hop == 0 else 1
+        port = below.route[subscription, hop]
+        switch = below.switch_of_port[port]
+        counter = copy.event * below.subscriptions + subscription
+        time = max(copy.time, switch_free[switch])
+        service = below.inbound_seconds[switch]
+        if service > 0.0:
+            for fragment in range(packets):
+                time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
+        priority_class = epochs.priority_class[clock.epoch, subscription]
+        drop_rate = epochs.drop_rate[clock.epoch, subscription] if hop == 0 else 0.0
+        if drop_rate > 0.0 and uniform(seeds[_DROP], counter) <= drop_rate:
+            if not room(outlets.ended, 1):
+                return place
+            switch_free[switch] = time
+            _drop_on_purpose(outlets.ended, copy, priority_class, time, clock.run_ends)
+            continue
+        if not (
+            catch_up(below, epochs, seeds, queues, outlets, clock, port, time)
+            and _room_for_arrival(queues, outlets, packets)
+        ):
+            return place
+        switch_free[switch] = time
+        _enter(below, epochs, seeds, queues, outlets, clock, port, copy, packets, hop, time, priority_class)
+    return end
+
+
+@step
+def _room_for_arrival(queues: PortQueues, outlets: Outlets, packets: int) -> bool:
+    """Every packet takes a place in the pool, and ends or moves on at most once and evicts at most one other."""
+    return (
+        queues.packets.free_count[0] >= packets
+        and queues.groups.free_count[0] >= 1
+        and room(outlets.ended, 2 * packets)
+        and room(outlets.onward, packets)
+        and room(outlets.hops, 2 * packets)
+    )
+
+
+@step
+def _drop_on_purpose(ended: Buffer, copy: Record, priority_class: int, time: float, run_ends: float) -> None:
+    outcome = DROPPED_BY_POLICY if time <= run_ends else IN_FLIGHT
+    end_copy(
+        ended, copy.event, copy.published_ns, copy.size_bytes, copy.subscription, priority_class, outcome
+    )
+
+
+@step
+def _enter(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    copy: Record,
+    packets: int,
+    hop: int,
+    time: float,
+    priority_class: int,
+) -> None:
+    """The packets of a copy come to their port together."""
+    enqueued_ns = copy.enqueued_ns
+    if hop == 0:
+        enqueued_ns = nanoseconds(time) if time <= clock.run_ends else -1
+    group = copy.group
+    if packets > 1:
+        group = take(queues.groups)
+        whole = queues.groups.records[group]
+        whole.enqueued_ns = enqueued_ns
+        whole.dequeued_ns = -1
+        whole.delivered_ns = -1
+        whole.packets = packets
+        whole.remaining = packets
+        whole.outcome = DELIVERED
+        whole.priority_class = priority_class
+    for fragment in range(packets):
+        number = take(queues.packets)
+        packet = queues.packets.records[number]
+        packet.time = time
+        packet.published_ns = copy.published_ns
+        packet.event = copy.event
+        packet.size_bytes = copy.size_bytes
+        packet.enqueued_ns = enqueued_ns
+        packet.subscription = copy.subscription
+        packet.fragment = copy.fragment + fragment
+        packet.group = group
+        packet.priority_class = priority_class
+        arrive(below, epochs, seeds, queues, outlets, clock, port, number)

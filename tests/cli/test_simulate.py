@@ -1,0 +1,158 @@
+"""`triage simulate` as a stranger runs it: figures, traces, and what happens when things go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.test_commands import TRIAGE, run, run_json
+
+from triagemq.errors import TraceError
+from triagemq.trace import Trace
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("simulate")
+    run("generate", "table2", "--seed", "1", "-o", "t2.yaml", folder=place)
+    return place
+
+
+def test_figures_per_class_have_the_keys_that_scripts_use(folder: Path) -> None:
+    result = run_json(
+        "simulate", "t2.yaml", "--drops", "exponential", "--publications", "50000", folder=folder
+    )
+    assert {"publications", "deliveries", "wall_seconds", "classes", "utility"} <= set(result)
+    assert result["publications"] == 50_000
+    assert [row["priority_class"] for row in result["classes"]] == list(range(9))
+    assert {"success_rate", "mean_latency_seconds", "ci95_seconds"} <= set(result["classes"][0])
+    assert result["classes"][0]["success_rate"] == 1.0
+
+
+def test_the_same_seed_gives_the_same_result_on_any_number_of_threads(folder: Path) -> None:
+    runs = [
+        run_json(
+            "simulate", "t2.yaml", "--publications", "20000", "--replications", "4", "--threads", threads, "--full",
+            folder=folder,
+        )
+        for threads in ("1", "3")
+    ]  # fmt: skip
+    for result in runs:
+        for name in ("wall_seconds", "compile_seconds"):
+            del result[name]
+    assert runs[0] == runs[1]
+
+
+def test_a_trace_says_what_the_simulation_says_and_replays_to_the_same(folder: Path) -> None:
+    seen = run_json("simulate", "t2.yaml", "--publications", "20000", "--trace", "trace", folder=folder)
+    trace = Trace.open(folder / "trace")
+    counts = trace.counts(from_ns=seen["measured_from_ns"])
+    assert counts["delivered"] == seen["deliveries"]
+    assert sum(counts.values()) == seen["copies"]
+    assert trace.table("publications", ["publication_id"]).num_rows == 20_000
+    assert trace.plan_text is not None
+    replayed = run_json("simulate", "t2.yaml", "--replay", "trace", folder=folder)
+    assert replayed["publications"] == 20_000
+
+
+def test_a_plan_for_another_scenario_is_refused(folder: Path) -> None:
+    run("generate", "table2", "--seed", "2", "-o", "other.yaml", folder=folder)
+    run("plan", "other.yaml", "-o", "other.json", folder=folder)
+    done = run("simulate", "t2.yaml", "--plan", "other.json", folder=folder)
+    assert done.returncode == 1
+    assert "another scenario" in done.stderr
+
+
+def test_a_trace_directory_that_exists_is_refused_and_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("data")
+    done = run("simulate", "t2.yaml", "--trace", str(tmp_path), folder=folder)
+    assert done.returncode == 1
+    assert "choose another" in done.stderr
+    assert os.listdir(tmp_path) == ["precious"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB, which only root can make."""
+    if os.getuid() != 0:
+        pytest.skip("mounting a small disk needs root; run `make test` as root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_fills_up_ends_the_run_with_a_message(folder: Path, small_disk: Path) -> None:
+    done = run(
+        "simulate", "t2.yaml", "--publications", "500000", "--trace", str(small_disk / "run"), folder=folder
+    )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    with pytest.raises(TraceError, match="interrupted"):
+        Trace.open(small_disk / "run")
+
+
+def test_control_c_leaves_no_half_valid_trace(folder: Path) -> None:
+    command = [TRIAGE, "simulate", "t2.yaml", "--publications", "2000000000", "--trace", "stopped", "--json"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        # Once deliveries are being written, the simulation is under way.
+        while not list((folder / "stopped" / "deliveries").glob("*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert "Traceback" not in errors
+    with pytest.raises(TraceError, match="interrupted"):
+        Trace.open(folder / "stopped")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--precision", "-1"), "precision"),
+        (("--warmup", "2"), "warmup"),
+        (("--for", "-3"), "duration"),
+        (("--replay", "nowhere"), "nowhere"),
+    ],
+)
+def test_impossible_options_are_named(folder: Path, options: tuple[str, str], words: str) -> None:
+    done = run("simulate", "t2.yaml", *options, folder=folder)
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_precision_runs_until_the_intervals_are_that_tight(folder: Path) -> None:
+    run(
+        "generate",
+        "table2",
+        "--subscriptions",
+        "10,5",
+        "--subscribers",
+        "2",
+        "-o",
+        "light.yaml",
+        folder=folder,
+    )
+    result = run_json(
+        "simulate", "light.yaml", "--publications", "20000", "--precision", "0.02", folder=folder
+    )
+    assert result["precision_reached"] is True
+    for row in result["classes"]:
+        assert row["ci95_seconds"] <= 0.02 * row["mean_latency_seconds"]
+    assert json.dumps(result, allow_nan=False)

@@ -1,0 +1,80 @@
+"""`triage reproduce` as it is typed: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from triagemq.cli.reproduce import reproduce
+from triagemq.errors import ParameterError
+from triagemq.papers import registry
+from triagemq.papers.experiment import Claim, Effort, Experiment, Findings, Panel, PrintedTable, Series
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(reproduce)
+runner = CliRunner()
+
+
+def found(*, holds: bool) -> Findings:
+    panel = Panel("a panel", "x", "y", (Series.of("line", (1.0, 2.0), [3.0, 4.0]),))
+    return Findings(
+        tables=(PrintedTable("a table [of] figures", ("class", "ours", "printed"), (("0", "1", "2"),)),),
+        panels=(panel,),
+        differences=(),
+        claims=(Claim("a claim", holds, "a worst case"),),
+        figures={"figure": 1.5},
+    )
+
+
+@pytest.fixture
+def _two_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        name: Experiment(
+            name, lambda effort, progress, holds=holds: found(holds=holds), Effort(seeds=2), Effort(seeds=1)
+        )  # type: ignore[misc]
+        for name, holds in (("good", True), ("bad", False))
+    }
+    monkeypatch.setattr(registry, "PAPERS", {"paper": made})
+
+
+def test_without_a_figure_it_lists_them() -> None:
+    done = runner.invoke(app, ["firedex", "--json"])
+    assert done.exit_code == 0
+    assert [each["figure"] for each in json.loads(done.stdout)["figures"]] == ["5", "6", "7", "8", "9", "10"]
+    assert "utility rate of flat" in runner.invoke(app, ["priodex"]).stdout
+
+
+@pytest.mark.usefixtures("_two_experiments")
+def test_it_prints_the_table_and_writes_the_plots(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["paper", "good", "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "a table [of] figures" in done.stdout
+    assert "holds: a claim; worst case a worst case" in done.stdout
+    assert {file.name for file in tmp_path.iterdir()} == {"paper-good.png", "paper-good.html"}
+
+
+@pytest.mark.usefixtures("_two_experiments")
+def test_json_is_one_object_with_the_effort_and_the_files(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["paper", "good", "--quick", "--output", str(tmp_path), "--json"])
+    report = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert report["effort"] == {"seeds": 1}
+    assert report["figures"] == {"figure": 1.5}
+    assert Path(report["files"]["html"]).is_file()
+
+
+@pytest.mark.usefixtures("_two_experiments")
+def test_it_fails_when_our_figures_do_not_show_what_they_must(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["paper", "bad", "--output", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "does not hold: a claim" in done.stdout
+
+
+def test_an_unknown_figure_is_an_error_that_names_the_known_ones() -> None:
+    done = runner.invoke(app, ["priodex", "6b"])
+    assert isinstance(done.exception, ParameterError)
+    assert "priodex has 6, 7, 8, 9a, 9b" in str(done.exception)

@@ -1,0 +1,223 @@
+"""Scenarios and plans built by hand, small enough to follow, and a sink that keeps a run in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from triagemq.plan.model import Flows, Plan, PlannerChoice, PortLoads
+from triagemq.scenario import (
+    ArrivalProcess,
+    BrokerLinks,
+    Brokers,
+    OutputPorts,
+    Publications,
+    Publishers,
+    Scenario,
+    SizeDistribution,
+    SizeSamples,
+    Subscribers,
+    Subscriptions,
+    Switches,
+    Topics,
+    UnmanagedSwitches,
+)
+
+
+def integers(values: Any) -> np.ndarray:
+    return np.array(values, dtype=np.int32)
+
+
+def floats(values: Any, count: int) -> np.ndarray:
+    return np.broadcast_to(np.asarray(values, dtype=np.float64), (count,)).copy()
+
+
+def build_scenario(
+    *,
+    topics: int = 1,
+    publications: list[tuple[int, int]] | None = None,
+    rates: Any = 1.0,
+    sizes: Any = 100.0,
+    size_distribution: Any = SizeDistribution.CONSTANT,
+    size_samples: Any = -1,
+    samples: SizeSamples | None = None,
+    arrival_process: Any = ArrivalProcess.POISSON,
+    pareto_shape: Any = 2.5,
+    on_seconds: Any = 1.0,
+    off_seconds: Any = 1.0,
+    publisher_broker: Any = (0,),
+    publisher_switch: Any = -1,
+    publisher_error: Any = 0.0,
+    publisher_propagation: Any = 0.0,
+    unmanaged_bandwidth: Any = (),
+    brokers: int = 1,
+    inbound_rate: Any = np.inf,
+    outbound_rate: Any = np.inf,
+    links: list[tuple[int, int]] | None = None,
+    link_bandwidth: Any = 1e6,
+    link_error: Any = 0.0,
+    link_propagation: Any = 0.0,
+    fed_by: Any = (-1,),
+    switch_rate: Any = np.inf,
+    port_switch: Any = (0,),
+    bandwidth: Any = 8e6,
+    buffer: Any = np.inf,
+    port_error: Any = 0.0,
+    port_propagation: Any = 0.0,
+    subscriber_broker: Any = (0,),
+    subscriber_port: Any = (0,),
+    subscriber_error: Any = 0.0,
+    subscriber_propagation: Any = 0.0,
+    subscriptions: list[tuple[int, int]] | None = None,
+    mtu: float = np.inf,
+    overhead: float = 0.0,
+) -> Scenario:
+    """Tables by number: names sort like numbers, and pairs are given in canonical order, so rows keep their places."""
+    publications = publications or [(0, topic) for topic in range(topics)]
+    subscriptions = subscriptions or [(0, topic) for topic in range(topics)]
+    links = links or []
+    n, p = len(publications), len(subscriptions)
+
+    def names(kind: str, count: int) -> tuple[str, ...]:
+        return tuple(f"{kind}{number:04d}" for number in range(count))
+
+    return Scenario.of(
+        name="by hand",
+        topics=Topics(names("topic", topics)),
+        brokers=Brokers(
+            names("broker", brokers), floats(inbound_rate, brokers), floats(outbound_rate, brokers)
+        ),
+        broker_links=BrokerLinks(
+            integers([a for a, _ in links]),
+            integers([b for _, b in links]),
+            floats(link_bandwidth, len(links)),
+            floats(link_error, len(links)),
+            floats(link_propagation, len(links)),
+        ),
+        unmanaged_switches=UnmanagedSwitches(
+            names("unmanaged", len(unmanaged_bandwidth)),
+            floats(unmanaged_bandwidth, len(unmanaged_bandwidth)),
+        ),
+        switches=Switches(names("switch", len(fed_by)), floats(switch_rate, len(fed_by)), integers(fed_by)),
+        ports=OutputPorts(
+            names("port", len(port_switch)),
+            integers(port_switch),
+            floats(bandwidth, len(port_switch)),
+            floats(buffer, len(port_switch)),
+            integers([0] * len(port_switch)),
+            floats(port_error, len(port_switch)),
+            floats(port_propagation, len(port_switch)),
+        ),
+        publishers=Publishers(
+            names("publisher", len(publisher_broker)),
+            integers(publisher_broker),
+            np.broadcast_to(integers(publisher_switch), (len(publisher_broker),)).copy(),
+            floats(publisher_error, len(publisher_broker)),
+            floats(publisher_propagation, len(publisher_broker)),
+        ),
+        publications=Publications(
+            integers([a for a, _ in publications]),
+            integers([b for _, b in publications]),
+            floats(rates, n),
+            floats(sizes, n),
+            np.broadcast_to(np.asarray(size_distribution, dtype=np.int8), (n,)).copy(),
+            np.broadcast_to(integers(size_samples), (n,)).copy(),
+            np.broadcast_to(np.asarray(arrival_process, dtype=np.int8), (n,)).copy(),
+            floats(pareto_shape, n),
+            floats(on_seconds, n),
+            floats(off_seconds, n),
+            floats(0.0, n),
+            floats(np.inf, n),
+        ),
+        size_samples=samples,
+        subscribers=Subscribers(
+            names("subscriber", len(subscriber_broker)),
+            integers(subscriber_broker),
+            integers(subscriber_port),
+            floats(subscriber_error, len(subscriber_broker)),
+            floats(subscriber_propagation, len(subscriber_broker)),
+        ),
+        subscriptions=Subscriptions(
+            integers([a for a, _ in subscriptions]),
+            integers([b for _, b in subscriptions]),
+            np.zeros(p, dtype=np.int8),
+            np.ones(p),
+            np.zeros(p),
+            np.full(p, np.inf),
+            np.full(p, np.inf),
+            np.full(p, np.inf),
+        ),
+        mtu_bytes=mtu,
+        overhead_bytes=overhead,
+    )
+
+
+def build_plan(scenario: Scenario, classes: Any = 0, drops: Any = 0.0) -> Plan:
+    """One flow per subscription, with the given class and drop rate."""
+    count, ports = len(scenario.subscriptions), len(scenario.ports)
+    subscriber = scenario.subscriptions.subscriber.copy()
+    zeros = np.zeros(count)
+    return Plan(
+        scenario_fingerprint=scenario.fingerprint,
+        made_by=PlannerChoice("one", "given", "given", "port", 0, count, 64, 0.1),
+        flow=np.arange(count, dtype=np.int32),
+        rank=zeros,
+        flows=Flows(
+            subscriber,
+            scenario.subscribers.port[subscriber],
+            np.broadcast_to(integers(classes), (count,)).copy(),
+            floats(drops, count),
+            zeros,
+            zeros,
+        ),
+        ports=PortLoads(np.zeros(ports), np.zeros(ports)),
+    )
+
+
+class MemorySink:
+    """Keeps all columns of a run."""
+
+    def __init__(self, with_hops: bool = False) -> None:
+        self.with_hops = with_hops
+        self._tables: dict[str, list[dict[str, np.ndarray]]] = {}
+
+    def _add(self, table: str, columns: dict[str, np.ndarray]) -> None:
+        self._tables.setdefault(table, []).append({name: values.copy() for name, values in columns.items()})
+
+    def publications(self, columns: Any) -> None:
+        self._add("publications", columns)
+
+    def deliveries(self, columns: Any) -> None:
+        self._add("deliveries", columns)
+
+    def hops(self, columns: Any) -> None:
+        self._add("hops", columns)
+
+    def queue_samples(self, columns: Any) -> None:
+        self._add("queue_samples", columns)
+
+    def decisions(self, columns: Any) -> None:
+        self._add("decisions", columns)
+
+    def table(self, name: str) -> dict[str, np.ndarray]:
+        parts = self._tables.get(name, [])
+        return (
+            {column: np.concatenate([part[column] for part in parts]) for column in parts[0]} if parts else {}
+        )
+
+
+@pytest.fixture
+def scenario_of() -> Any:
+    return build_scenario
+
+
+@pytest.fixture
+def plan_of() -> Any:
+    return build_plan
+
+
+@pytest.fixture
+def memory_sink() -> Any:
+    return MemorySink
