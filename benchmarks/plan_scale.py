@@ -13,7 +13,7 @@ import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.forecast import forecast
-from triagemq.plan import make_plan
+from triagemq.plan import cluster_classes, make_plan
 from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
 from triagemq.scenario import OutputPorts, Scenario, Switches, load, save
 from triagemq.scenario.generators import table2
@@ -130,6 +130,8 @@ def main() -> None:
     problem = captured_problem(scenario, chosen)
     ours_flows = len(problem.flow_class)
     ours_drops, _ = timed(lambda: DROP_POLICIES["optimal"](problem))
+    values = np.random.default_rng(1).lognormal(0, 2, 10_000)
+    cluster_seconds = min(timed(lambda: cluster_classes(values, 9))[0] for _ in range(3))
     solver_flows, solver_seconds = largest_convex_problem(problem, 10.0 if arguments.quick else 60.0)
     ratio = (solver_seconds / solver_flows) / (ours_drops / ours_flows)
     result = {
@@ -146,6 +148,7 @@ def main() -> None:
         "rho_planned_largest": float(plan.ports.rho_planned.max()),
         "utility_rate": float(predicted.utility.sum() / predicted.maximum_utility.sum()),
         "optimal_drops_seconds": ours_drops,
+        "cluster_10000_flows_seconds": cluster_seconds,
         "convex_solver": {"flows": solver_flows, "seconds": solver_seconds},
         "time_per_flow_ratio": ratio,
         "machine": machine("triagemq", "numpy", "numba", "cvxpy", "clarabel"),
@@ -159,6 +162,7 @@ def main() -> None:
         f"forecast                                {forecast_seconds:6.2f} s",
         f"together                                {total:6.2f} s, peak memory {peak / 2**30:.2f} GiB",
         f"optimal drops alone: {ours_flows:,} flows in {ours_drops:.3f} s",
+        f"cluster: 10,000 flows into 9 classes in {1000 * cluster_seconds:.1f} ms",
         f"cvxpy + Clarabel:    {solver_flows:,} flows in {solver_seconds:.1f} s, "
         f"the largest it does within its budget",
         f"time per flow: {ratio:,.0f} times ours",

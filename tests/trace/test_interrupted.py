@@ -188,12 +188,10 @@ def test_a_limit_on_file_size_ends_the_run_with_one_clear_line(tmp_path):
 
 
 def test_a_failure_reaches_a_producer_that_waits_for_room(tmp_path, start, deliveries):
-    began = time.monotonic()
     writer = start(row_group_rows=100, queue_bytes=20_000)
     shutil.rmtree(tmp_path / "run" / "deliveries")
     with pytest.raises(OutputError, match="No such file or directory; do not remove the directory"), writer:
         writer.deliveries(deliveries(100_000))
-    assert time.monotonic() - began < 20
 
 
 def test_a_failure_that_nobody_waits_for_is_raised_by_finish(tmp_path, start, deliveries):
