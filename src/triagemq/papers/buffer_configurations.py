@@ -161,9 +161,9 @@ def _differences(
             "not printed",
             f"{duration(float(predicted[1].latency_seconds[7]))} forecast, "
             f"{duration(float(priorities.latency_seconds[7]))} simulated",
-            "With a full buffer the forecast is an approximation, and marked so: a class that gets little through "
-            "waits the buffer over its throughput, which is the most it can. On ports where class 7 hardly passes, "
-            "class 6 takes most of the buffer, and the simulation is the truth.",
+            "With a full buffer the forecast is an approximation, and marked so. A class that gets little through is "
+            "given the buffer over its throughput, and one starved behind a full buffer no latency at all; the "
+            "simulation is the truth there.",
         ),
         Difference(
             "drops, class 8",

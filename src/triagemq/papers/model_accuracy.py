@@ -67,7 +67,7 @@ LOADS = (
 )
 SUBSCRIBERS = tuple(
     Case(f"{count} subscriber{'s' if count > 1 else ''}", count, (70, 42), "exponential", "< 10 ms", share)
-    for count, share in ((1, 4.0), (10, 1.0), (20, 0.6), (50, 0.5), (100, 0.4))
+    for count, share in ((1, 4.0), (10, 1.5), (20, 1.0), (50, 0.5), (100, 0.3))
 )
 
 
@@ -307,5 +307,5 @@ BY_SUBSCRIBERS = Experiment(
     title="forecast and the paper's model against simulation for 1 to 100 subscribers",
     run=partial(reproduce, SUBSCRIBERS),
     normal=Effort(seeds=10, publications=2_000_000),
-    quick=Effort(seeds=6, publications=400_000),
+    quick=Effort(seeds=6, publications=300_000),
 )
