@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,10 +26,12 @@ CONFIGURATIONS = (
 )
 """The three configurations that PrioDeX section 6.2 compares: title, priorities, drops."""
 
-PUBLICATIONS = 400_000
-"""About 50 minutes of the fire: long enough for the overloaded queues to settle."""
+PUBLICATIONS = 100_000
+"""About 12 minutes of the fire: long enough for the overloaded queues to settle."""
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Directory for the scenario and the picture.")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="Directory for scenario, picture, traces, tables and report.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Outcome:
     """What one configuration delivers, forecast and simulated, by the classes that the full plan makes."""
 
     title: str
+    run_id: str
     success: Floats
     latency_seconds: Floats
     forecast_utility: float
@@ -70,9 +74,11 @@ def demo(seed: Seed = 0, output: Output = Path("out/demo")) -> None:
         console.print(
             f"Port {name} is offered {percent(float(offered))} of what it can carry; planned {percent(float(planned))}."
         )
+    for made_before in ("traces", "tables"):
+        shutil.rmtree(output / made_before, ignore_errors=True)
     with console.status("simulating"):
         outcomes = [
-            _outcome(title, scenario, plan, plans[-1].subscription_class, seed)
+            _outcome(title, scenario, plan, plans[-1].subscription_class, seed, output / "traces" / title)
             for (title, _, _), plan in zip(CONFIGURATIONS, plans, strict=True)
         ]
     console.print(_comparison(outcomes))
@@ -92,23 +98,28 @@ def demo(seed: Seed = 0, output: Output = Path("out/demo")) -> None:
     topic = scenario.topics.name[scenario.subscriptions.topic[row]]
     console.print(f"\n[bold]Why {topic} got what it got for {subscriber}[/bold]")
     console.print(explain(scenario, plans[-1], subscriber, topic), soft_wrap=True, highlight=False)
-    console.print(f"\nPicture: {picture}")
+    report = _report(outcomes, output)
+    console.print(f"\nPicture: {picture}\nReport:  {report}", soft_wrap=True, highlight=False)
 
 
-def _outcome(title: str, scenario: Scenario, plan: Plan, level: Integers, seed: int) -> Outcome:
+def _outcome(title: str, scenario: Scenario, plan: Plan, level: Integers, seed: int, trace: Path) -> Outcome:
     """Forecast and simulate one plan; figures by the given class of every subscription."""
     import numpy as np
 
+    from triagemq.cli.simulate import trace_writer
     from triagemq.forecast import forecast
     from triagemq.simulate import simulate
 
     predicted = forecast(scenario, plan)
-    measured = simulate(scenario, plan, publications=PUBLICATIONS, seed=seed)
+    with trace_writer(trace, scenario, plan) as writer:
+        measured = simulate(scenario, plan, publications=PUBLICATIONS, seed=seed, sink=writer)
+        writer.finish(measured_from_ns=measured.measured_from_ns)
     rows = measured.subscriptions
     delivered = np.bincount(level, rows.delivered)
     latency = np.where(rows.delivered > 0, rows.mean_latency_seconds, 0.0)
     return Outcome(
         title=title,
+        run_id=writer.run_id,
         success=delivered / np.bincount(level, rows.count),
         latency_seconds=np.bincount(level, rows.delivered * latency) / np.maximum(delivered, 1),
         forecast_utility=float(predicted.utility.sum() / predicted.maximum_utility.sum()),
@@ -151,3 +162,17 @@ def _draw(outcomes: list[Outcome], folder: Path) -> Path:
         ),
     )
     return path
+
+
+def _report(outcomes: list[Outcome], folder: Path) -> Path:
+    """What the three runs left behind, through the Spark pipeline, as one page."""
+    from triagemq.pipeline import run_pipeline
+    from triagemq.pipeline.report import report_tables
+
+    run_pipeline([folder / "traces"], folder / "tables", progress=True)
+    return report_tables(
+        folder / "tables",
+        folder / "report.html",
+        title="A building on fire, with too little radio",
+        run_names={each.run_id: each.title for each in outcomes},
+    )

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from triagemq import __version__
-from triagemq.cli import check, demo, forecast, generate, plan, reproduce, simulate
+from triagemq.cli import check, demo, doctor, forecast, generate, pipeline, plan, reproduce, simulate, sweep
 from triagemq.errors import MissingDependencyError, TriageError
 
 __all__ = ["main"]
@@ -44,7 +44,10 @@ app.command("plan")(plan.plan)
 app.command("forecast")(forecast.forecast)
 app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
+app.command("sweep")(sweep.sweep)
+app.add_typer(pipeline.app, name="pipeline")
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:

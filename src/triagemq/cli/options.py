@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from triagemq.pipeline import SparkOptions
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
 
@@ -26,9 +27,12 @@ __all__ = [
     "RhoTolerance",
     "Scope",
     "Seed",
+    "SparkConf",
+    "SparkMaster",
     "class_table",
     "plan_for",
     "print_json",
+    "spark_options",
     "utility_line",
 ]
 
@@ -60,6 +64,27 @@ RhoTolerance = Annotated[
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Use this plan (from `triage plan -o`) instead of making one.")
 ]
+SparkMaster = Annotated[
+    str | None,
+    typer.Option("--master", help="A Spark cluster, as spark://host:7077 (default: this machine)."),
+]
+SparkConf = Annotated[
+    list[str] | None, typer.Option("--conf", help="A setting of Spark's, key=value; may be repeated.")
+]
+
+
+def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = False) -> SparkOptions:
+    """How a command runs Spark, as its options say."""
+    from triagemq.errors import ParameterError
+    from triagemq.pipeline import SparkOptions
+
+    settings = {}
+    for setting in conf or []:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise ParameterError("--conf", f"is {setting!r}; write spark.some.setting=value")
+        settings[key] = value
+    return SparkOptions(master=master, conf=settings, ui=ui)
 
 
 def plan_for(

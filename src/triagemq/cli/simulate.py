@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from triagemq.simulate import SimulationResult
     from triagemq.trace import TraceWriter
 
-__all__ = ["simulate"]
+__all__ = ["simulate", "trace_writer"]
 
 
 def simulate(
@@ -76,7 +76,10 @@ def simulate(
         rho_tolerance=rho_tolerance,
     )
     recorded = None if replay is None else recorded_publications(replay, scenario)
-    with _trace_writer(trace, scenario, made, with_hops=hops) as writer, _progress_bar() as progress:
+    with (
+        nullcontext() if trace is None else trace_writer(trace, scenario, made, with_hops=hops) as writer,
+        _progress_bar() as progress,
+    ):
         result = run(
             scenario,
             made,
@@ -131,27 +134,20 @@ def recorded_publications(path: Path, scenario: Scenario) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _trace_writer(
-    path: Path | None, scenario: Scenario, plan: Plan, *, with_hops: bool
-) -> Iterator[TraceWriter | None]:
-    if path is None:
-        with nullcontext():
-            yield None
-        return
+def trace_writer(path: Path, scenario: Scenario, plan: Plan, *, with_hops: bool = False) -> TraceWriter:
+    """A Trace that carries the scenario and the plan it was made with."""
     from triagemq.plan import dump_plan
     from triagemq.scenario import dumps
     from triagemq.trace import TraceWriter
 
-    with TraceWriter(
+    return TraceWriter(
         path,
         scenario_text=dumps(scenario),
         plan_text=dump_plan(plan),
         producer="simulate",
         scenario_fingerprint=scenario.fingerprint,
         with_hops=with_hops,
-    ) as writer:
-        yield writer
+    )
 
 
 @contextmanager

@@ -1,12 +1,33 @@
 """Planners: from what is wanted to flows, priority classes and drop rates, one algorithm a file."""
 
 from triagemq.plan.contract import ContractError, check_policy
+from triagemq.plan.dataplane import (
+    Counters,
+    DataPlane,
+    Egress,
+    Fate,
+    FlowCounters,
+    OnFate,
+    OutgoingPacket,
+    PortCounters,
+    QueueCounters,
+    UnmanagedCounters,
+)
 from triagemq.plan.demand import Demand, WireSizes, demand, wire_sizes
 from triagemq.plan.difference import PlanDifference, SubscriptionChanges, diff
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.explain import explain
 from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
+from triagemq.plan.instructions import (
+    FlowKey,
+    Instruction,
+    RemoveFlow,
+    RemovePort,
+    SetFlow,
+    SetPort,
+    instructions_for,
+)
 from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
 from triagemq.plan.planner import SCOPES, Planner, make_plan
 from triagemq.plan.priorities import (
@@ -23,22 +44,38 @@ __all__ = [
     "PRIORITY_ALGORITHMS",
     "SCOPES",
     "ContractError",
+    "Counters",
+    "DataPlane",
     "Decision",
     "Demand",
     "DropPolicy",
     "DropProblem",
     "DropResult",
+    "Egress",
+    "Fate",
     "FlowAlgorithm",
+    "FlowCounters",
+    "FlowKey",
     "FlowProblem",
     "Flows",
+    "Instruction",
+    "OnFate",
+    "OutgoingPacket",
     "Plan",
     "PlanDifference",
     "Planner",
     "PlannerChoice",
+    "PortCounters",
     "PortLoads",
     "PriorityAlgorithm",
     "PriorityProblem",
+    "QueueCounters",
+    "RemoveFlow",
+    "RemovePort",
+    "SetFlow",
+    "SetPort",
     "SubscriptionChanges",
+    "UnmanagedCounters",
     "WireSizes",
     "check_policy",
     "cluster_classes",
@@ -46,6 +83,7 @@ __all__ = [
     "diff",
     "dump_plan",
     "explain",
+    "instructions_for",
     "load_plan",
     "make_plan",
     "parse_plan",

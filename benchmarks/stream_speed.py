@@ -1,0 +1,196 @@
+"""`triage pipeline stream`: how soon a window can be read at 10,000 events/s, and how fast a backlog drains."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from measuring import finish, machine, options
+from triagemq.pipeline.streaming import read_stream_table
+from triagemq.trace import TraceWriter
+
+TOPICS = 400
+RATE = 10_000
+WATERMARK_SECONDS = 2.0
+WINDOW_SECONDS = 2.0
+GOAL_SECONDS = 3.0
+STEP_SECONDS = 0.05
+SETTLE_SECONDS = 5.0
+LONGEST_START_SECONDS = 90.0
+GOAL_RATE = 500_000
+COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
+
+
+def publish(writer: TraceWriter, random: np.random.Generator, first_id: int, published_ns: Any) -> None:
+    count = len(published_ns)
+    writer.publications(
+        {
+            "publication_id": np.arange(first_id, first_id + count),
+            "topic_id": random.integers(0, TOPICS, count),
+            "publisher_id": np.zeros(count, dtype=np.int64),
+            "published_ns": published_ns,
+            "size_bytes": random.integers(50, 500, count),
+        }
+    )
+
+
+def start_stream(source: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COMMAND, str(source), "--out", str(out), "--json", *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    answer, _ = process.communicate(timeout=600)
+    if process.returncode != 0:
+        raise SystemExit(f"the stream ended with {process.returncode}")
+    return dict(json.loads(answer))
+
+
+class Watcher(threading.Thread):
+    """Reads the table as a user would and notes when each window is there for the first time."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(daemon=True)
+        self._out = out
+        self.seen: dict[tuple[float, int], float] = {}
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        manifest, before = self._out / "manifest.json", 0
+        while not self.ended.wait(0.05):
+            changed = manifest.stat().st_mtime_ns if manifest.exists() else 0
+            if changed == before:
+                continue
+            before = changed
+            table = read_stream_table(self._out)
+            now = time.time()
+            keys = set(
+                zip(table["window_seconds"].to_pylist(), table["window_start_ns"].to_pylist(), strict=True)
+            )
+            for key in keys - self.seen.keys():
+                self.seen[key] = now
+
+
+def live(seconds: int, work: Path) -> dict[str, Any]:
+    """Events at a steady rate into a live trace whose parts are closed every second."""
+    random = np.random.default_rng(1)
+    source, out = work / "live", work / "live-table"
+    writer = TraceWriter(source, scenario_text="", plan_text=None, producer="benchmark", rotate_seconds=1.0)
+    process = start_stream(
+        source, out, "--watermark", str(WATERMARK_SECONDS), "--window", str(WINDOW_SECONDS)
+    )
+    watcher = Watcher(out)
+    watcher.start()
+    began = time.time()
+    number = count = 0
+    events = int(RATE * STEP_SECONDS)
+    measured_from = last = began + LONGEST_START_SECONDS
+    while (now := time.time()) < measured_from + seconds:
+        if watcher.seen:
+            # What comes while Spark starts is a backlog, not a delay of its windows.
+            measured_from = min(measured_from, now + SETTLE_SECONDS)
+        last = began + (number + 1) * STEP_SECONDS
+        time.sleep(max(0.0, last - now))
+        published = np.sort(random.integers(int((last - STEP_SECONDS) * 1e9), int(last * 1e9), events))
+        publish(writer, random, count, published)
+        number, count = number + 1, count + events
+    time.sleep(GOAL_SECONDS + WATERMARK_SECONDS)
+    watcher.ended.set()
+    watcher.join()
+    process.send_signal(signal.SIGINT)
+    done = result_of(process)
+    writer.finish(measured_from_ns=0)
+    dues = {key: key[1] * 1e-9 + key[0] + WATERMARK_SECONDS for key in watcher.seen}
+    delays = [watcher.seen[key] - due for key, due in dues.items() if measured_from <= due <= last]
+    if not delays:
+        raise SystemExit(f"no window was visible within {LONGEST_START_SECONDS} s")
+    return {
+        "events": count,
+        "events_per_second": count / (last - began),
+        "counted": done["events"],
+        "windows_measured": len(delays),
+        "delay_seconds_median": statistics.median(delays),
+        "delay_seconds_p95": float(np.quantile(delays, 0.95)),
+        "delay_seconds_max": max(delays),
+        "batches": done["batches"],
+        "busy_seconds": done["busy_seconds"],
+        "files": len(list(out.rglob("*.parquet"))),
+    }
+
+
+def backlog(events: int, rotate_rows: int | None, work: Path) -> dict[str, Any]:
+    """A trace that is there already, drained once; the start of Java is apart, that of the query is not."""
+    random = np.random.default_rng(2)
+    name = f"backlog-{rotate_rows}"
+    source, out = work / name, work / f"{name}-table"
+    with TraceWriter(
+        source, scenario_text="", plan_text=None, producer="benchmark", rotate_rows=rotate_rows
+    ) as writer:
+        published_ns = 1_760_000_000_000_000_000
+        for first_id in range(0, events, 500_000):
+            gaps = random.exponential(1e9 / RATE, min(500_000, events - first_id)).astype(np.int64)
+            times = published_ns + np.cumsum(gaps)
+            published_ns = int(times[-1])
+            publish(writer, random, first_id, times)
+        writer.finish(measured_from_ns=0)
+    before = os.times()
+    done = result_of(start_stream(source, out, "--once"))
+    after = os.times()
+    return {
+        "events": events,
+        "parts": len(list((source / "publications").glob("*.parquet"))),
+        "counted": done["events"],
+        "windows": done["windows"],
+        "seconds": done["seconds"],
+        "events_per_second": done["events"] / done["seconds"],
+        "start_seconds": done["start_seconds"],
+        "processor_seconds": after.children_user
+        + after.children_system
+        - before.children_user
+        - before.children_system,
+    }
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as directory:
+        work = Path(directory)
+        found_live = live(8 if arguments.quick else 120, work)
+        events = 2_000_000 if arguments.quick else 15_000_000
+        backlogs = [backlog(events, None, work)]
+        if not arguments.quick:
+            backlogs.append(backlog(events, RATE, work))
+    result = {
+        "machine": machine("pyspark", "pyarrow", "numpy"),
+        "load_average_before": load,
+        "live": found_live,
+        "backlog": backlogs,
+        "goal": {"delay_seconds_median": GOAL_SECONDS, "events_per_second": GOAL_RATE},
+    }
+    lines = [
+        f"live: {found_live['events_per_second']:,.0f} events/s, {found_live['windows_measured']} windows visible "
+        f"{found_live['delay_seconds_median']:.2f} s after their end and the watermark (median; 95 % within "
+        f"{found_live['delay_seconds_p95']:.2f} s; goal {GOAL_SECONDS:.0f} s)"
+    ]
+    lines += [
+        f"backlog: {row['events']:,} events in {row['parts']:,} parts drained in {row['seconds']:.1f} s = "
+        f"{row['events_per_second']:,.0f}/s (goal {GOAL_RATE:,}/s), {row['processor_seconds']:.0f} s of processor"
+        for row in backlogs
+    ]
+    finish(result, lines, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

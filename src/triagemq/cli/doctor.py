@@ -1,0 +1,109 @@
+"""`triage doctor`: what this machine can and cannot do, and the command that fixes it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from triagemq.cli.options import Json, print_json
+
+__all__ = ["doctor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a part of TriageMQ needs: what was found, and what to do if that is not enough."""
+
+    needs: str
+    serves: str
+    fine: bool
+    found: str
+    fix: str
+
+
+def doctor(json: Json = False) -> None:
+    """Say what this machine can and cannot do, and the command that fixes it."""
+    findings = [check() for check in CHECKS]
+    if json:
+        print_json(
+            {"fine": all(each.fine for each in findings), "findings": [asdict(each) for each in findings]}
+        )
+        return
+    table = Table(title="this machine", title_justify="left")
+    for column in ("", "needs", "for", "found", "to fix it"):
+        table.add_column(column)
+    for each in findings:
+        table.add_row(
+            "[green]yes" if each.fine else "[yellow]no",
+            escape(each.needs),
+            each.serves,
+            escape(each.found),
+            "" if each.fine else escape(each.fix),
+        )
+    Console().print(table)
+
+
+def _python() -> Finding:
+    return Finding(
+        "Python 3.11",
+        "everything",
+        sys.version_info >= (3, 11),
+        platform.python_version(),
+        "install Python 3.11",
+    )
+
+
+def _packages(group: str, serves: str, names: tuple[str, ...]) -> Callable[[], Finding]:
+    def check() -> Finding:
+        found, missing = [], []
+        for name in names:
+            try:
+                found.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                missing.append(name)
+        said = ", ".join(found) if not missing else f"missing: {', '.join(missing)}"
+        return Finding(f"triagemq[{group}]", serves, not missing, said, f"pip install 'triagemq[{group}]'")
+
+    return check
+
+
+def _java() -> Finding:
+    from triagemq.errors import PipelineError
+    from triagemq.pipeline.java import describe_java, find_java
+
+    try:
+        find_java()
+    except PipelineError:
+        return Finding("Java 17", "the Spark pipeline", False, "none", "pip install 'triagemq[pipeline]'")
+    return Finding("Java 17", "the Spark pipeline", True, describe_java(), "")
+
+
+def _program(name: str, package: str, serves: str) -> Callable[[], Finding]:
+    def check() -> Finding:
+        # Servers live where an ordinary user's PATH does not look.
+        place = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+        return Finding(name, serves, place is not None, place or "none", f"apt-get install {package}")
+
+    return check
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    _python,
+    _packages(
+        "coordinator", "plans, forecasts, simulation", ("numpy", "scipy", "numba", "pydantic", "pyarrow")
+    ),
+    _packages("pipeline", "the Spark pipeline", ("pyspark", "pandas")),
+    _packages("lab", "plots and reports", ("matplotlib", "plotly")),
+    _java,
+    _program("mosquitto", "mosquitto", "a broker (without it an embedded one is used)"),
+    _program("tshark", "tshark", "tests of the wire format"),
+)

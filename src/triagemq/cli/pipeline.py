@@ -1,0 +1,188 @@
+"""`triage pipeline run|stream|show|scenario`: tables from what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from triagemq.cli import options
+from triagemq.cli.options import Json, print_json
+from triagemq.cli.pipeline_stream import stream
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Turn what happened into tables, on Spark, and look at them.", no_args_is_help=True)
+app.command("stream")(stream)
+
+
+@app.command()
+def run(
+    traces: Annotated[
+        list[str],
+        typer.Argument(help="Directories with a trace or several; with --mapping, logs.", metavar="TRACE..."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory of the tables; new runs are added to it.")
+    ],
+    mapping: Annotated[
+        Path | None, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")
+    ] = None,
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    ui: Annotated[bool, typer.Option("--ui", help="Show Spark's web page while it works.")] = False,
+    json: Json = False,
+) -> None:
+    """Make the tables of runs and logs that are new or have changed, and a report of all of them."""
+    from triagemq.pipeline import load_mapping, run_pipeline
+    from triagemq.pipeline.report import report_tables
+
+    spark = options.spark_options(master, conf, ui=ui)
+    known = load_mapping(mapping) if mapping is not None else None
+    done = run_pipeline(traces, out, mapping=known, options=spark, progress=not json)
+    page = out / "report.html"
+    if done.tables and (done.started_spark or not page.exists()):
+        report_tables(out, page, title=f"What happened: {out.name}")
+    if json:
+        print_json({**done.as_json(), "report": str(page) if page.exists() else None})
+        return
+    console = Console()
+    for skipped in done.skipped:
+        Console(stderr=True).print(
+            f"left out: {skipped.reason}", style="yellow", markup=False, soft_wrap=True
+        )
+    for note in done.notes:
+        Console(stderr=True).print(note, style="yellow", markup=False, soft_wrap=True)
+    if not done.started_spark:
+        console.print(f"nothing new: {out} has all {len(done.unchanged)} runs already")
+        return
+    console.print(
+        f"{len(done.added)} runs added, {len(done.replaced)} replaced, {len(done.unchanged)} unchanged; "
+        f"{done.rows_read:,} rows read = {done.rows_in:,} in + {done.quarantined:,} quarantined"
+    )
+    for reason, count in done.reasons.items():
+        console.print(f"  quarantined: {count:,} {reason}", markup=False)
+    _print_tables(console, done.tables)
+    console.print(f"report: {page}", markup=False, soft_wrap=True)
+    console.print(
+        f"look at a table with: triage pipeline show {out} class_performance", markup=False, soft_wrap=True
+    )
+
+
+@app.command()
+def show(
+    directory: Annotated[Path, typer.Argument(help="Directory of the tables.")],
+    table: Annotated[str | None, typer.Argument(help="A table (default: list them).")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", help="Only rows with column=value; may be repeated.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=0, help="At most so many rows (default: 20, JSON all).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the tables, or print the rows of one. Spark is not started."""
+    from triagemq.pipeline.reading import Tables, where_clauses
+
+    tables = Tables(directory)
+    if table is None:
+        if json:
+            print_json(
+                {
+                    "tables": [{"table": name, "rows": rows} for name, rows in tables.rows.items()],
+                    "runs": [
+                        {"run_id": run_id, "source": run.source}
+                        for run_id, run in tables.manifest.runs.items()
+                    ],
+                }
+            )
+        else:
+            _print_tables(Console(), tables.rows)
+        return
+    most = limit if limit is not None or json else 20
+    rows = tables.records(table, where=where_clauses(where or []), limit=most)
+    if json:
+        print_json({"table": table, "rows": rows})
+        return
+    _print_rows(Console(), table, rows)
+
+
+@app.command()
+def scenario(
+    tables: Annotated[Path, typer.Argument(help="Directory of the tables.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A .yaml file, or a directory for the Parquet form.")
+    ],
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="The run, if there are several; its beginning will do.")
+    ] = None,
+    bandwidth_bps: Annotated[
+        float | None, typer.Option("--bandwidth-bps", min=1, help="Bandwidth to the subscriber, for a log.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Estimate a scenario from what was measured: topics, publishers, rates, sizes, variability."""
+    from triagemq.pipeline import Tables, estimate_scenario
+    from triagemq.scenario import save
+
+    estimated = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
+    save(estimated, output)
+    counts = {
+        "topics": len(estimated.topics),
+        "publishers": len(estimated.publishers),
+        "publications": len(estimated.publications),
+        "subscriptions": len(estimated.subscriptions),
+    }
+    if json:
+        print_json({"scenario": estimated.name, "output": str(output), **counts})
+        return
+    Console().print(
+        f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()),
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _print_tables(console: Console, rows: dict[str, int]) -> None:
+    shown = Table("table", title_justify="left")
+    shown.add_column("rows", justify="right")
+    for name, count in rows.items():
+        shown.add_row(name, f"{count:,}")
+    console.print(shown)
+
+
+def _print_rows(console: Console, table: str, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        console.print(f"{table}: no rows")
+        return
+    # A run's id is long and mostly the same in all rows; JSON has it.
+    hidden = {"run_id"} if len({row.get("run_id") for row in rows}) == 1 else set()
+    columns = [column for column in rows[0] if column not in hidden]
+    widths = [max(len(column), *(len(_text(row[column])) for row in rows)) + 3 for column in columns]
+    if sum(widths) < console.width:
+        shown = Table(*columns, title=table, title_justify="left")
+        for row in rows:
+            shown.add_row(*(_text(row[column]) for column in columns))
+        console.print(shown)
+        return
+    # Too wide for the screen: columns become lines, as many rows side by side as there is room for.
+    room = console.width - max(len(column) for column in columns) - 4
+    beside = max(1, room // (max(len(_text(row[column])) for row in rows for column in columns) + 3))
+    for first in range(0, len(rows), beside):
+        block = rows[first : first + beside]
+        shown = Table(title=table if first == 0 else None, title_justify="left", show_header=False)
+        for column in columns:
+            shown.add_row(column, *(_text(row[column]) for row in block))
+        console.print(shown)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

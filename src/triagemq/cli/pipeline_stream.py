@@ -1,0 +1,114 @@
+"""`triage pipeline stream DIR`: rates and burstiness of a live trace, while it is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from triagemq.cli import options
+from triagemq.cli.options import Json, print_json
+
+if TYPE_CHECKING:
+    from triagemq.pipeline.streaming import StreamProgress, StreamResult
+
+__all__ = ["stream"]
+
+
+def stream(
+    directory: Annotated[
+        str,
+        typer.Argument(help="A live trace, or a directory with several; new ones are found.", metavar="DIR"),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory of the table; a stopped stream goes on.")
+    ],
+    window: Annotated[float, typer.Option(help="Length of the sliding windows in seconds.")] = 2.0,
+    slide: Annotated[float, typer.Option(help="Seconds from one sliding window to the next.")] = 1.0,
+    watermark: Annotated[
+        float, typer.Option(help="Seconds that an event may come behind the latest one of its run.")
+    ] = 2.0,
+    trigger: Annotated[float, typer.Option(help="Seconds between looks at the directory.")] = 0.5,
+    post: Annotated[str | None, typer.Option(help="Send new windows as JSON to this URL, too.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what is there, then stop.")] = False,
+    until_idle: Annotated[
+        float | None, typer.Option(help="Stop when nothing new has come for so many seconds.")
+    ] = None,
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    json: Json = False,
+) -> None:
+    """Keep a table of rates per topic up to date with a live trace, until Ctrl-C."""
+    from triagemq.pipeline.streaming import stream_pipeline
+
+    with _progress_line(enabled=not json) as progress:
+        done = stream_pipeline(
+            directory,
+            out,
+            window_seconds=window,
+            slide_seconds=slide,
+            watermark_seconds=watermark,
+            trigger_seconds=trigger,
+            once=once,
+            until_idle_seconds=until_idle,
+            post=post,
+            options=options.spark_options(master, conf),
+            progress=progress,
+        )
+    if json:
+        print_json(done.as_json())
+    else:
+        _print(done)
+
+
+@contextmanager
+def _progress_line(*, enabled: bool) -> Iterator[Callable[[StreamProgress], None] | None]:
+    """One line on standard error that is written over; none where nobody looks."""
+    console = Console(stderr=True)
+    if not (enabled and console.is_terminal):
+        yield None
+        return
+    with console.status("starting Spark") as status:
+        yield lambda progress: status.update(_line(progress))
+
+
+def _line(progress: StreamProgress) -> str:
+    parts = [
+        f"{progress.events:,} events",
+        f"{progress.events_per_second:,.0f}/s",
+        f"{progress.windows:,} windows",
+    ]
+    if progress.lag_seconds is not None:
+        parts.append(f"lag {progress.lag_seconds:,.1f} s")
+    if progress.failed_posts:
+        parts.append(f"{progress.failed_posts:,} posts failed")
+    return ", ".join(parts)
+
+
+def _print(done: StreamResult) -> None:
+    console = Console()
+    console.print(
+        f"{done.events:,} events in {done.batches:,} batches, {done.windows:,} windows in {done.seconds:.1f} s "
+        f"(and {done.start_seconds:.1f} s to start Spark)"
+    )
+    for run_id, counts in done.runs.items():
+        console.print(
+            f"  {run_id}: {counts['events']:,} events in windows, {counts['late']:,} late, "
+            f"{counts['duplicates']:,} duplicates",
+            markup=False,
+            soft_wrap=True,
+        )
+    if done.post is not None:
+        failure = f"; last: {done.post['last_failure']}" if done.post["last_failure"] else ""
+        console.print(
+            f"posts: {done.post['sent']:,} sent, {done.post['failed']:,} failed{failure}",
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(
+        f"look at it with: triage pipeline show {done.out} topic_rates", markup=False, soft_wrap=True
+    )

@@ -1,0 +1,206 @@
+"""Sending many datagrams with one system call (sendmmsg, through ctypes), or one by one where that is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import ipaddress
+import socket
+import struct
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["DatagramSender"]
+
+_BATCH = 256
+_FLAGS = socket.MSG_DONTWAIT
+_MOST_ADDRESSES = 1 << 16
+_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+
+Address = tuple[str, int]
+
+
+class _Piece(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class _Header(ctypes.Structure):
+    """struct msghdr."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint32),
+        ("pieces", ctypes.c_void_p),
+        ("piece_count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+class _Message(ctypes.Structure):
+    """struct mmsghdr."""
+
+    _fields_ = (("header", _Header), ("sent_length", ctypes.c_uint))
+
+
+class DatagramSender:
+    """Sends datagrams from one bound UDP socket, in order, without ever blocking.
+
+    What the socket cannot take now (its buffer is full) goes out as soon as it can, up to `most_waiting` datagrams.
+    `system_calls` counts how often the kernel was asked, and `unsent`, by errno, what could not be sent at all: ENOBUFS
+    for those above `most_waiting`, EINVAL for an address that is not one in digits, or what the kernel said.
+    """
+
+    def __init__(
+        self,
+        udp_socket: socket.socket,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        most_waiting: int = 100_000,
+        batched: bool = True,
+    ) -> None:
+        self.unsent: Counter[int] = Counter()
+        self.system_calls = 0
+        self._socket, self._loop = udp_socket, loop
+        self._most_waiting = most_waiting
+        self._waiting: deque[tuple[Address, bytes]] = deque()
+        self._addresses: dict[Address, tuple[Any, int]] = {}
+        self._sendmmsg = getattr(ctypes.CDLL(None, use_errno=True), "sendmmsg", None) if batched else None
+        if self._sendmmsg is not None:
+            self._prepare()
+
+    def __call__(self, datagrams: Sequence[tuple[Address, bytes]]) -> None:
+        if self._waiting:
+            self._wait(datagrams)
+            return
+        begin = self._send_from(datagrams)
+        if begin < len(datagrams):
+            self._wait(datagrams[begin:])
+            self._watch()
+
+    @property
+    def waiting(self) -> int:
+        """Datagrams that the socket could not take yet."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Stop waiting for the socket, which stays open; what waited counts as unsent."""
+        if self._waiting:
+            self._event_loop().remove_writer(self._socket)
+            self.unsent[errno.EAGAIN] += len(self._waiting)
+            self._waiting.clear()
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop() if self._loop is None else self._loop
+
+    def _wait(self, datagrams: Sequence[tuple[Address, bytes]]) -> None:
+        room = self._most_waiting - len(self._waiting)
+        self._waiting.extend(datagrams[:room])
+        if len(datagrams) > room:
+            self.unsent[errno.ENOBUFS] += len(datagrams) - room
+
+    def _watch(self) -> None:
+        self._event_loop().add_writer(self._socket, self._flush)
+
+    def _flush(self) -> None:
+        waiting = list(self._waiting)
+        begin = self._send_from(waiting)
+        self._waiting = deque(waiting[begin:])
+        if not self._waiting:
+            self._event_loop().remove_writer(self._socket)
+
+    def _send_from(self, datagrams: Sequence[tuple[Address, bytes]]) -> int:
+        """Send until the socket is full; returns how many are dealt with."""
+        # Never in the midst of a batch, which points into them.
+        if len(self._addresses) > _MOST_ADDRESSES:
+            self._addresses.clear()
+        begin = 0
+        send = self._send_one if self._sendmmsg is None else self._send_batch
+        while begin < len(datagrams):
+            done, problem = send(datagrams, begin)
+            self.system_calls += 1
+            begin += done
+            if problem in _LATER:
+                break
+            if problem and problem != errno.EINTR:
+                # The first one that was not sent is the one at fault.
+                self.unsent[problem] += 1
+                begin += 1
+        return begin
+
+    def _send_one(self, datagrams: Sequence[tuple[Address, bytes]], begin: int) -> tuple[int, int]:
+        address, datagram = datagrams[begin]
+        if self._known(address)[1] == 0:
+            return 0, errno.EINVAL
+        if self._socket.family == socket.AF_INET6 and ":" not in address[0]:
+            address = (f"::ffff:{address[0]}", address[1])
+        try:
+            self._socket.sendto(datagram, _FLAGS, address)
+        except OSError as problem:
+            return 0, problem.errno or errno.EINVAL
+        return 1, 0
+
+    def _send_batch(self, datagrams: Sequence[tuple[Address, bytes]], begin: int) -> tuple[int, int]:
+        known = self._addresses
+        count = 0
+        batch = datagrams if begin == 0 and len(datagrams) <= _BATCH else datagrams[begin : begin + _BATCH]
+        for (address, datagram), piece, header in zip(batch, self._pieces, self._headers, strict=False):
+            name = (known.get(address) or self._known(address))[1]
+            if name == 0:
+                break
+            piece.base = datagram
+            piece.length = len(datagram)
+            header.name = name
+            count += 1
+        if count == 0:
+            return 0, errno.EINVAL
+        assert self._sendmmsg is not None
+        sent: int = self._sendmmsg(self._socket.fileno(), self._first_message, count, _FLAGS)
+        return (sent, 0) if sent >= 0 else (0, ctypes.get_errno() or errno.EINVAL)
+
+    def _prepare(self) -> None:
+        """Headers are made once; a batch fills in where datagrams are and go."""
+        self._piece_array = (_Piece * _BATCH)()
+        self._message_array = (_Message * _BATCH)()
+        self._pieces = list(self._piece_array)
+        self._headers = [message.header for message in self._message_array]
+        self._first_message = ctypes.byref(self._message_array)
+        length = 16 if self._socket.family == socket.AF_INET else 28
+        first_piece = ctypes.addressof(self._piece_array)
+        for number, header in enumerate(self._headers):
+            header.name_length = length
+            header.pieces = first_piece + number * ctypes.sizeof(_Piece)
+            header.piece_count = 1
+
+    def _known(self, address: Address) -> tuple[Any, int]:
+        """A socket address and where it is in memory; 0 if it is none of this socket's family."""
+        found = self._addresses.get(address)
+        if found is None:
+            try:
+                packed = _socket_address(self._socket.family, *address)
+            except (ValueError, OSError, struct.error):
+                found = (None, 0)
+            else:
+                buffer = ctypes.create_string_buffer(packed, len(packed))
+                found = (buffer, ctypes.addressof(buffer))
+            self._addresses[address] = found
+        return found
+
+
+def _socket_address(family: int, host: str, port: int) -> bytes:
+    """struct sockaddr_in or sockaddr_in6. An IPv4 address on an IPv6 socket is mapped."""
+    found = ipaddress.ip_address(host)
+    family_and_port = struct.pack("=H", family) + struct.pack("!H", port)
+    if family == socket.AF_INET:
+        if found.version != 4:
+            raise ValueError(host)
+        return family_and_port + found.packed + bytes(8)
+    if isinstance(found, ipaddress.IPv4Address):
+        return family_and_port + bytes(4) + bytes(10) + b"\xff\xff" + found.packed + bytes(4)
+    scope = 0
+    if found.scope_id is not None:
+        scope = int(found.scope_id) if found.scope_id.isdigit() else socket.if_nametoindex(found.scope_id)
+    return family_and_port + bytes(4) + found.packed + struct.pack("=I", scope)

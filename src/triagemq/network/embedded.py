@@ -1,0 +1,279 @@
+"""The embedded data plane: paced strict-priority output ports inside the gateway's process, without privileges.
+
+A packet leaves at the end of its transmission, so that a latency measured at the subscriber holds it. On a wake-up
+everything leaves whose transmission has ended by then, in one batch; the ports' own time does not depend on when
+that was (see output_port.py), so that a late wake-up delays packets and never lowers the bandwidth.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from triagemq.network.alarm import Alarm, open_alarm
+from triagemq.network.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
+from triagemq.network.state import PlanState
+from triagemq.plan import (
+    Counters,
+    Fate,
+    FlowKey,
+    Instruction,
+    OnFate,
+    OutgoingPacket,
+    SetFlow,
+    SetPort,
+    UnmanagedCounters,
+)
+from triagemq.trace import Outcome
+
+__all__ = ["Datagrams", "EmbeddedDataPlane", "Sender", "unix_clock"]
+
+Datagrams = list[tuple[tuple[str, int], bytes]]
+"""Datagrams to send, each with the (IP address, UDP port) it goes to."""
+
+Sender = Callable[[Datagrams], None]
+"""Sends datagrams in the given order; never blocks."""
+
+UDP_OVER_ETHERNET_BYTES = 20 + 8 + 14
+"""What IPv4, UDP and Ethernet add to a datagram on the wire."""
+
+# Wake-ups cost some 20 microseconds each: on a fast port several packets share one.
+_WAKE_UPS_APART_NS = 200_000
+
+
+def unix_clock() -> Callable[[], int]:
+    """A clock in nanoseconds that starts as Unix time and never steps, whatever is done to the machine's time."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    monotonic_ns = time.monotonic_ns
+    return lambda: offset_ns + monotonic_ns()
+
+
+class EmbeddedDataPlane:
+    """A DataPlane and an Egress. Made and used inside one running event loop, unless `alarm` says otherwise.
+
+    `clock` gives nanoseconds and never goes back; hand in the one that stamps the rest of the trace. A datagram
+    takes `overhead_bytes_per_packet` more on the wire than it has, so that its size is the scenario's. `alarm` makes
+    the Alarm that calls back; tests put virtual time there. `sender` is not closed with the data plane.
+    """
+
+    priority_classes: ClassVar[int] = PRIORITY_CLASSES
+
+    def __init__(
+        self,
+        sender: Sender,
+        on_fate: OnFate | None = None,
+        *,
+        clock: Callable[[], int] | None = None,
+        alarm: Callable[[Callable[[], None]], Alarm] = open_alarm,
+        seed: int | None = None,
+        overhead_bytes_per_packet: int = UDP_OVER_ETHERNET_BYTES,
+        wake_ups_apart_ns: int = _WAKE_UPS_APART_NS,
+    ) -> None:
+        self._sender, self._on_fate = sender, on_fate
+        self._clock = unix_clock() if clock is None else clock
+        self._random = random.Random(seed).random
+        self._overhead_bytes = overhead_bytes_per_packet
+        self._wake_ups_apart_ns = wake_ups_apart_ns
+        self._state = PlanState(PRIORITY_CLASSES)
+        self._ports: dict[str, OutputPort] = {}
+        self._flows: dict[FlowKey, Flow] = {}
+        # Removed, but with packets that are still to be sent.
+        self._draining_ports: dict[str, OutputPort] = {}
+        self._draining_flows: dict[FlowKey, Flow] = {}
+        self._unmanaged_packets = self._unmanaged_control_packets = self._unmanaged_bytes = 0
+        # One entry per busy port, with a time at or before the end of its transmission. The number breaks ties.
+        self._due: list[tuple[int, int, OutputPort]] = []
+        self._entries = 0
+        self._woken_ns = -(1 << 62)
+        self._wake_ns = NEVER
+        self._closed = False
+        self._alarm = alarm(self._wake)
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        self._require_open()
+        change = self._state.change(instructions)
+        # What ended before now did so under the old plan.
+        now_ns = self._clock()
+        sent = self._finish(now_ns)
+        for set_port in change.ports.values():
+            if set_port is not None:
+                self._set_port(set_port)
+        for key, set_flow in change.flows.items():
+            if set_flow is not None:
+                self._set_flow(set_flow)
+            elif key in self._flows:
+                self._remove_flow(self._flows.pop(key))
+        for name, set_port in change.ports.items():
+            if set_port is None and name in self._ports:
+                port = self._ports.pop(name)
+                if port.ends_ns != NEVER:
+                    self._draining_ports[name] = port
+        self._state.commit(change)
+        self._hand_over(sent, [], [], now_ns)
+
+    def send(self, packets: Sequence[OutgoingPacket]) -> None:
+        self._require_open()
+        now_ns = self._clock()
+        flows, overhead_bytes, random_number = self._flows, self._overhead_bytes, self._random
+        sent: list[Queued] = []
+        dropped: list[Queued] = []
+        fates: list[Fate] = []
+        unmanaged: Datagrams = []
+        for packet in packets:
+            flow = flows.get(packet.key)
+            if flow is None:
+                self._pass_unmanaged(packet, unmanaged, fates)
+                continue
+            port = flow.port
+            if packet.control:
+                queue = 0
+            else:
+                flow.packets_in += 1
+                if flow.drop_rate > 0.0 and random_number() < flow.drop_rate:
+                    flow.dropped_by_policy += 1
+                    if packet.token is not None:
+                        fates.append((packet.token, Outcome.dropped_by_policy, None, None))
+                    continue
+                queue = flow.queue
+            if port.ends_ns <= now_ns:
+                port.finish(now_ns, sent)
+            port.arrive(
+                Queued(packet, flow, queue, len(packet.datagram) + overhead_bytes, now_ns), now_ns, dropped
+            )
+            if not port.scheduled:
+                port.scheduled = True
+                self._schedule(port)
+        if unmanaged:
+            self._sender(unmanaged)
+        self._hand_over(sent, dropped, fates, now_ns)
+
+    def counters(self) -> Counters:
+        return Counters(
+            ports={
+                name: port.counters()
+                for ports in (self._ports, self._draining_ports)
+                for name, port in ports.items()
+            },
+            flows={
+                key: flow.counters()
+                for flows in (self._flows, self._draining_flows)
+                for key, flow in flows.items()
+            },
+            unmanaged=UnmanagedCounters(
+                self._unmanaged_packets, self._unmanaged_control_packets, self._unmanaged_bytes
+            ),
+        )
+
+    def close(self) -> None:
+        """Stop pacing: control packets that wait are sent at once, the others end as `in_flight`."""
+        if self._closed:
+            return
+        now_ns = self._clock()
+        sent = self._finish(now_ns)
+        self._closed = True
+        self._alarm.close()
+        fates: list[Fate] = []
+        for port in (*self._ports.values(), *self._draining_ports.values()):
+            for queued in port.empty():
+                if queued.packet.control:
+                    sent.append(queued)
+                elif queued.packet.token is not None:
+                    fates.append((queued.packet.token, Outcome.in_flight, queued.enqueued_ns, None))
+        self._due.clear()
+        self._hand_over(sent, [], fates, now_ns)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this data plane has been closed")
+
+    def _set_port(self, settings: SetPort) -> None:
+        port = self._ports.get(settings.port) or self._draining_ports.pop(settings.port, None)
+        if port is None:
+            port = OutputPort(settings)
+        else:
+            port.configure(settings)
+        self._ports[settings.port] = port
+
+    def _set_flow(self, settings: SetFlow) -> None:
+        key = settings.key
+        flow = self._flows.get(key) or self._draining_flows.pop(key, None) or Flow(key)
+        flow.removed = False
+        flow.configure(settings, self._ports[settings.port])
+        self._flows[key] = flow
+
+    def _remove_flow(self, flow: Flow) -> None:
+        if flow.backlog_packets > 0:
+            flow.removed = True
+            self._draining_flows[flow.key] = flow
+
+    def _pass_unmanaged(self, packet: OutgoingPacket, unmanaged: Datagrams, fates: list[Fate]) -> None:
+        unmanaged.append(((packet.key.address, packet.key.udp_port), packet.datagram))
+        self._unmanaged_packets += 1
+        self._unmanaged_bytes += len(packet.datagram) + self._overhead_bytes
+        if packet.control:
+            self._unmanaged_control_packets += 1
+        elif packet.token is not None:
+            fates.append((packet.token, Outcome.delivered, None, None))
+
+    def _schedule(self, port: OutputPort) -> None:
+        self._entries += 1
+        heapq.heappush(self._due, (port.ends_ns, self._entries, port))
+
+    def _set_alarm(self) -> None:
+        if self._due:
+            wake_ns = max(self._due[0][0], self._woken_ns + self._wake_ups_apart_ns)
+            # An alarm that rings early is harmless; setting it for every packet would not be.
+            if wake_ns < self._wake_ns:
+                self._wake_ns = wake_ns
+                self._alarm.set(wake_ns - self._clock())
+
+    def _wake(self) -> None:
+        now_ns = self._woken_ns = self._clock()
+        self._wake_ns = NEVER
+        self._hand_over(self._finish(now_ns), [], [], now_ns)
+
+    def _finish(self, now_ns: int) -> list[Queued]:
+        """Everything whose transmission has ended by now, port by port."""
+        sent: list[Queued] = []
+        due = self._due
+        while due and due[0][0] <= now_ns:
+            _, number, port = due[0]
+            if port.ends_ns <= now_ns:
+                port.finish(now_ns, sent)
+            if port.ends_ns != NEVER:
+                heapq.heapreplace(due, (port.ends_ns, number, port))
+            else:
+                heapq.heappop(due)
+                port.scheduled = False
+                self._draining_ports.pop(port.name, None)
+        return sent
+
+    def _hand_over(self, sent: list[Queued], dropped: list[Queued], fates: list[Fate], now_ns: int) -> None:
+        """Send, count and report. Last in every call: whoever is told a fate may call `send` again."""
+        try:
+            if sent:
+                self._sender([(queued.flow.address, queued.packet.datagram) for queued in sent])
+        finally:
+            self._set_alarm()
+        for packet, flow, _, _, enqueued_ns in dropped:
+            flow.dropped_by_buffer += 1
+            if packet.token is not None:
+                fates.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
+            if flow.removed:
+                self._forget_if_empty(flow)
+        for packet, flow, _, _, enqueued_ns in sent:
+            if not packet.control:
+                flow.packets_out += 1
+                if packet.token is not None:
+                    fates.append((packet.token, Outcome.delivered, enqueued_ns, now_ns))
+                if flow.removed:
+                    self._forget_if_empty(flow)
+        if fates and self._on_fate is not None:
+            self._on_fate(fates)
+
+    def _forget_if_empty(self, flow: Flow) -> None:
+        if flow.backlog_packets == 0:
+            self._draining_flows.pop(flow.key, None)

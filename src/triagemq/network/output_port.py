@@ -1,0 +1,199 @@
+"""One output port: a transmitter, eight priority queues and one for control packets, a buffer with push-out.
+
+No I/O and no clock: times are handed in. The packet in transmission has a known end, so a port needs no events: who
+looks at it first lets it finish all that has ended by then (`finish`), the same way as the simulator's ports do. The
+next transmission starts at the end of the one before, not when somebody looked: no time is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from triagemq.plan import FlowCounters, FlowKey, OutgoingPacket, PortCounters, QueueCounters, SetFlow, SetPort
+
+__all__ = ["NEVER", "PRIORITY_CLASSES", "Flow", "OutputPort", "Queued"]
+
+PRIORITY_CLASSES = 8
+
+NEVER = 1 << 63
+"""When an idle port ends its transmission."""
+
+# Control packets are queue 0 of a port, and class c is queue c + 1: the lowest bit of a set of queues is served first.
+_CONTROL = 0
+
+
+class Flow:
+    """What happens to the packets of one flow, and what has happened."""
+
+    __slots__ = (
+        "address",
+        "drop_rate",
+        "dropped_by_buffer",
+        "dropped_by_policy",
+        "flow_id",
+        "key",
+        "packets_in",
+        "packets_out",
+        "port",
+        "queue",
+        "removed",
+    )
+
+    def __init__(self, key: FlowKey) -> None:
+        self.key = key
+        self.address = (key.address, key.udp_port)
+        self.packets_in = self.dropped_by_policy = self.dropped_by_buffer = self.packets_out = 0
+        self.removed = False
+
+    def configure(self, settings: SetFlow, port: OutputPort) -> None:
+        self.flow_id = settings.flow_id
+        self.port = port
+        self.queue = settings.priority_class + 1
+        self.drop_rate = settings.drop_rate
+
+    @property
+    def backlog_packets(self) -> int:
+        return self.packets_in - self.dropped_by_policy - self.dropped_by_buffer - self.packets_out
+
+    def counters(self) -> FlowCounters:
+        return FlowCounters(
+            self.flow_id, self.packets_in, self.dropped_by_policy, self.dropped_by_buffer, self.packets_out
+        )
+
+
+class Queued(NamedTuple):
+    """A packet at a port, with the queue it came to: a new plan does not move it."""
+
+    packet: OutgoingPacket
+    flow: Flow
+    queue: int
+    wire_bytes: int
+    enqueued_ns: int
+
+
+class OutputPort:
+    """Call `finish` up to the present before anything else; `ends_ns` says whether there is a need to."""
+
+    __slots__ = (
+        "_buffer_packets",
+        "_busy",
+        "_bytes_dropped",
+        "_bytes_in",
+        "_bytes_out",
+        "_drops",
+        "_ns_per_byte",
+        "_packets_in",
+        "_packets_out",
+        "_queues",
+        "_reported",
+        "_sending",
+        "_waiting",
+        "_width_bps",
+        "ends_ns",
+        "name",
+        "scheduled",
+    )
+
+    def __init__(self, settings: SetPort) -> None:
+        queues = PRIORITY_CLASSES + 1
+        self.name = settings.port
+        self.ends_ns = NEVER
+        self.scheduled = False
+        self._queues: tuple[deque[Queued], ...] = tuple(deque() for _ in range(queues))
+        self._busy = 0
+        self._waiting = 0
+        self._sending: Queued | None = None
+        self._reported = 0
+        self._packets_in, self._bytes_in = [0] * queues, [0] * queues
+        self._packets_out, self._bytes_out = [0] * queues, [0] * queues
+        self._drops, self._bytes_dropped = [0] * queues, [0] * queues
+        self.configure(settings)
+
+    def configure(self, settings: SetPort) -> None:
+        """New settings: the bandwidth counts from the next transmission on, the buffer from the next arrival on."""
+        self._ns_per_byte = 8e9 / settings.bandwidth_bps
+        self._buffer_packets = settings.buffer_packets
+        self._width_bps = None if settings.bandwidth_bps == float("inf") else round(settings.bandwidth_bps)
+        # Classes that a new plan no longer has may still hold packets, and have counted.
+        self._reported = max(self._reported, settings.classes)
+
+    def arrive(self, packet: Queued, now_ns: int, dropped: list[Queued]) -> None:
+        """Send the packet, queue it, or drop it or one that it pushes out."""
+        queue = packet.queue
+        self._packets_in[queue] += 1
+        self._bytes_in[queue] += packet.wire_bytes
+        if self._sending is None:
+            self._sending = packet
+            self.ends_ns = now_ns + int(packet.wire_bytes * self._ns_per_byte + 0.5)
+            return
+        if queue != _CONTROL:
+            if self._waiting + 1 >= self._buffer_packets:
+                lowest = self._busy.bit_length() - 1
+                if lowest <= queue:
+                    self._drop(packet, dropped)
+                    return
+                self._drop(self._queues[lowest].pop(), dropped)
+                if not self._queues[lowest]:
+                    self._busy ^= 1 << lowest
+            else:
+                self._waiting += 1
+        self._queues[queue].append(packet)
+        self._busy |= 1 << queue
+
+    def finish(self, now_ns: int, sent: list[Queued]) -> None:
+        """Add everything to `sent` whose transmission has ended by now, in order, and start what follows it."""
+        ends_ns = self.ends_ns
+        while ends_ns <= now_ns:
+            packet = self._sending
+            assert packet is not None  # or it would never end
+            self._packets_out[packet.queue] += 1
+            self._bytes_out[packet.queue] += packet.wire_bytes
+            sent.append(packet)
+            busy = self._busy
+            if not busy:
+                self._sending = None
+                ends_ns = NEVER
+                break
+            bit = busy & -busy
+            number = bit.bit_length() - 1
+            queue = self._queues[number]
+            self._sending = packet = queue.popleft()
+            if not queue:
+                self._busy = busy ^ bit
+            if number != _CONTROL:
+                self._waiting -= 1
+            ends_ns += int(packet.wire_bytes * self._ns_per_byte + 0.5)
+        self.ends_ns = ends_ns
+
+    def empty(self) -> list[Queued]:
+        """Take everything away that has not been sent, in the order in which it would have been."""
+        left = [] if self._sending is None else [self._sending]
+        for queue in self._queues:
+            left += queue
+            queue.clear()
+        self._sending, self._busy, self._waiting, self.ends_ns = None, 0, 0, NEVER
+        return left
+
+    def counters(self) -> PortCounters:
+        control, *queues = (self._queue_counters(queue) for queue in range(self._reported + 1))
+        return PortCounters(tuple(queues), control)
+
+    def _drop(self, packet: Queued, dropped: list[Queued]) -> None:
+        self._drops[packet.queue] += 1
+        self._bytes_dropped[packet.queue] += packet.wire_bytes
+        dropped.append(packet)
+
+    def _queue_counters(self, queue: int) -> QueueCounters:
+        packets_in, packets_out, drops = self._packets_in[queue], self._packets_out[queue], self._drops[queue]
+        bytes_in, bytes_out = self._bytes_in[queue], self._bytes_out[queue]
+        return QueueCounters(
+            bytes_in=bytes_in,
+            packets_in=packets_in,
+            bytes_out=bytes_out,
+            packets_out=packets_out,
+            drops=drops,
+            backlog_bytes=bytes_in - bytes_out - self._bytes_dropped[queue],
+            backlog_packets=packets_in - packets_out - drops,
+            width_bps=self._width_bps,
+        )

@@ -1,0 +1,224 @@
+"""Trace runs in Spark: read as they are, every row with the reason why it cannot be used, or none.
+
+A reason is found from the row itself; that a row is a copy of another is found afterwards, and only if there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.inputs import TraceInput
+from triagemq.pipeline.storage import InputFile
+from triagemq.scenario import Scenario
+from triagemq.trace import TABLES, Outcome
+
+__all__ = ["Checked", "check_runs", "spark_schema"]
+
+# What must not come twice, as two numbers for each table.
+_KEYS = {
+    "publications": ("publication_id", "0"),
+    "deliveries": ("publication_id", "subscription_id"),
+    "hops": ("publication_id", "shiftleft(bigint(subscription_id), 32) + hop"),
+    "queue_samples": ("sampled_ns", "shiftleft(bigint(port_id), 32) + queue"),
+}
+_SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
+_LARGEST_CLASS = 0xFFFF
+_DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Rows of one trace table of all runs, with `reason` (null for a good row), `source` and `line`."""
+
+    table: str
+    rows: DataFrame
+
+    def good(self) -> DataFrame:
+        """Rows that can be used, with the columns of the trace only."""
+        return self.rows.where(F.col("reason").isNull()).select("run", *TABLES[self.table].names)
+
+    def bad(self) -> DataFrame:
+        """Rows set aside, as the quarantine takes them."""
+        return self.rows.where(F.col("reason").isNotNull()).select(
+            "run",
+            F.lit(self.table).alias("table"),
+            "reason",
+            "source",
+            "line",
+            F.to_json(F.struct(*TABLES[self.table].names)).alias("raw"),
+        )
+
+
+def spark_schema(table: str) -> str:
+    """The schema of a trace table as Spark reads it, so that it need not open a file to find out."""
+    return ", ".join(f"{field.name} {_SPARK_TYPES.get(str(field.type), 'string')}" for field in TABLES[table])
+
+
+def check_runs(
+    spark: SparkSession, runs: Mapping[int, TraceInput], partitions: int
+) -> tuple[dict[str, Checked], dict[tuple[int, str | None], int]]:
+    """The trace tables of these runs, and for each run how many rows have each reason (None for the good ones).
+
+    One pass counts rows by reason and looks for keys that come twice; only if there are any are the rows looked at
+    again, to keep the first of each.
+    """
+    checked = {table: _read_all(spark, table, runs) for table in _KEYS}
+    keys = [
+        each.rows.select(
+            "run",
+            F.lit(number).alias("table"),
+            "reason",
+            *(
+                F.expr(key).cast("bigint").alias(name)
+                for key, name in zip(_KEYS[table], ("key", "other"), strict=True)
+            ),
+        )
+        for number, (table, each) in enumerate(checked.items())
+    ]
+    # The exchange first: nearly all keys are different, so that counting before it would only cost.
+    times = (
+        reduce(DataFrame.unionByName, keys)
+        .repartition(partitions, "key")
+        .groupBy("run", "table", "reason", "key", "other")
+        .agg(F.count("*").alias("times"))
+    )
+    found = times.groupBy("run", "table", "reason").agg(F.sum("times"), F.sum(F.col("times") - 1))
+    counts: dict[tuple[int, str | None], int] = {}
+    for run, number, reason, rows, repeated in found.collect():
+        copies = repeated if reason is None else 0
+        counts[run, reason] = counts.get((run, reason), 0) + rows - copies
+        if copies:
+            counts[run, _DUPLICATE] = counts.get((run, _DUPLICATE), 0) + copies
+            table = list(_KEYS)[number]
+            checked[table] = Checked(table, _mark_duplicates(table, checked[table].rows))
+    return checked, counts
+
+
+def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput]) -> Checked:
+    parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
+    if not parts:
+        schema = f"{spark_schema(table)}, source string, run int, line bigint, reason string"
+        return Checked(table, spark.createDataFrame([], schema))
+    return Checked(table, reduce(DataFrame.unionByName, parts))
+
+
+def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> DataFrame:
+    files: tuple[InputFile, ...] = run.files[table]
+    rows = spark.read.schema(spark_schema(table)).parquet(*(file.spark_path for file in files))
+    return (
+        rows.select(
+            "*", F.col("_metadata.file_path").alias("source"), F.col("_metadata.row_index").alias("index")
+        )
+        .withColumn("run", F.lit(number))
+        .withColumn("line", F.col("index") + 1)
+        .withColumn("reason", _reason(table, run.scenario))
+        .drop("index")
+    )
+
+
+def _mark_duplicates(table: str, rows: DataFrame) -> DataFrame:
+    """Give all but the first of the good rows with equal keys the reason."""
+    keyed = rows.withColumns(
+        {name: F.expr(key) for key, name in zip(_KEYS[table], ("key", "other"), strict=True)}
+    )
+    same = Window.partitionBy("run", "key", "other", F.col("reason").isNull()).orderBy("source", "line")
+    again = F.col("reason").isNull() & (F.row_number().over(same) > 1)
+    return (
+        keyed.withColumn("again", again)
+        .withColumn("reason", F.when(F.col("again"), _DUPLICATE).otherwise(F.col("reason")))
+        .drop("again", "key", "other")
+    )
+
+
+def _reason(table: str, scenario: Scenario | None) -> Column:
+    reasons = {
+        "publications": _publication_reasons,
+        "deliveries": _delivery_reasons,
+        "hops": _hop_reasons,
+        "queue_samples": _sample_reasons,
+    }[table](scenario)
+    found = F.lit(None).cast("string")
+    for text, condition in reversed(reasons.items()):
+        found = F.when(condition, text).otherwise(found)
+    return found
+
+
+def _negative(*names: str) -> Column:
+    return reduce(lambda one, other: one | other, (F.col(name) < 0 for name in names))
+
+
+def _missing(*names: str) -> Column:
+    return reduce(lambda one, other: one | other, (F.col(name).isNull() for name in names))
+
+
+def _unknown(name: str, known: int | None) -> Column:
+    """Ids are row numbers of the scenario; without a scenario any will do."""
+    outside = F.col(name) < 0
+    return outside if known is None else outside | (F.col(name) >= known)
+
+
+def _publication_reasons(scenario: Scenario | None) -> dict[str, Column]:
+    return {
+        "missing value": _missing("publication_id", "topic_id", "published_ns", "size_bytes"),
+        "negative time": _negative("published_ns"),
+        "negative size": _negative("size_bytes"),
+        "unknown topic": _unknown("topic_id", None if scenario is None else len(scenario.topics)),
+        "unknown publisher": _unknown("publisher_id", None if scenario is None else len(scenario.publishers)),
+    }
+
+
+def _delivery_reasons(scenario: Scenario | None) -> dict[str, Column]:
+    delivered = F.col("outcome") == Outcome.delivered.name
+    return {
+        "missing value": _missing(
+            "publication_id",
+            "subscription_id",
+            "subscriber_id",
+            "topic_id",
+            "priority_class",
+            "published_ns",
+            "outcome",
+        ),
+        "negative time": _negative("published_ns"),
+        "negative size": _negative("size_bytes"),
+        "impossible priority class": ~F.col("priority_class").between(0, _LARGEST_CLASS),
+        "unknown outcome": ~F.col("outcome").isin([outcome.name for outcome in Outcome]),
+        "unknown topic": _unknown("topic_id", None if scenario is None else len(scenario.topics)),
+        "unknown subscription": _unknown(
+            "subscription_id", None if scenario is None else len(scenario.subscriptions)
+        ),
+        "delivered without a time": delivered & F.col("delivered_ns").isNull(),
+        "clock going backwards": F.coalesce(F.col("delivered_ns") < F.col("published_ns"), F.lit(False))
+        | F.coalesce(F.col("dequeued_ns") < F.col("enqueued_ns"), F.lit(False)),
+    }
+
+
+def _hop_reasons(scenario: Scenario | None) -> dict[str, Column]:
+    return {
+        "missing value": _missing("publication_id", "subscription_id", "hop", "port_id", "queue"),
+        "unknown port": _unknown("port_id", None if scenario is None else len(scenario.ports)),
+        "clock going backwards": F.coalesce(F.col("dequeued_ns") < F.col("enqueued_ns"), F.lit(False)),
+    }
+
+
+def _sample_reasons(scenario: Scenario | None) -> dict[str, Column]:
+    counters = (
+        "bytes_in",
+        "packets_in",
+        "bytes_out",
+        "packets_out",
+        "drops",
+        "backlog_bytes",
+        "backlog_packets",
+    )
+    return {
+        "missing value": _missing("port_id", "queue", "sampled_ns", *counters),
+        "negative time": _negative("sampled_ns"),
+        "negative counter": _negative(*counters),
+        "unknown port": _unknown("port_id", None if scenario is None else len(scenario.ports)),
+    }

@@ -1,0 +1,109 @@
+"""Small tables that say what the ids of a run mean: names, bandwidths and utilities from its scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from triagemq.scenario import Scenario, port_depths
+
+__all__ = ["Dimensions"]
+
+_SCHEMAS = {
+    "topics": pa.schema([("run", pa.int32()), ("topic_id", pa.int32()), ("topic", pa.string())]),
+    "publishers": pa.schema([("run", pa.int32()), ("publisher_id", pa.int32()), ("publisher", pa.string())]),
+    "ports": pa.schema(
+        [("run", pa.int32()), ("port_id", pa.int32()), ("port", pa.string()), ("bandwidth_bps", pa.float64())]
+    ),
+    # Which port each subscriber hangs on, of those that pass one managed port only: their time between the
+    # first and the last port is the time in one queue.
+    "subscribers": pa.schema([("run", pa.int32()), ("subscriber_id", pa.int32()), ("port_id", pa.int32())]),
+    "subscriptions": pa.schema(
+        [
+            ("run", pa.int32()),
+            ("subscription_id", pa.int32()),
+            ("subscriber_id", pa.int32()),
+            ("subscriber", pa.string()),
+            ("topic_id", pa.int32()),
+            ("topic", pa.string()),
+            ("utility_shape", pa.int32()),
+            ("utility_weight", pa.float64()),
+            ("utility_threshold", pa.float64()),
+            ("freshness_seconds", pa.float64()),
+            ("max_latency_seconds", pa.float64()),
+        ]
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """What the scenarios of a job's runs say; runs without one have no rows here."""
+
+    topics: DataFrame
+    publishers: DataFrame
+    ports: DataFrame
+    subscribers: DataFrame
+    subscriptions: DataFrame
+
+    @classmethod
+    def of(cls, spark: SparkSession, scenarios: Mapping[int, Scenario]) -> Dimensions:
+        """From the scenario of each run, by the run's number."""
+        tables: dict[str, list[pa.Table]] = {name: [] for name in _SCHEMAS}
+        for run, scenario in scenarios.items():
+            for name, columns in _columns(scenario).items():
+                tables[name].append(_table(_SCHEMAS[name], run, columns))
+        frames = {
+            name: spark.createDataFrame(pa.concat_tables(parts) if parts else _SCHEMAS[name].empty_table())
+            for name, parts in tables.items()
+        }
+        return cls(**frames)
+
+
+def _columns(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    ports, subscribers, subscriptions = scenario.ports, scenario.subscribers, scenario.subscriptions
+    alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
+    subscriber_names, topic_names = np.array(subscribers.name), np.array(scenario.topics.name)
+    return {
+        "topics": {"topic_id": np.arange(len(scenario.topics)), "topic": scenario.topics.name},
+        "publishers": {
+            "publisher_id": np.arange(len(scenario.publishers)),
+            "publisher": scenario.publishers.name,
+        },
+        "ports": {"port_id": np.arange(len(ports)), "port": ports.name, "bandwidth_bps": ports.bandwidth_bps},
+        "subscribers": {"subscriber_id": alone, "port_id": subscribers.port[alone]},
+        "subscriptions": {
+            "subscription_id": np.arange(len(subscriptions)),
+            "subscriber_id": subscriptions.subscriber,
+            "subscriber": subscriber_names[subscriptions.subscriber],
+            "topic_id": subscriptions.topic,
+            "topic": topic_names[subscriptions.topic],
+            "utility_shape": subscriptions.utility_shape,
+            "utility_weight": subscriptions.utility_weight,
+            "utility_threshold": subscriptions.utility_threshold,
+            "freshness_seconds": subscriptions.freshness_seconds,
+            "max_latency_seconds": subscriptions.max_latency_seconds,
+        },
+    }
+
+
+def _table(schema: pa.Schema, run: int, columns: Mapping[str, Any]) -> pa.Table:
+    length = len(next(iter(columns.values())))
+    arrays = [pa.array(np.full(length, run, dtype=np.int32))]
+    arrays += [_array(columns[field.name], field.type) for field in schema if field.name != "run"]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    if kind == pa.float64():
+        # Infinity stands for "no limit" in a scenario; a table has null for it.
+        numbers = np.asarray(values, dtype=np.float64)
+        return pa.array(numbers, kind, mask=~np.isfinite(numbers))
+    if kind == pa.string():
+        return pa.array([str(value) for value in values], kind)
+    return pa.array(np.asarray(values).astype(np.int32), kind)

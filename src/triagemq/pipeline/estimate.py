@@ -1,0 +1,256 @@
+"""A Scenario estimated from what was measured: so that a building's real log can be planned, forecast and simulated.
+
+Rates and mean sizes are those measured. An arrival process is periodic, Poisson, Pareto or on-off, whichever has the
+measured variability of gaps; a size distribution is constant, exponential, or the sizes that were seen. Network and
+subscriptions are those of the run's own scenario, or one port with one subscriber who wants everything.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline.reading import Tables
+from triagemq.scenario import (
+    ArrivalProcess,
+    Brokers,
+    OutputPorts,
+    Publications,
+    Publishers,
+    Scenario,
+    SizeDistribution,
+    SizeSamples,
+    Subscribers,
+    Subscriptions,
+    Switches,
+    Topics,
+    UtilityShape,
+    loads,
+)
+
+__all__ = ["estimate_scenario"]
+
+_PERIODIC_BELOW = 0.05
+_CONSTANT_BELOW = 1e-6
+_POISSON_BAND = 0.1
+_WIDEST_BAND = 0.3
+_DEVIATIONS = 4.0
+_MOST_SIZES = 32
+_SERVICE_RATE = 1e6
+
+Row = dict[str, Any]
+
+
+def estimate_scenario(
+    tables: Tables, *, run_id: str | None = None, bandwidth_bps: float | None = None, name: str | None = None
+) -> Scenario:
+    """The scenario that a run's measured publications look like.
+
+    `run_id` is needed if the tables hold several runs; `bandwidth_bps`, the bandwidth of the one port, if the run came
+    without a scenario (a foreign log).
+    """
+    chosen = _choose(tables, run_id)
+    profile = tables.records("publication_profile", run_id=chosen)
+    if not profile:
+        raise PipelineError(
+            f"run {chosen}: nothing was published after warm-up; there is nothing to estimate from"
+        )
+    texts = tables.records("scenarios", run_id=chosen) if "scenarios" in tables.rows else []
+    if texts and texts[0]["text"].strip():
+        return _measured_in(loads(texts[0]["text"], file=f"scenario of run {chosen}"), profile, name)
+    if bandwidth_bps is None:
+        raise PipelineError(
+            f"run {chosen}: came without a scenario, so the bandwidth to the subscriber is not known; "
+            "say it with --bandwidth-bps"
+        )
+    return _one_port(profile, bandwidth_bps, name or chosen)
+
+
+def _choose(tables: Tables, run_id: str | None) -> str:
+    runs = list(tables.manifest.runs)
+    matching = [each for each in runs if run_id is None or each.startswith(run_id)]
+    if len(matching) == 1:
+        return matching[0]
+    problem = "several runs" if matching else f"no run {run_id!r}"
+    raise PipelineError(f"there are {problem} in these tables; choose one with --run: {', '.join(runs)}")
+
+
+def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenario:
+    """The base with its publications replaced by the measured ones."""
+    rows = [
+        row | {"publisher_id": row["publisher_id"] if row["publisher_id"] is not None else 0}
+        for row in profile
+    ]
+    measured, samples = _publications(rows)
+    seen = np.isin(base.publications.topic, measured.topic)
+    # A topic that was silent all the time: at most one event in as long as was observed.
+    rarely = 1.0 / max(max(row["observed_seconds"] for row in profile), 1e-9)
+    silent = np.flatnonzero(~seen)
+    kept = {
+        column: getattr(base.publications, column)[silent] for column in Publications.__dataclass_fields__
+    }
+    kept["rate_per_second"] = np.minimum(kept["rate_per_second"], rarely)
+    kept["size_samples"] = np.where(
+        kept["size_samples"] >= 0, kept["size_samples"] + len(samples), -1
+    ).astype(np.int32)
+    together = {
+        column: np.concatenate([getattr(measured, column), kept[column]])
+        for column in Publications.__dataclass_fields__
+    }
+    return Scenario.of(
+        name=name or base.name,
+        topics=base.topics,
+        brokers=base.brokers,
+        broker_links=base.broker_links,
+        unmanaged_switches=base.unmanaged_switches,
+        switches=base.switches,
+        ports=base.ports,
+        publishers=base.publishers,
+        publications=Publications(**together),
+        size_samples=SizeSamples(
+            samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
+        ),
+        subscribers=base.subscribers,
+        subscriptions=base.subscriptions,
+        planning=base.planning,
+        mtu_bytes=base.mtu_bytes,
+        overhead_bytes=base.overhead_bytes,
+    )
+
+
+def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
+    """One broker, one port, one subscriber to everything; ids are given anew, by name."""
+    topics = sorted({_topic(row) for row in profile})
+    publishers = sorted({_publisher(row) for row in profile})
+    rows = [
+        row | {"topic_id": topics.index(_topic(row)), "publisher_id": publishers.index(_publisher(row))}
+        for row in profile
+    ]
+    measured, samples = _publications(rows)
+    zero, one = np.zeros(1), np.ones(1)
+    nobody, first = np.full(1, -1, dtype=np.int32), np.zeros(1, dtype=np.int32)
+    count = len(topics)
+    return Scenario.of(
+        name=name,
+        topics=Topics(tuple(topics)),
+        brokers=Brokers(("broker",), one * _SERVICE_RATE, one * _SERVICE_RATE),
+        switches=Switches(("switch",), one * _SERVICE_RATE, nobody),
+        ports=OutputPorts(("port",), first, one * bandwidth_bps, one * np.inf, first, zero, zero),
+        publishers=Publishers(
+            tuple(publishers),
+            np.zeros(len(publishers), dtype=np.int32),
+            np.full(len(publishers), -1, dtype=np.int32),
+            np.zeros(len(publishers)),
+            np.zeros(len(publishers)),
+        ),
+        publications=measured,
+        size_samples=samples,
+        subscribers=Subscribers(("subscriber",), first, first, zero, zero),
+        subscriptions=Subscriptions(
+            subscriber=np.zeros(count, dtype=np.int32),
+            topic=np.arange(count, dtype=np.int32),
+            utility_shape=np.full(count, int(UtilityShape.LOG), dtype=np.int8),
+            utility_weight=np.ones(count),
+            utility_threshold=np.zeros(count),
+            freshness_seconds=np.full(count, np.inf),
+            max_latency_seconds=np.full(count, np.inf),
+            max_separation_seconds=np.full(count, np.inf),
+        ),
+    )
+
+
+def _topic(row: Row) -> str:
+    return row["topic"] if row["topic"] is not None else f"topic-{row['topic_id']}"
+
+
+def _publisher(row: Row) -> str:
+    if row["publisher"] is not None:
+        return str(row["publisher"])
+    return "unknown" if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
+
+
+def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
+    arrivals = [_arrivals(row) for row in rows]
+    sizes: list[NDArray[np.float64]] = []
+    weights: list[NDArray[np.float64]] = []
+    kinds, sample, means = [], [], []
+    for row in rows:
+        kind = _size_distribution(row)
+        kinds.append(kind)
+        means.append(max(row["mean_size_bytes"], 1.0))
+        sample.append(len(sizes) if kind == SizeDistribution.EMPIRICAL else -1)
+        if kind == SizeDistribution.EMPIRICAL:
+            values, shares = _size_sample(row["sizes"])
+            sizes.append(values)
+            weights.append(shares)
+            means[-1] = math.fsum(values * shares) / math.fsum(shares)
+    count = len(rows)
+    publications = Publications(
+        publisher=np.array([row["publisher_id"] for row in rows], dtype=np.int32),
+        topic=np.array([row["topic_id"] for row in rows], dtype=np.int32),
+        rate_per_second=np.array([_rate(row) for row in rows]),
+        size_bytes=np.array(means),
+        size_distribution=np.array(kinds, dtype=np.int8),
+        size_samples=np.array(sample, dtype=np.int32),
+        arrival_process=np.array([process for process, *_ in arrivals], dtype=np.int8),
+        pareto_shape=np.array([shape for _, shape, _ in arrivals]),
+        on_seconds=np.array([seconds for *_, seconds in arrivals]),
+        off_seconds=np.array([seconds for *_, seconds in arrivals]),
+        min_separation_seconds=np.zeros(count),
+        max_separation_seconds=np.full(count, np.inf),
+    )
+    return publications, SizeSamples(tuple(sizes), tuple(weights))
+
+
+def _rate(row: Row) -> float:
+    # All events in one instant leave no time to divide by.
+    observed = row["observed_seconds"]
+    return float(row["publications"] / observed) if observed and observed > 0 else float(row["publications"])
+
+
+def _band(count: int) -> float:
+    """How far a squared coefficient of variation may be from 1: 10 %, or what chance does to so few values."""
+    return min(_WIDEST_BAND, max(_POISSON_BAND, _DEVIATIONS * math.sqrt(8.0 / max(count, 1))))
+
+
+def _arrivals(row: Row) -> tuple[ArrivalProcess, float, float]:
+    """Process, Pareto shape, and mean seconds on and off, so that the variability of gaps is the measured one."""
+    ca2, count = row["ca2"], row["publications"]
+    if ca2 is None or (ca2 >= _PERIODIC_BELOW and abs(ca2 - 1) <= _band(count)):
+        return ArrivalProcess.POISSON, 0.0, 0.0
+    if ca2 < _PERIODIC_BELOW:
+        return ArrivalProcess.PERIODIC, 0.0, 0.0
+    if ca2 < 1:
+        # 1/(a (a - 2)) = ca2, THEORY.md section 2.
+        return ArrivalProcess.PARETO, 1 + math.sqrt(1 + 1 / ca2), 0.0
+    # 1 + 2 rate off^2/(on + off) = ca2 with equal on and off times (Kuczura 1973).
+    return ArrivalProcess.ON_OFF, 0.0, (ca2 - 1) / _rate(row)
+
+
+def _size_distribution(row: Row) -> SizeDistribution:
+    scv = row["size_scv"]
+    if scv is None or scv < _CONSTANT_BELOW:
+        return SizeDistribution.CONSTANT
+    if abs(scv - 1) <= _band(row["publications"]):
+        return SizeDistribution.EXPONENTIAL
+    return SizeDistribution.EMPIRICAL
+
+
+def _size_sample(bins: list[Row]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """At most 32 sizes and how often they were seen; neighbours are merged, so that the mean stays the same."""
+    sizes = np.array([entry["size_bytes"] for entry in bins])
+    counts = np.array([entry["count"] for entry in bins], dtype=np.float64)
+    order = np.argsort(sizes)
+    sizes, counts = sizes[order], counts[order]
+    if len(sizes) > _MOST_SIZES:
+        middle = np.cumsum(counts) - counts / 2
+        group = np.minimum((middle / counts.sum() * _MOST_SIZES).astype(int), _MOST_SIZES - 1)
+        merged = np.bincount(group, weights=counts).astype(np.float64)
+        sizes = np.bincount(group, weights=sizes * counts)[merged > 0] / merged[merged > 0]
+        counts = merged[merged > 0]
+    # An event of no bytes is still an event; a scenario knows none.
+    return np.maximum(sizes, 1.0), counts

@@ -1,0 +1,265 @@
+"""Foreign logs in Spark: CSV, JSON lines or Parquet become publications; what cannot is kept with its reason.
+
+One row of the log is either good, and becomes one publication for each of its values, or it is set aside as a whole,
+so that rows in and rows set aside add up to the rows read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.inputs import LogInput
+from triagemq.pipeline.mapping import Mapping, SizeColumn, template_columns
+from triagemq.pipeline.numbered_lines import numbered_lines
+
+__all__ = ["Ingested", "ingest", "names_to_ids", "published_ns"]
+
+_NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_LATEST_NS = 2**63 - 1
+_LONGEST_TOPIC_BYTES = 65_535
+_ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A log: every row with `reason` (null for a good one), `source`, `line`, `raw` and its `readings`."""
+
+    rows: DataFrame
+    values_per_row: int
+
+    def readings(self) -> DataFrame:
+        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, publication_id."""
+        good = self.rows.where(F.col("reason").isNull())
+        place = F.col("position") * self.values_per_row
+        return good.select("*", F.posexplode("readings").alias("number", "reading")).select(
+            (place + F.col("number")).alias("publication_id"),
+            "publisher",
+            "published_ns",
+            F.col("reading.topic").alias("topic"),
+            F.col("reading.size_bytes").cast("int").alias("size_bytes"),
+        )
+
+    def bad(self) -> DataFrame:
+        """Rows set aside, as the quarantine takes them, without `run`."""
+        table = F.lit("publications").alias("table")
+        return self.rows.where(F.col("reason").isNotNull()).select(table, "reason", "source", "line", "raw")
+
+
+def ingest(spark: SparkSession, log: LogInput) -> Ingested:
+    """Parse and check a log. The order of rows is that of the files' names, then of their lines."""
+    parsed = _parse(spark, log)
+    mapping = log.mapping
+    fields = parsed.withColumns(
+        {
+            "published_ns": published_ns(mapping),
+            "publisher": _template(mapping.publisher),
+            "candidates": _candidates(mapping),
+        }
+    )
+    reasons = _row_reasons(mapping)
+    checked = fields.withColumn("reason", F.coalesce("reason", _first(reasons)))
+    present = F.filter("candidates", lambda reading: reading["value"].isNotNull())
+    checked = checked.withColumn("readings", present)
+    return Ingested(
+        _order_reasons(checked, mapping).drop("candidates", "fields"), len(mapping.topics_of_values)
+    )
+
+
+def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
+    """Rows with `fields` (a map of texts), `raw`, `source`, `line`, `position` and the reason of a row that is none."""
+    if log.format == "parquet":
+        return _parse_parquet(spark, log)
+    lines = numbered_lines(spark, log.files, header=log.format == "csv" and log.mapping.header)
+    raw = F.col("text")
+    if log.format == "jsonl":
+        parsed = F.from_json(raw, "map<string,string>")
+        fields, malformed, why = parsed, parsed.isNull() | (F.size(parsed) == 0), "not JSON"
+    else:
+        assert log.columns is not None
+        names = [f"c{number}" for number in range(len(log.columns))]
+        schema = ", ".join(f"{name} string" for name in names) + ", malformed string"
+        options = {
+            "sep": log.mapping.delimiter,
+            "mode": "PERMISSIVE",
+            "columnNameOfCorruptRecord": "malformed",
+        }
+        struct = F.from_csv(raw, schema, options)
+        pairs = [
+            part
+            for column, name in zip(log.columns, names, strict=True)
+            for part in (F.lit(column), struct[name])
+        ]
+        fields, malformed, why = (
+            F.create_map(*pairs),
+            struct["malformed"].isNotNull(),
+            "wrong number of columns",
+        )
+    return lines.select(
+        "source",
+        "line",
+        "position",
+        raw.alias("raw"),
+        fields.alias("fields"),
+        F.when(~F.col("is_utf8"), "not UTF-8").when(malformed, why).alias("reason"),
+    )
+
+
+def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
+    from triagemq.errors import PipelineError
+
+    rows = spark.read.parquet(*(file.spark_path for file in log.files))
+    absent = [name for name in log.mapping.needed_columns() if name not in rows.columns]
+    if absent:
+        raise PipelineError(
+            f"{log.source}: has no column {', '.join(absent)}, which the mapping names; "
+            f"it has {', '.join(rows.columns)}"
+        )
+    pairs = [part for name in rows.columns for part in (F.lit(name), F.col(f"`{name}`").cast("string"))]
+    # Files are numbered by name; a row's place in all of them needs no more than to be unique and in order.
+    number = F.lit(0)
+    for place, file in enumerate(log.files):
+        number = F.when(F.col("_metadata.file_name") == file.name, place).otherwise(number)
+    index = F.col("_metadata.row_index")
+    return rows.select(
+        F.col("_metadata.file_path").alias("source"),
+        (index + 1).alias("line"),
+        (F.shiftleft(number.cast("bigint"), 36) + index).alias("position"),
+        F.to_json(F.struct("*")).alias("raw"),
+        F.create_map(*pairs).alias("fields"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+
+
+def _text(column: str) -> Column:
+    """A field's text without spaces around it; null if it is empty."""
+    text = F.trim(F.col("fields")[column])
+    return F.when(text != "", text)
+
+
+def _template(template: str) -> Column:
+    """A template with the texts of its columns; null if one of them is missing."""
+    parts: list[Column] = []
+    rest = template
+    for column in template_columns(template):
+        before, _, rest = rest.partition("{" + column + "}")
+        parts += [F.lit(before), _text(column)]
+    return F.concat(*parts, F.lit(rest))
+
+
+def published_ns(mapping: Mapping) -> Column:
+    """The time of a row in nanoseconds since 1970; null if it cannot be read."""
+    text = _text(mapping.time.column)
+    if mapping.time.unit is not None:
+        number = F.call_function(
+            "try_multiply", text.try_cast("decimal(29,9)"), F.lit(_NANOSECONDS[mapping.time.unit])
+        )
+        return F.floor(number).try_cast("bigint")
+    if mapping.time.format is not None:
+        moment = F.try_to_timestamp(text, F.lit(mapping.time.format))
+    else:
+        moment = F.when(text.rlike(_ISO), F.try_to_timestamp(text))
+    if mapping.time.zone != "UTC":
+        moment = F.to_utc_timestamp(moment, mapping.time.zone)
+    return F.unix_micros(moment) * 1000
+
+
+def _candidates(mapping: Mapping) -> Column:
+    """All values a row may hold, as an array of (topic, value, size, size_bytes)."""
+    return F.array(*(_reading(mapping, column, topic) for column, topic in mapping.topics_of_values.items()))
+
+
+def _reading(mapping: Mapping, column: str, topic: str) -> Column:
+    # A log without values counts rows: each is an event, whatever is in it.
+    value = _text(column) if column else F.lit("")
+    if isinstance(mapping.size_bytes, SizeColumn):
+        size = _text(mapping.size_bytes.column)
+    elif mapping.size_bytes is not None:
+        size = F.lit(str(mapping.size_bytes))
+    else:
+        size = F.octet_length(value).cast("string")
+    return F.struct(
+        _template(topic).alias("topic"),
+        value.alias("value"),
+        size.alias("size"),
+        size.try_cast("decimal(20,0)").alias("size_bytes"),
+    )
+
+
+def _row_reasons(mapping: Mapping) -> dict[str, Column]:
+    """Reasons in the order in which they are looked for: a row gets the first that holds."""
+    time, published = _text(mapping.time.column), F.col("published_ns")
+
+    def some(condition: object) -> Column:
+        assert callable(condition)
+        # Only values that are there can be wrong: in a wide log an empty cell is no reading.
+        return F.exists("candidates", lambda reading: reading["value"].isNotNull() & condition(reading))
+
+    topic_bytes = F.octet_length
+    reasons = {
+        "missing time": time.isNull(),
+        "unparseable time": published.isNull(),
+        "time out of range": (published < 0) | (published >= _LATEST_NS),
+        "missing publisher": F.col("publisher").isNull(),
+        "missing value": ~F.exists("candidates", lambda reading: reading["value"].isNotNull()),
+        "missing topic": some(lambda reading: reading["topic"].isNull()),
+        "invalid topic": some(
+            lambda reading: (
+                reading["topic"].rlike("[+#\\x00]") | (topic_bytes(reading["topic"]) > _LONGEST_TOPIC_BYTES)
+            )
+        ),
+        "missing size": some(lambda reading: reading["size"].isNull()),
+        "unparseable size": some(lambda reading: reading["size_bytes"].isNull()),
+        "negative size": some(lambda reading: reading["size_bytes"] < 0),
+        "absurd size": some(lambda reading: reading["size_bytes"] > mapping.largest_size_bytes),
+    }
+    if mapping.topics is not None:
+        known = mapping.topics
+        reasons["unknown topic"] = some(lambda reading: ~reading["topic"].isin(known))
+    if mapping.numbers:
+        reasons["value is not a number"] = some(lambda reading: reading["value"].try_cast("double").isNull())
+    return reasons
+
+
+def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
+    """Copies of earlier rows, and rows whose time is before that of their publisher's row just before."""
+    usable = F.col("reason").isNull()
+    same = Window.partitionBy("published_ns", "publisher", "readings", usable).orderBy("position")
+    marked = checked.withColumn("copy", usable & (F.row_number().over(same) > 1))
+    marked = marked.withColumn("reason", F.when(F.col("copy"), "duplicate").otherwise(F.col("reason"))).drop(
+        "copy"
+    )
+    still = F.col("reason").isNull()
+    # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.
+    one_clock = Window.partitionBy("publisher", still).orderBy("position")
+    before = F.lag("published_ns").over(one_clock)
+    tolerance = round(mapping.backwards_seconds * 1e9)
+    backwards = still & (F.col("published_ns") < before - tolerance)
+    return (
+        marked.withColumn("backwards", F.coalesce(backwards, F.lit(False)))
+        .withColumn("reason", F.when(F.col("backwards"), "clock going backwards").otherwise(F.col("reason")))
+        .drop("backwards")
+    )
+
+
+def _first(reasons: dict[str, Column]) -> Column:
+    found = F.lit(None).cast("string")
+    for text, condition in reversed(reasons.items()):
+        found = F.when(condition, text).otherwise(found)
+    return found
+
+
+def names_to_ids(readings: DataFrame, columns: Sequence[str]) -> dict[str, DataFrame]:
+    """For each column of names a table (name, id), in alphabetical order, one id after the other from 0."""
+    tables = {}
+    for column in columns:
+        alphabetical = Window.orderBy(column)
+        tables[column] = (
+            readings.select(column)
+            .distinct()
+            .withColumn(f"{column}_id", (F.row_number().over(alphabetical) - 1).cast("int"))
+        )
+    return tables

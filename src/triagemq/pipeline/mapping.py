@@ -1,0 +1,150 @@
+"""The mapping file of a foreign log: which column is the time, what the topic is called, how large an event is.
+
+time: {column: date, format: "yyyy-MM-dd HH:mm:ss"}     # or {column: ts, unit: s}; or ISO 8601 without either
+topic: "office/{sensor}"                                # {column} stands for its text
+value: reading                                          # narrow log: one value a row
+publisher: "{device}"
+
+time: {column: date}
+values: [Temperature, Humidity]                         # wide log: one topic a column, or {column: topic}
+topic: "office/{column}"
+size_bytes: 64                                          # or a {column: name}; else the size of the value as text
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from triagemq.errors import PipelineError
+
+__all__ = ["Mapping", "SizeColumn", "TimeColumn", "load_mapping", "template_columns"]
+
+LARGEST_SIZE_BYTES = 268_435_455
+"""What MQTT can carry in one packet."""
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TimeColumn(_Entry):
+    """Where the time is, and how it is written: a pattern of Spark's, a number of units since 1970, or ISO 8601."""
+
+    column: str
+    format: str | None = None
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    zone: str = "UTC"
+
+    @model_validator(mode="after")
+    def _one_way(self) -> TimeColumn:
+        if self.format is not None and self.unit is not None:
+            raise ValueError("has both format and unit; keep one")
+        return self
+
+
+class SizeColumn(_Entry):
+    """A column with the size of each event in bytes."""
+
+    column: str
+
+
+Column = Annotated[str, Field(min_length=1)]
+
+
+class Mapping(_Entry):
+    """What a log's columns mean. Exactly one of `value` and `values` may be given, or neither if sizes are known."""
+
+    time: Annotated[
+        TimeColumn, BeforeValidator(lambda given: {"column": given} if isinstance(given, str) else given)
+    ]
+    topic: Annotated[str, Field(min_length=1)]
+    value: Column | None = None
+    values: dict[str, str] | list[Column] | None = None
+    numbers: bool = False
+    size_bytes: Annotated[int, Field(ge=0, le=LARGEST_SIZE_BYTES)] | SizeColumn | None = None
+    largest_size_bytes: Annotated[int, Field(gt=0, le=2**31 - 1)] = LARGEST_SIZE_BYTES
+    publisher: Annotated[str, Field(min_length=1)] = "log"
+    topics: list[str] | None = None
+    backwards_seconds: Annotated[float, Field(ge=0)] = 0.0
+    format: Literal["csv", "jsonl", "parquet"] | None = None
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    header: bool = True
+    columns: list[Column] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Mapping:
+        if self.value is not None and self.values is not None:
+            raise ValueError(
+                "has both value and values; keep value for one reading a row, values for several"
+            )
+        if self.value is None and self.values is None and self.size_bytes is None:
+            raise ValueError("says neither what the value is nor how large an event is; add value: COLUMN")
+        if isinstance(self.values, list) and "{column}" not in self.topic:
+            raise ValueError(
+                'values is a list, so the topic must hold {column}, as in topic: "office/{column}"'
+            )
+        if not self.header and self.columns is None and self.format in (None, "csv"):
+            raise ValueError(
+                "has no header, so the names of the columns must be listed: columns: [time, ...]"
+            )
+        return self
+
+    @property
+    def topics_of_values(self) -> dict[str, str]:
+        """Template of the topic for each value column; one entry with the empty name for a log without values."""
+        if isinstance(self.values, dict):
+            return dict(self.values)
+        if self.values is not None:
+            return {column: self.topic.replace("{column}", column) for column in self.values}
+        return {self.value or "": self.topic}
+
+    def needed_columns(self) -> list[str]:
+        """Columns that must be in the log."""
+        needed = [self.time.column, *template_columns(self.publisher)]
+        for column, topic in self.topics_of_values.items():
+            needed += [column] if column else []
+            needed += template_columns(topic)
+        if isinstance(self.size_bytes, SizeColumn):
+            needed.append(self.size_bytes.column)
+        return list(dict.fromkeys(needed))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the mapping means something else."""
+        return hashlib.blake2b(self.model_dump_json().encode(), digest_size=16).hexdigest()
+
+
+def template_columns(template: str) -> list[str]:
+    """The columns that a template refers to.
+
+    >>> template_columns("building/{floor}/{room}")
+    ['floor', 'room']
+    """
+    return _PLACE.findall(template)
+
+
+def load_mapping(path: str | Path) -> Mapping:
+    """The mapping in a YAML file; PipelineError names the field that is wrong."""
+    path = Path(path)
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return Mapping.model_validate(content if content is not None else {})
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            place = ".".join(str(part) for part in problem["loc"]) or "mapping"
+            problems.append(f"{path}: {place}: {problem['msg'].removeprefix('Value error, ')}")
+        raise PipelineError("\n".join(problems)) from error

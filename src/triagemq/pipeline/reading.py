@@ -1,0 +1,180 @@
+"""Finished tables for whoever wants to look at them or compute with them: Arrow only, no Spark."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline.published import TablesManifest, read_manifest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Tables"]
+
+_ATTEMPTS = 5
+_MOST_SORTED_ROWS = 500_000
+_KEYS = (
+    "run_id",
+    "priority_class",
+    "subscription_id",
+    "port",
+    "queue",
+    "topic",
+    "publisher",
+    "window_start_ns",
+    "sampled_ns",
+    "source",
+    "line",
+    "published_ns",
+    "publication_id",
+)
+"""What rows are told by, in the order in which a table of few rows is sorted."""
+Result = TypeVar("Result")
+
+
+class Tables:
+    """The tables that `triage pipeline run` has published in a directory.
+
+    >>> Tables("nowhere")
+    Traceback (most recent call last):
+    triagemq.errors.PipelineError: nowhere: no tables there; make them with: triage pipeline run TRACE --out nowhere
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self._manifest = self._read_manifest()
+
+    def _read_manifest(self) -> TablesManifest:
+        manifest = read_manifest(self._directory)
+        if manifest is None:
+            raise PipelineError(
+                f"{self._directory}: no tables there; make them with: "
+                f"triage pipeline run TRACE --out {self._directory}"
+            )
+        return manifest
+
+    @property
+    def manifest(self) -> TablesManifest:
+        """The runs, and which files belong to them."""
+        return self._manifest
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of every table."""
+        return self._manifest.tables()
+
+    def files(self, table: str, run_id: str | None = None) -> list[Path]:
+        """The Parquet files that make up a table, or one run's part of it."""
+        if table not in self.rows:
+            raise PipelineError(f"{self._directory}: no table {table!r}; there are {', '.join(self.rows)}")
+        runs = self._manifest.runs
+        if run_id is not None and run_id not in runs:
+            raise PipelineError(f"{self._directory}: no run {run_id!r}; there are {', '.join(runs)}")
+        chosen = [runs[run_id]] if run_id is not None else list(runs.values())
+        return [self._directory / file.name for run in chosen for file in run.tables.get(table, ())]
+
+    def table(
+        self,
+        name: str,
+        *,
+        run_id: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> pa.Table:
+        """A table's rows as Arrow; `where` keeps those whose column equals the text."""
+        return self._steadily(lambda: self._scan(self.files(name, run_id), name, columns, where or {}, limit))
+
+    def records(self, name: str, **choice: Any) -> list[dict[str, Any]]:
+        """A table's rows as plain values that JSON can hold; takes what `table` takes."""
+        return [
+            {column: plain(value) for column, value in row.items()}
+            for row in self.table(name, **choice).to_pylist()
+        ]
+
+    def _steadily(self, read: Callable[[], Result]) -> Result:
+        """Read by one manifest; if a run is replaced meanwhile, its files vanish and all is read by the new one."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return read()
+            except FileNotFoundError:
+                self._manifest = self._read_manifest()
+        return read()
+
+    def _scan(
+        self,
+        files: list[Path],
+        name: str,
+        columns: Sequence[str] | None,
+        where: Mapping[str, str],
+        limit: int | None,
+    ) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        if not files:
+            return pa.table({})
+        # Listing the schema of the first file only would hide a column that an older version did not write.
+        dataset = ds.dataset([str(file) for file in files], format="parquet")
+        known = dataset.schema.names
+        unknown = [column for column in [*(columns or ()), *where] if column not in known]
+        if unknown:
+            raise PipelineError(f"{name}: no column {', '.join(unknown)}; there are {', '.join(known)}")
+        condition = None
+        for column, text in where.items():
+            wanted = ds.field(column) == _scalar(name, column, text, dataset.schema.field(column).type)
+            condition = wanted if condition is None else condition & wanted
+        chosen = list(columns) if columns is not None else None
+        if limit is not None and dataset.count_rows(filter=condition) > _MOST_SORTED_ROWS:
+            return dataset.head(limit, columns=chosen, filter=condition)
+        rows = dataset.to_table(filter=condition)
+        if rows.num_rows <= _MOST_SORTED_ROWS:
+            # Spark writes in the order in which its tasks end; people and scripts want the same order every time.
+            keys = [column for column in _KEYS if column in known]
+            rows = rows.sort_by([(key, "ascending") for key in keys]) if keys else rows
+        return (rows if chosen is None else rows.select(chosen)).slice(0, limit)
+
+
+def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.scalar(text).cast(kind)
+    except (pa.ArrowException, ValueError) as error:
+        raise PipelineError(f"{table}.{column}: {text!r} is not a {kind}") from error
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: no infinities, no decimals, text for times."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
+
+
+def where_clauses(given: Sequence[str]) -> dict[str, str]:
+    """`column=value` as typed on the command line.
+
+    >>> where_clauses(["priority_class=0", "topic=fire/hall=2"])
+    {'priority_class': '0', 'topic': 'fire/hall=2'}
+    """
+    clauses = {}
+    for clause in given:
+        column, equals, value = clause.partition("=")
+        if not equals or not column:
+            raise PipelineError(f"--where {json.dumps(clause)}: write column=value")
+        clauses[column.strip()] = value
+    return clauses

@@ -1,0 +1,156 @@
+"""`triage pipeline run`: looks for what is new, and only then starts Spark to make its tables and publish them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
+from triagemq.pipeline.mapping import Mapping
+from triagemq.pipeline.published import Publisher
+from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
+from triagemq.pipeline.storage import local_path
+
+__all__ = ["PipelineResult", "run_pipeline"]
+
+_MOST_RUNS_AT_ONCE = 32
+"""Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineResult:
+    """What a command did. Rows are those of the runs it processed."""
+
+    out: Path
+    added: tuple[str, ...]
+    replaced: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+    rows_read: int
+    rows_in: int
+    quarantined: int
+    reasons: dict[str, int]
+    notes: tuple[str, ...]
+    tables: dict[str, int]
+    started_spark: bool
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for `--json`."""
+        return {
+            "out": str(self.out),
+            "added": list(self.added),
+            "replaced": list(self.replaced),
+            "unchanged": list(self.unchanged),
+            "skipped": [{"source": each.source, "reason": each.reason} for each in self.skipped],
+            "rows_read": self.rows_read,
+            "rows_in": self.rows_in,
+            "quarantined": self.quarantined,
+            "reasons": self.reasons,
+            "notes": list(self.notes),
+            "tables": self.tables,
+            "started_spark": self.started_spark,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def run_pipeline(
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    mapping: Mapping | None = None,
+    options: SparkOptions | None = None,
+    progress: bool = False,
+) -> PipelineResult:
+    """Make the tables of every run and log that `out` does not have yet, or has in another form.
+
+    An input is a directory with a Trace or with several, or, with a `mapping`, a log. Each batch of runs is published
+    when it is whole: whatever ends this command in between, the tables are those of whole runs, and the next command
+    goes on from there.
+    """
+    started = time.monotonic()
+    directory = local_path(out)
+    found, skipped = find_inputs(inputs, mapping)
+    with Publisher.open(directory) as publisher:
+        before = publisher.manifest.runs
+        todo = [
+            each
+            for each in found
+            if each.run_id not in before or before[each.run_id].identity != each.identity
+        ]
+        if todo:
+            _process(todo, publisher, options or SparkOptions(), progress)
+        after = publisher.manifest
+        done = {each.run_id: after.runs[each.run_id] for each in todo}
+        reasons: dict[str, int] = {}
+        for run in done.values():
+            for reason, count in run.reasons.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        return PipelineResult(
+            out=directory,
+            added=tuple(run_id for run_id in done if run_id not in before),
+            replaced=tuple(run_id for run_id in done if run_id in before),
+            unchanged=tuple(each.run_id for each in found if each.run_id not in done),
+            skipped=tuple(skipped),
+            rows_read=sum(run.rows_read for run in done.values()),
+            rows_in=sum(run.rows_in for run in done.values()),
+            quarantined=sum(run.quarantined for run in done.values()),
+            reasons=dict(sorted(reasons.items())),
+            notes=tuple(f"{run.source}: {note}" for run in done.values() for note in run.notes),
+            tables=after.tables(),
+            started_spark=bool(todo),
+            seconds=time.monotonic() - started,
+        )
+
+
+def _process(
+    todo: list[TraceInput | LogInput], publisher: Publisher, options: SparkOptions, progress: bool
+) -> None:
+    batches = list(_batches(todo))
+    most = max(sum(each.rows for each in batch) for batch in batches)
+    with spark_session(replace(options, rows=most)) as spark, explained():
+        from triagemq.pipeline.job import TABLES, Batch
+        from triagemq.pipeline.progress import TableProgress
+
+        with TableProgress(spark, len(TABLES) * len(batches), enabled=progress) as shown:
+            for number, batch in enumerate(batches):
+                runs, files = Batch(spark, publisher.work / str(number), batch, shown).make()
+                publisher.publish(runs, files)
+
+
+def _batches(todo: list[TraceInput | LogInput]) -> Iterator[list[TraceInput | LogInput]]:
+    """Small runs together, large ones alone."""
+    batch: list[TraceInput | LogInput] = []
+    for each in todo:
+        if batch and (
+            len(batch) == _MOST_RUNS_AT_ONCE or sum(other.rows for other in [*batch, each]) > SMALL_ROWS
+        ):
+            yield batch
+            batch = []
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """What Spark says of a failed job in pages, in one line."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        causes = [line for line in lines if line.startswith("Caused by:")]
+        cause = (
+            (causes[-1].removeprefix("Caused by: ") if causes else lines[0])
+            if lines
+            else type(error).__name__
+        )
+        raise PipelineError(f"Spark could not make the tables: {cause}") from error

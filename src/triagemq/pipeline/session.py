@@ -1,0 +1,290 @@
+"""One Spark session per command: quiet, on loopback, sized for its data, and quick to start the second time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triagemq.errors import MissingDependencyError, PipelineError
+from triagemq.pipeline.java import Java, cache_directory, find_java, is_interrupted_write, write_cached
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkOptions", "shuffle_partitions", "spark_session"]
+
+SMALL_ROWS = 3_000_000
+"""Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
+
+_COMPILED_ROWS = 100_000
+"""Below this many rows it takes longer to compile a query than to interpret it."""
+
+_ROWS_PER_PARTITION = 400_000
+_MOST_PARTITIONS = 512
+
+_LOGGING = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{0}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# The reason of a failed task reaches the user as the error of the command; here it would only come twice.
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.writing.name = org.apache.spark.sql.execution.datasources
+logger.writing.level = off
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """How Spark is run. Without a master it is this machine; `conf` is handed to Spark as it is."""
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    ui: bool = False
+    rows: int = 0
+    memory: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether everything runs in one process on this machine."""
+        return self.master is None or self.master.startswith("local")
+
+
+def shuffle_partitions(rows: int, cores: int = 1) -> int:
+    """Partitions of an exchange: small enough for a hash table that stays in the processor's cache.
+
+    >>> shuffle_partitions(1000), shuffle_partitions(50_000_000), shuffle_partitions(10**12)
+    (1, 125, 512)
+    """
+    wanted = -(-rows // _ROWS_PER_PARTITION)
+    return max(1 if rows < _ROWS_PER_PARTITION else cores, min(wanted, _MOST_PARTITIONS))
+
+
+@contextlib.contextmanager
+def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
+    """A session for one command; the Java process has ended when the block is left.
+
+    Inside another such block it is that block's session, with the options of the outer one: a process has one.
+
+    >>> from triagemq.pipeline.session import SparkOptions, spark_session
+    >>> with spark_session(SparkOptions(master="local[1]")) as spark:  # doctest: +SKIP
+    ...     spark.range(3).count()
+    3
+    """
+    already = _active()
+    if already is not None:
+        yield already
+        return
+    java = find_java()
+    archive = _Archive(java) if options.local else None
+    with _environment(java, options, archive):
+        spark = _start(options)
+    process = _java_process(spark)
+    worked = False
+    try:
+        yield spark
+        worked = True
+    finally:
+        # A failure of Spark on the way down must not hide the error that ended the block.
+        with contextlib.suppress(Exception):
+            spark.stop()
+        _end(process)
+        if archive is not None:
+            archive.close(keep=worked)
+
+
+def _active() -> SparkSession | None:
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _start(options: SparkOptions) -> SparkSession:
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(error.name or "pyspark", "pipeline") from error
+    builder: Any = SparkSession.builder
+    for name, value in _configuration(options).items():
+        builder = builder.config(name, value)
+    try:
+        started: SparkSession = builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+    except Exception as error:
+        # py4j has no exception of its own base that can be imported without starting it.
+        if type(error).__module__.startswith("py4j"):
+            raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+        raise
+    return started
+
+
+def _configuration(options: SparkOptions) -> dict[str, str]:
+    cores = len(os.sched_getaffinity(0))
+    settings = {
+        "spark.app.name": "triagemq",
+        "spark.master": options.master or "local[*]",
+        "spark.ui.enabled": str(options.ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions(options.rows, cores)),
+        # Everything the tables are keyed by is small beside the rows; a hash table beats a sort.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # Plans are changed on the way by what the first parts found; for little data that costs more than it saves.
+        "spark.sql.adaptive.enabled": str(options.rows >= SMALL_ROWS).lower(),
+        # The manifest is what says that a table is whole.
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+    if options.rows < _COMPILED_ROWS:
+        settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    if options.local:
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": tempfile.gettempdir(),
+        }
+    elif _is_loopback(options.master or ""):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings | dict(options.conf)
+
+
+def _is_loopback(master: str) -> bool:
+    return "://127.0.0.1" in master or "://localhost" in master
+
+
+@contextlib.contextmanager
+def _environment(java: Java, options: SparkOptions, archive: _Archive | None) -> Iterator[None]:
+    """What must be in the environment before the Java process starts, and only then."""
+    java_options = [f"-Dlog4j2.configurationFile={_logging_file().as_uri()}"]
+    if options.local:
+        java_options += ["-XX:+UseSerialGC", "-XX:-UsePerfData"]
+        if options.rows < SMALL_ROWS:
+            java_options.append("-XX:TieredStopAtLevel=1")
+    if archive is not None:
+        java_options += archive.java_options
+    given = options.conf.get("spark.driver.extraJavaOptions")
+    if given:
+        java_options.append(given)
+    memory = options.memory or options.conf.get("spark.driver.memory") or _driver_memory()
+    arguments = ["--driver-memory", memory, "--driver-java-options", " ".join(java_options), "pyspark-shell"]
+    wanted = {
+        "JAVA_HOME": str(java.wrapped()),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": shlex.join(arguments),
+        # Our process is the driver of what it has just started itself, on this machine, as this user.
+        "SPARK_LOCAL_IP": "127.0.0.1" if options.local else os.environ.get("SPARK_LOCAL_IP", ""),
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: value for name, value in wanted.items() if value})
+    try:
+        yield
+    finally:
+        # Python workers are started later, but take their program from the session; the rest is as it was.
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _driver_memory() -> str:
+    """Half of the machine, at most 4 GiB: more heap only delays the collection of garbage."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"{max(512, min(4096, total // 2 // 2**20))}m"
+
+
+def _logging_file() -> Path:
+    path = cache_directory() / "spark-log4j2.properties"
+    write_cached(path, _LOGGING)
+    return path
+
+
+class _Archive:
+    """The classes of Spark as Java keeps them in memory, saved at the end of the first command.
+
+    Java then maps them instead of loading and checking some 20,000 class files, which takes half of the time
+    that a short command needs. A file of another Java or Spark would be refused by Java, so its name has both.
+    """
+
+    def __init__(self, java: Java) -> None:
+        from importlib.metadata import version
+        from importlib.util import find_spec
+
+        package = find_spec("pyspark")
+        place = "" if package is None else str(package.origin)
+        key = hashlib.blake2b(f"{java.home}\0{java.version}\0{place}".encode(), digest_size=6).hexdigest()
+        name = f"classes-java{java.major}-spark{version('pyspark')}-{key}.jsa"
+        self._path = cache_directory() / name
+        self._unfinished = self._path.with_name(f"{name}.{os.getpid()}")
+        self._there = self._path.is_file()
+
+    @property
+    def java_options(self) -> list[str]:
+        """Use the archive, or write it when Java ends."""
+        quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off:stderr"]
+        if self._there:
+            return [f"-XX:SharedArchiveFile={self._path}", *quiet]
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        for left in self._path.parent.glob(f"{self._path.name}.*"):
+            if is_interrupted_write(left):
+                left.unlink(missing_ok=True)
+        return [f"-XX:ArchiveClassesAtExit={self._unfinished}", *quiet]
+
+    def close(self, *, keep: bool) -> None:
+        """Java has ended: what it wrote is whole. After a failure it would lack what a whole command needs."""
+        if keep and self._unfinished.is_file():
+            self._unfinished.replace(self._path)
+        self._unfinished.unlink(missing_ok=True)
+
+
+def _java_process(spark: SparkSession) -> Any:
+    try:
+        return getattr(spark.sparkContext._gateway, "proc", None)
+    except Exception:  # a session of Spark Connect has no context and no process of ours
+        return None
+
+
+def _end(process: Any) -> None:
+    """Let the Java process end (it does when its input closes) and forget it, so that a new one can start."""
+    if process is None:
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    with contextlib.suppress(Exception):
+        if gateway is not None:
+            gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    process.wait()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

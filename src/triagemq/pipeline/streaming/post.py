@@ -1,0 +1,123 @@
+"""Sends new windows to a REST address as JSON, as well as it goes: a stream never waits for who listens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import queue
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from triagemq.errors import ParameterError
+from triagemq.pipeline.reading import plain
+
+__all__ = ["Poster"]
+
+_MOST_ROWS = 5_000
+_MOST_WAITING = 8
+_ATTEMPTS = 4
+_FIRST_PAUSE_SECONDS = 0.25
+_TIMEOUT_SECONDS = 5.0
+_FINAL_SECONDS = 5.0
+
+
+class Poster:
+    """Posts `{table, batch, rows}` from a thread of its own; the rows have the columns of the table.
+
+    An answer other than 2xx, or none, is tried again with growing pauses, except for 4xx, which would be refused
+    again. What fails for good, and what has to make room for newer windows, is counted. A row may arrive more than
+    once: run_id, topic_id, window_seconds and window_start_ns tell which it is.
+    """
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+            raise ParameterError("post", f"must be an http or https URL, is {url!r}")
+        self._url = url
+        self._waiting: queue.Queue[bytes | None] = queue.Queue(_MOST_WAITING)
+        self._deadline = math.inf
+        self.sent = 0
+        self.failed = 0
+        self.skipped_rows = 0
+        self.last_failure: str | None = None
+        self._thread = threading.Thread(target=self._work, name="post", daemon=True)
+        self._thread.start()
+
+    def put(self, table: str, batch: int, rows: pa.Table) -> None:
+        """Send the latest of these rows when there is time; returns at once."""
+        if not len(rows):
+            return
+        latest = rows.sort_by("window_start_ns").slice(max(0, len(rows) - _MOST_ROWS))
+        self.skipped_rows += len(rows) - len(latest)
+        records = [{name: plain(value) for name, value in row.items()} for row in latest.to_pylist()]
+        body = json.dumps({"table": table, "batch": batch, "rows": records}, allow_nan=False).encode()
+        while True:
+            try:
+                self._waiting.put_nowait(body)
+                return
+            except queue.Full:
+                self._forget_oldest()
+
+    def close(self) -> None:
+        """Send what waits, for some seconds at most."""
+        self._deadline = time.monotonic() + _FINAL_SECONDS
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=_FINAL_SECONDS)
+        self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        self.failed += self._waiting.qsize() if self._thread.is_alive() else 0
+
+    def _forget_oldest(self) -> None:
+        try:
+            self._waiting.get_nowait()
+        except queue.Empty:
+            return
+        self.failed += 1
+        self.last_failure = f"{self._url}: does not keep up"
+
+    def _work(self) -> None:
+        while (body := self._waiting.get()) is not None:
+            failure = self._send(body)
+            if failure is None:
+                self.sent += 1
+            else:
+                self.failed += 1
+                self.last_failure = f"{self._url}: {failure}"
+
+    def _send(self, body: bytes) -> str | None:
+        """None, or why it failed for good."""
+        failure: str | None = None
+        for attempt in range(_ATTEMPTS):
+            pause = _FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) if attempt else 0.0
+            if time.monotonic() + pause > self._deadline:
+                return failure or "the stream ended"
+            time.sleep(pause)
+            request = urllib.request.Request(
+                self._url, body, {"Content-Type": "application/json"}, method="POST"
+            )
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
+                    return None
+            except urllib.error.HTTPError as error:
+                failure = f"HTTP {error.code} {error.reason}"
+                error.close()
+                if 400 <= error.code < 500:
+                    return failure
+            except (OSError, ValueError) as error:
+                failure = str(getattr(error, "reason", error)) or type(error).__name__
+        return failure
+
+    def as_json(self) -> dict[str, Any]:
+        """What became of the posts."""
+        return {
+            "url": self._url,
+            "sent": self.sent,
+            "failed": self.failed,
+            "skipped_rows": self.skipped_rows,
+            "last_failure": self.last_failure,
+        }

@@ -1,0 +1,48 @@
+"""What performance tables have in common: success, mean, percentiles and maximum from a latency histogram."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.latency_bins import bin_middle, packed_bins, percentile_bin
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+
+__all__ = ["add_up", "figures"]
+
+_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_SECONDS = 1e-9
+
+
+def add_up(histogram: DataFrame, *keys: str, also: tuple[Column, ...] = ()) -> DataFrame:
+    """Histograms of several subscriptions or classes as one for each value of the keys."""
+    totals = histogram.groupBy(*keys).agg(
+        *(F.sum(outcome).alias(outcome) for outcome in OUTCOMES),
+        F.sum("latency_sum_ns").cast("decimal(38,0)").alias("latency_sum_ns"),
+        F.max("latency_max_ns").alias("latency_max_ns"),
+        *also,
+    )
+    bins = (
+        histogram.select(*keys, F.explode("bins").alias("entry"))
+        .groupBy(*keys, F.col("entry.bin").alias("bin"))
+        .agg(F.sum("entry.count").alias("count"))
+        .groupBy(*keys)
+        .agg(F.collect_list(F.struct("bin", "count")).alias("bins"))
+    )
+    return totals.join(bins, list(keys), "left")
+
+
+def figures(histogram: DataFrame) -> DataFrame:
+    """Add count, success_rate, mean_latency_seconds, p50, p95, p99 and max (all latencies in seconds)."""
+    count = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
+    found = histogram.withColumn("count", count).withColumn("packed", packed_bins(F.col("bins")))
+    for name, share in _SHARES.items():
+        at = percentile_bin(F.col("packed"), F.col("delivered"), share)
+        found = found.withColumn(name, bin_middle(at) * _SECONDS)
+    mean_ns = F.col("latency_sum_ns").cast("double") / F.col("delivered")
+    return (
+        found.withColumn("success_rate", F.try_divide(F.col("delivered"), F.col("count")))
+        .withColumn("mean_latency_seconds", F.when(F.col("delivered") > 0, mean_ns * _SECONDS))
+        .withColumn("max", F.col("latency_max_ns") * _SECONDS)
+        .drop("packed")
+    )

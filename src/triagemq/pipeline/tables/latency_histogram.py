@@ -1,0 +1,99 @@
+"""latency_histogram: per subscription and priority class, what became of its copies and how long they took.
+
+The other figures of deliveries are computed from this table, which is as long as there are subscriptions, not copies.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.latency_bins import bin_of
+from triagemq.trace import Outcome
+
+__all__ = ["OUTCOMES", "SCHEMA", "transform"]
+
+SCHEMA = """
+    run_id             string,
+    subscription_id    int,
+    priority_class     int,
+    delivered          bigint,
+    dropped_by_policy  bigint,
+    dropped_by_buffer  bigint,
+    limited            bigint,
+    lost_on_link       bigint,
+    subscriber_gone    bigint,
+    in_flight          bigint,
+    latency_sum_ns     decimal(38,0)  COMMENT 'of the delivered; a whole number, so that means are exact',
+    latency_max_ns     bigint,
+    bins               array<struct<bin: int, count: bigint>>  COMMENT 'latencies in ns, see latency_bins'
+"""
+
+_PARTITIONS_PER_FILE = 16
+
+OUTCOMES = tuple(outcome.name for outcome in Outcome)
+
+
+def transform(deliveries: DataFrame, partitions: int) -> DataFrame:
+    """Count measured deliveries, and bin their latencies.
+
+    The exchange comes before the counting: with some hundred bins for each subscription, counting first in every task
+    would hardly make fewer rows. All rows of a subscription and class then meet in one task, in a hash table that is
+    small enough for the processor's cache (half of the time of the usual two steps). What is exchanged is two numbers
+    a row: the keys packed into one, and the latency or, below 0, the outcome.
+    """
+    key = F.shiftleft(F.col("run").cast("bigint"), 48) + F.shiftleft(
+        F.col("subscription_id").cast("bigint"), 16
+    )
+    value = F.when(F.col("outcome") == Outcome.delivered.name, F.col("delivered_ns") - F.col("published_ns"))
+    for outcome in Outcome:
+        if outcome is not Outcome.delivered:
+            value = value.when(F.col("outcome") == outcome.name, F.lit(-int(outcome)).cast("bigint"))
+    is_latency = F.col("value") >= 0
+    latency = F.when(is_latency, F.col("value"))
+    binned = (
+        deliveries.where("measured")
+        .select((key + F.col("priority_class")).alias("key"), value.alias("value"))
+        .repartition(partitions, "key")
+        .withColumn("bin", F.when(is_latency, bin_of(F.col("value"))).otherwise(F.col("value").cast("int")))
+        .groupBy("key", "bin")
+        .agg(F.count("*").alias("count"), F.sum(latency).alias("sum"), F.max(latency).alias("max"))
+    )
+    return _unpacked(_gathered(binned)).coalesce(max(1, partitions // _PARTITIONS_PER_FILE))
+
+
+def _gathered(binned: DataFrame) -> DataFrame:
+    """The bins of each key in one row."""
+    is_latency = F.col("bin") >= 0
+    counts = [
+        F.sum(F.when(F.col("bin") == -int(outcome), F.col("count")).otherwise(0)).alias(outcome.name)
+        for outcome in Outcome
+        if outcome is not Outcome.delivered
+    ]
+    # One bin's sum fits 64 bits, that of all latencies of an unstable queue may not: seconds and the rest apart.
+    billion = F.lit(1_000_000_000).cast("bigint")
+    return binned.groupBy("key").agg(
+        F.sum(F.when(is_latency, F.col("count")).otherwise(0)).alias("delivered"),
+        *counts,
+        F.sum(F.call_function("div", F.col("sum"), billion)).alias("seconds"),
+        F.sum(F.col("sum") % billion).alias("nanoseconds"),
+        F.max("max").alias("latency_max_ns"),
+        F.collect_list(F.when(is_latency, F.struct("bin", "count"))).alias("bins"),
+    )
+
+
+def _unpacked(gathered: DataFrame) -> DataFrame:
+    """The key as its columns again, and the sum of latencies as one number."""
+    key = F.col("key")
+    return (
+        gathered.withColumn("run", F.shiftright(key, 48).cast("int"))
+        .withColumn("subscription_id", F.shiftright(key, 16).bitwiseAND(F.lit(0xFFFFFFFF)).cast("int"))
+        .withColumn("priority_class", key.bitwiseAND(F.lit(0xFFFF)).cast("int"))
+        .withColumn(
+            "latency_sum_ns",
+            (F.col("seconds").cast("decimal(20,0)") * 1_000_000_000 + F.col("nanoseconds")).cast(
+                "decimal(38,0)"
+            ),
+        )
+        .drop("key", "seconds", "nanoseconds")
+    )

@@ -1,0 +1,104 @@
+"""Detects a period in the packets that come into a queue, and the phase in it, without looking ahead.
+
+Sensors that report every so many seconds make queues long at the same moments; the next peak can be foreseen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+__all__ = ["add_periods", "period_and_phase"]
+
+WINDOW = 256
+"""Samples looked back on: 51 s. Periods of up to a third of it can be seen."""
+
+STEP = 32
+"""Samples after which the period is looked for again."""
+
+LEAST_STRENGTH = 0.3
+
+
+def add_periods(samples: DataFrame) -> DataFrame:
+    """Add period_seconds, phase and period_strength to samples with `packets_in_gained`."""
+    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in samples.schema)
+    schema = f"{fields}, period_seconds double, phase double, period_strength double"
+    return samples.groupBy("run", "port_id", "queue").applyInArrow(_with_periods, schema)
+
+
+def _with_periods(table: pa.Table) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    ordered = table.sort_by("sampled_ns")
+    counts = ordered.column("packets_in_gained").to_numpy().astype(np.float64)
+    seconds = ordered.column("seconds").to_numpy()
+    interval = float(np.median(seconds)) if len(seconds) else 0.2
+    for name, values in zip(("period_seconds", "phase", "period_strength"), _track(counts), strict=True):
+        scaled = values * interval if name == "period_seconds" else values
+        ordered = ordered.append_column(name, pa.array(scaled, pa.float64(), from_pandas=True))
+    return ordered
+
+
+def _track(counts: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Period in samples, phase and strength at each sample, each from the samples before; NaN for none."""
+    import numpy as np
+
+    length = len(counts)
+    period, phase, strength = (np.full(length, np.nan) for _ in range(3))
+    for end in range(STEP, length + 1, STEP):
+        begin = max(0, end - WINDOW)
+        found = period_and_phase(counts[begin:end])
+        if found is None:
+            continue
+        # What was found holds from the last sample looked at until it is looked for again.
+        valid = np.arange(end - 1, min(end - 1 + STEP, length))
+        period[valid] = found[0]
+        phase[valid] = np.mod((valid - begin) / found[0] - found[1], 1.0)
+        strength[valid] = found[2]
+    return period, phase, strength
+
+
+def period_and_phase(series: NDArray[np.float64]) -> tuple[float, float, float] | None:
+    """Period in samples, the peak's place in it (0 to 1) and the autocorrelation; None if there is no period.
+
+    The period is the first high peak of the autocorrelation, computed by FFT (Wiener-Khinchin) and made finer by a
+    parabola through its neighbours; the phase is that of the Fourier component of this period.
+
+    >>> import numpy as np
+    >>> peaks = np.zeros(200)
+    >>> peaks[3::25] = 40.0
+    >>> period, peak, strength = period_and_phase(peaks)
+    >>> round(period), round(peak * period), strength > 0.8
+    (25, 3, True)
+    """
+    import numpy as np
+
+    centred = series - series.mean()
+    power = float(centred @ centred)
+    if power <= 1e-9 or len(series) < 8:
+        return None
+    spectrum = np.fft.rfft(centred, 2 * len(series))
+    shared = np.arange(len(series), 0, -1)
+    correlation = np.fft.irfft(np.abs(spectrum) ** 2)[: len(series)] / power * (len(series) / shared)
+    longest = len(series) // 3
+    inner = np.arange(2, longest)
+    peaks = inner[
+        (correlation[inner] >= correlation[inner - 1]) & (correlation[inner] > correlation[inner + 1])
+    ]
+    if not len(peaks) or correlation[peaks].max() < LEAST_STRENGTH:
+        return None
+    # Multiples of the period are as high as the period itself; the first one that is nearly as high is it.
+    best = int(peaks[np.argmax(correlation[peaks] >= 0.85 * correlation[peaks].max())])
+    before, here, after = correlation[best - 1 : best + 2]
+    bend = before - 2 * here + after
+    period = best + (0.5 * (before - after) / bend if bend < 0 else 0.0)
+    turns = np.exp(-2j * np.pi * np.arange(len(series)) / period)
+    peak = float(np.mod(-np.angle(centred @ turns) / (2 * np.pi), 1.0))
+    return float(period), peak, float(min(here, 1.0))

@@ -1,0 +1,75 @@
+"""run_summary: one row per run: what it was, how much of it there is, and what came of it."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+
+__all__ = ["SCHEMA", "transform"]
+
+SCHEMA = """
+    run_id                  string,
+    source                  string,
+    producer                string,
+    started                 string  COMMENT 'null for a foreign log',
+    finished                string,
+    scenario                string  COMMENT 'its name; null where the run came without one',
+    measured_from_ns        bigint,
+    rows_read               bigint  COMMENT 'of all input tables; rows_in + quarantined',
+    rows_in                 bigint,
+    quarantined             bigint,
+    publications            bigint,
+    measured_publications   bigint,
+    published_bytes         bigint  COMMENT 'of the measured publications',
+    topics                  bigint  COMMENT 'that had measured publications',
+    observed_seconds        double  COMMENT 'from the end of warm-up to the last publication',
+    count                   bigint  COMMENT 'copies of events published after warm-up',
+    delivered               bigint,
+    success_rate            double,
+    mean_latency_seconds    double,
+    max                     double  COMMENT 'latency in seconds',
+    utility                 double,
+    maximum_utility         double,
+    utility_rate            double  COMMENT 'utility / maximum_utility'
+"""
+
+
+def transform(
+    runs: DataFrame,
+    publications: DataFrame,
+    publication_profile: DataFrame,
+    latency_histogram: DataFrame,
+    subscription_performance: DataFrame,
+) -> DataFrame:
+    """Join what the other tables say of each run to what is known of it already (`runs`)."""
+    published = publications.groupBy("run").agg(F.count("*").alias("publications"))
+    profiled = publication_profile.groupBy("run").agg(
+        F.sum("publications").alias("measured_publications"),
+        F.sum(F.col("mean_size_bytes") * F.col("publications")).alias("published_bytes"),
+        F.count_distinct("topic_id").alias("topics"),
+        F.max("observed_seconds").alias("observed_seconds"),
+    )
+    copies = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
+    delivered = latency_histogram.groupBy("run").agg(
+        F.sum(copies).alias("count"),
+        F.sum("delivered").alias("delivered"),
+        F.sum("latency_sum_ns").cast("double").alias("latency_sum_ns"),
+        (F.max("latency_max_ns") * 1e-9).alias("max"),
+    )
+    worth = subscription_performance.groupBy("run").agg(
+        F.sum("utility").alias("utility"), F.sum("maximum_utility").alias("maximum_utility")
+    )
+    summary = runs
+    for part in (published, profiled, delivered, worth):
+        summary = summary.join(F.broadcast(part), "run", "left")
+    return (
+        summary.fillna(
+            0, ["publications", "measured_publications", "published_bytes", "topics", "count", "delivered"]
+        )
+        .withColumn("published_bytes", F.round("published_bytes"))
+        .withColumn("success_rate", F.try_divide("delivered", "count"))
+        .withColumn("mean_latency_seconds", F.try_divide(F.col("latency_sum_ns") * 1e-9, F.col("delivered")))
+        .withColumn("utility_rate", F.try_divide("utility", "maximum_utility"))
+    )

@@ -1,0 +1,111 @@
+"""topic_correlation: one row per pair of topics whose rates move together, or against each other.
+
+Brokers and ports that carry such a pair see their peaks at the same time; placement keeps them apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MOST_PAIRS", "MOST_TOPICS", "MOST_WINDOWS", "SCHEMA", "transform"]
+
+SCHEMA = """
+    run_id          string,
+    topic_id        int     COMMENT 'the smaller id of the pair',
+    topic           string,
+    other_topic_id  int,
+    other_topic     string,
+    correlation     double  COMMENT 'Pearson, of the events in each window; windows without events count as 0',
+    windows         int,
+    window_seconds  double  COMMENT 'a multiple of 0.2, so that a run has at most 1024 windows'
+"""
+
+# The number of pairs grows with the square of the topics, so there are limits: the busiest topics, a resolution that
+# a matrix of some megabytes holds, the strongest pairs, and none weaker than chance makes among so many.
+MOST_TOPICS = 1024
+MOST_WINDOWS = 1024
+MOST_PAIRS = 5000
+LEAST_CORRELATION = 0.1
+_DEVIATIONS = 4.0
+
+_FOUND = "run int, topic_id int, other_topic_id int, correlation double, windows int, window_seconds double"
+
+
+def transform(topic_rates: DataFrame, topics: DataFrame) -> DataFrame:
+    """The strongest correlations of each run, from the 200 ms rows of topic_rates (which have `run` here)."""
+    found = _coarse_windows(topic_rates).groupBy("run").applyInArrow(_strongest_pairs, _FOUND)
+    others = topics.select(
+        "run", F.col("topic_id").alias("other_topic_id"), F.col("topic").alias("other_topic")
+    )
+    return found.join(F.broadcast(topics), ["run", "topic_id"], "left").join(
+        F.broadcast(others), ["run", "other_topic_id"], "left"
+    )
+
+
+def _coarse_windows(topic_rates: DataFrame) -> DataFrame:
+    """Counts of the busiest topics in windows so long that there are at most MOST_WINDOWS of them."""
+    short = topic_rates.where("window_seconds < 1").withColumn(
+        "number", F.call_function("div", F.col("window_start_ns"), F.lit(200_000_000))
+    )
+    spans = short.groupBy("run").agg(
+        F.min("number").alias("first"), (F.max("number") - F.min("number") + 1).alias("length")
+    )
+    busiest = Window.partitionBy("run").orderBy(F.desc("events"), "topic_id")
+    busy = (
+        short.groupBy("run", "topic_id")
+        .agg(F.sum("publications").alias("events"))
+        .withColumn("place", F.row_number().over(busiest))
+        .where(F.col("place") <= MOST_TOPICS)
+        .select("run", "topic_id")
+    )
+    merged = F.ceil(F.col("length") / MOST_WINDOWS).cast("bigint")
+    return (
+        short.join(F.broadcast(busy), ["run", "topic_id"])
+        .join(F.broadcast(spans), "run")
+        .withColumn("merged", merged)
+        .withColumn("window", F.call_function("div", F.col("number") - F.col("first"), F.col("merged")))
+        # The last window may be cut short; it would look like a fall of every rate.
+        .where((F.col("window") + 1) * F.col("merged") <= F.col("length"))
+        .groupBy("run", "topic_id", "merged", "length", "window")
+        .agg(F.sum("publications").cast("double").alias("events"))
+    )
+
+
+def _strongest_pairs(table: pa.Table) -> pa.Table:
+    """Pearson's correlation of all pairs of one run, of which the strongest are kept."""
+    import numpy as np
+    import pyarrow as pa
+
+    topic_ids, row = np.unique(table.column("topic_id").to_numpy(), return_inverse=True)
+    merged = table.column("merged")[0].as_py()
+    windows = table.column("length")[0].as_py() // merged
+    counts = np.zeros((len(topic_ids), windows))
+    counts[row, table.column("window").to_numpy()] = table.column("events").to_numpy()
+    centred = counts - counts.mean(axis=1, keepdims=True)
+    norm = np.sqrt((centred**2).sum(axis=1))
+    varying = norm > 0
+    centred[varying] /= norm[varying, None]
+    correlation = np.clip(centred @ centred.T, -1.0, 1.0)
+    first, second = np.triu_indices(len(topic_ids), k=1)
+    strength = np.abs(correlation[first, second])
+    least = max(LEAST_CORRELATION, _DEVIATIONS / np.sqrt(windows))
+    kept = np.flatnonzero((strength >= least) & varying[first] & varying[second])
+    kept = kept[np.argsort(-strength[kept], kind="stable")[:MOST_PAIRS]]
+    first, second = first[kept], second[kept]
+    run = table.column("run")[0].as_py()
+    return pa.table(
+        {
+            "run": pa.array(np.full(len(kept), run), pa.int32()),
+            "topic_id": pa.array(topic_ids[first], pa.int32()),
+            "other_topic_id": pa.array(topic_ids[second], pa.int32()),
+            "correlation": pa.array(correlation[first, second], pa.float64()),
+            "windows": pa.array(np.full(len(kept), windows), pa.int32()),
+            "window_seconds": pa.array(np.full(len(kept), 0.2 * merged), pa.float64()),
+        }
+    )

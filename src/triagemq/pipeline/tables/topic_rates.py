@@ -1,0 +1,145 @@
+"""topic_rates: one row per topic and window in which it had events: 200 ms windows, and 10 s ones with burstiness.
+
+Windows are cut at whole multiples of their length on the clock of the run. A window without events has no row; the
+figures of the 10 s windows count the empty 200 ms windows in them.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+__all__ = [
+    "LONG_SECONDS",
+    "SCHEMA",
+    "SHORT_SECONDS",
+    "as_rows",
+    "event_time",
+    "long_windows",
+    "short_windows",
+    "transform",
+]
+
+SCHEMA = """
+    run_id               string,
+    topic_id             int,
+    topic                string  COMMENT 'null where the run came without a scenario',
+    window_seconds       double  COMMENT '0.2 or 10',
+    window_start_ns      bigint,
+    publications         bigint,
+    rate_per_second      double,
+    bytes                bigint,
+    bytes_per_second     double,
+    index_of_dispersion  double  COMMENT '10 s only: variance / mean of the counts of its 200 ms windows; Poisson is 1',
+    ca2                  double  COMMENT '10 s only: squared coefficient of variation of the gaps; null below 3 events'
+"""
+
+SHORT_SECONDS = 0.2
+LONG_SECONDS = 10.0
+_SHORT_IN_LONG = 50
+_SHORT_NS = 200_000_000
+_KEYS = ("run", "topic_id")
+
+
+def transform(publications: DataFrame, topics: DataFrame) -> DataFrame:
+    """Rates of measured publications in both kinds of windows, with names."""
+    measured = publications.where("measured")
+    both = as_rows(short_windows(measured), SHORT_SECONDS).unionByName(
+        as_rows(long_windows(measured), LONG_SECONDS)
+    )
+    return both.join(F.broadcast(topics), ["run", "topic_id"], "left")
+
+
+def short_windows(publications: DataFrame, *keys: str) -> DataFrame:
+    """Events and bytes in 200 ms windows, by `run` and `topic_id` unless other keys are given.
+
+    Works on a stream too. `published_at` is made from `published_ns` where it is missing; a stream brings its own,
+    with a watermark.
+    """
+    return (
+        _with_event_time(publications)
+        .groupBy(F.window("published_at", "200 milliseconds"), *(keys or _KEYS))
+        .agg(F.count("*").alias("publications"), F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"))
+        .withColumn("index_of_dispersion", F.lit(None).cast("double"))
+        .withColumn("ca2", F.lit(None).cast("double"))
+    )
+
+
+def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
+    """Events, bytes and burstiness in 10 s windows. One walk over the sorted times of a window finds all of it."""
+    added = (
+        _with_event_time(publications)
+        .groupBy(F.window("published_at", "10 seconds"), *(keys or _KEYS))
+        .agg(
+            F.count("*").alias("publications"),
+            F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"),
+            F.sort_array(F.collect_list("published_ns")).alias("times"),
+        )
+        .withColumn("squares", _squares(F.col("times")))
+        .withColumn("seconds", (F.element_at("times", -1) - F.col("times")[0]) * 1e-9)
+        .drop("times")
+    )
+    count = F.col("publications")
+    mean = count / _SHORT_IN_LONG
+    variance = (F.col("squares.counts") - count * mean) / (_SHORT_IN_LONG - 1)
+    gaps = count - 1
+    mean_gap = F.col("seconds") / gaps
+    known = (count >= 3) & (F.col("seconds") > 0)
+    return (
+        added.withColumn("index_of_dispersion", variance / mean)
+        .withColumn("ca2", F.when(known, F.col("squares.gaps") / gaps / (mean_gap * mean_gap) - 1))
+        .drop("squares", "seconds")
+    )
+
+
+def _squares(sorted_times: Column) -> Column:
+    """Sum of the squared counts of the 200 ms windows, and of the squared gaps in seconds, in one walk."""
+
+    def add(state: Column, time: Column) -> Column:
+        window = F.call_function("div", time, F.lit(_SHORT_NS))
+        in_same = F.when(window == state["window"], state["in_window"]).otherwise(0)
+        gap = (time - state["time"]) * 1e-9
+        return F.struct(
+            time.alias("time"),
+            window.alias("window"),
+            (in_same + 1).alias("in_window"),
+            # (n + 1)^2 = n^2 + 2 n + 1
+            (state["counts"] + 2 * in_same + 1).alias("counts"),
+            (state["gaps"] + gap * gap).alias("gaps"),
+        )
+
+    nothing = F.struct(
+        sorted_times[0].alias("time"),
+        F.lit(-1).cast("bigint").alias("window"),
+        F.lit(0).alias("in_window"),
+        F.lit(0).cast("bigint").alias("counts"),
+        F.lit(0.0).alias("gaps"),
+    )
+    return F.aggregate(sorted_times, nothing, add)
+
+
+def _with_event_time(publications: DataFrame) -> DataFrame:
+    if "published_at" in publications.columns:
+        return publications
+    return publications.withColumn("published_at", event_time(F.col("published_ns")))
+
+
+def event_time(nanoseconds: Column) -> Column:
+    """Nanoseconds as the time type of Spark, which counts microseconds; window boundaries are whole ones."""
+    return F.timestamp_micros(F.call_function("div", nanoseconds, F.lit(1000)))
+
+
+def as_rows(windows: DataFrame, seconds: float) -> DataFrame:
+    """Windows of a length as rows of the table, without names."""
+    return windows.select(
+        "run",
+        "topic_id",
+        F.lit(seconds).alias("window_seconds"),
+        (F.unix_micros("window.start") * 1000).alias("window_start_ns"),
+        "publications",
+        (F.col("publications") / seconds).alias("rate_per_second"),
+        "bytes",
+        (F.col("bytes") / seconds).alias("bytes_per_second"),
+        "index_of_dispersion",
+        "ca2",
+    )

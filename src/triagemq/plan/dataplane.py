@@ -1,0 +1,147 @@
+"""The DataPlane contract: what carries out a plan, whatever it is made of.
+
+Every data plane keeps these promises; tests/network/contract.py checks them.
+
+* Strict priority: a packet of a class waits for no packet of a lower one (a higher number), except the one that is
+  being sent. Within a class packets leave in the order in which they came.
+* Control packets pass first and are never dropped, neither by drop rates nor by full buffers.
+* The buffer counts packets, the one in transmission included and control packets that wait not. Into a full buffer a
+  packet comes only by pushing out the newest of the lowest class, which must be lower than its own.
+* `apply` is atomic: all instructions take effect between two packets, or (on an error) none does. What is queued
+  stays in the class it was queued in, and is sent, also when its flow or port is removed.
+* Packets of one flow keep their order, except where a plan raises the flow to a higher class or moves it to another
+  port: what comes after may overtake what was queued before. (Holding it back would make a flow that has become
+  urgent wait behind a class that is starved.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from triagemq.plan.instructions import FlowKey, Instruction
+
+if TYPE_CHECKING:  # The names only: planning needs no Parquet.
+    from triagemq.trace.schema import Outcome
+
+__all__ = [
+    "Counters",
+    "DataPlane",
+    "Egress",
+    "Fate",
+    "FlowCounters",
+    "OnFate",
+    "OutgoingPacket",
+    "PortCounters",
+    "QueueCounters",
+    "UnmanagedCounters",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounters:
+    """One row of the trace's queue_samples: bytes on the wire and packets since the port was made, and the backlog.
+
+    `drops` are those of the buffer; drop rates act before the queue. The packet in transmission belongs to the
+    backlog, and packets_in = packets_out + drops + backlog_packets. `width_bps` is None where there is no limit.
+    """
+
+    bytes_in: int = 0
+    packets_in: int = 0
+    bytes_out: int = 0
+    packets_out: int = 0
+    drops: int = 0
+    backlog_bytes: int = 0
+    backlog_packets: int = 0
+    width_bps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortCounters:
+    """A port's queues by priority class, and its queue of control packets."""
+
+    queues: tuple[QueueCounters, ...]
+    control: QueueCounters
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCounters:
+    """One flow since it was made. Control packets are not among these; `packets_in` counts before the drop rate."""
+
+    flow_id: int
+    packets_in: int = 0
+    dropped_by_policy: int = 0
+    dropped_by_buffer: int = 0
+    packets_out: int = 0
+
+    @property
+    def backlog_packets(self) -> int:
+        return self.packets_in - self.dropped_by_policy - self.dropped_by_buffer - self.packets_out
+
+
+@dataclass(frozen=True, slots=True)
+class UnmanagedCounters:
+    """Packets to keys without a flow: they went out at once. `control_packets` of the `packets` were control."""
+
+    packets: int = 0
+    control_packets: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A data plane at one instant.
+
+    Ports and flows are there from the instruction that sets them until they are removed and their last packet has
+    left; a removed flow or port that comes back later starts from 0.
+    """
+
+    ports: Mapping[str, PortCounters] = field(default_factory=dict)
+    flows: Mapping[FlowKey, FlowCounters] = field(default_factory=dict)
+    unmanaged: UnmanagedCounters = UnmanagedCounters()
+
+
+class DataPlane(Protocol):
+    """Carries out plans. All calls come from one thread."""
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        """Follow all instructions at once; PlanError says why one is impossible, and then none was followed."""
+
+    def counters(self) -> Counters:
+        """What has been counted until now."""
+
+    def close(self) -> None:
+        """Leave everything as it was before; twice is once."""
+
+
+@dataclass(slots=True)
+class OutgoingPacket:
+    """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate."""
+
+    key: FlowKey
+    datagram: bytes
+    control: bool
+    token: object = None
+
+
+Fate = tuple[object, "Outcome", int | None, int | None]
+"""Token, outcome, enqueued_ns, dequeued_ns, with the meaning they have in the trace's deliveries.
+
+`delivered` means sent; its dequeued_ns is the moment at which it was. Times are None where they did not happen: both
+for an unmanaged packet and for one dropped by policy, dequeued_ns for one dropped by the buffer or (`in_flight`)
+still queued when the data plane was closed.
+"""
+
+OnFate = Callable[[Sequence[Fate]], None]
+
+
+class Egress(Protocol):
+    """A data plane inside the gateway's own process, which hands its datagrams over instead of sending them.
+
+    The fate of every packet that is not control and has a token is reported, once, through an `OnFate` given at
+    construction, in batches, from inside `send` or later from the event loop.
+    """
+
+    def send(self, packets: Sequence[OutgoingPacket]) -> None:
+        """Take packets; never blocks. Those to a key without a flow go out at once, unpaced."""

@@ -1,0 +1,141 @@
+"""Sending datagrams: in batches or one by one, in order, counting what cannot be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from triagemq.network import DatagramSender
+
+HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def bound(family: socket.AddressFamily, host: str | None = None) -> socket.socket:
+    found = socket.socket(family, socket.SOCK_DGRAM)
+    found.bind((HOSTS[family] if host is None else host, 0))
+    found.setblocking(False)
+    return found
+
+
+@pytest.fixture(params=[socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv6"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
+    if request.param == socket.AF_INET6 and not has_ipv6():
+        pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
+    with closing(bound(request.param)) as output, closing(bound(request.param)) as receiver:
+        yield output, receiver
+
+
+def received(receiver: socket.socket) -> list[bytes]:
+    found = []
+    while True:
+        try:
+            found.append(receiver.recv(70_000))
+        except BlockingIOError:
+            return found
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_everything_arrives_in_order(pair: tuple[socket.socket, socket.socket], batched: bool) -> None:
+    output, receiver = pair
+    sender = DatagramSender(output, batched=batched)
+    address = receiver.getsockname()[:2]
+    datagrams = [bytes([number]) * (number % 50) for number in range(200)]
+    sender([(address, datagram) for datagram in datagrams])
+    assert received(receiver) == datagrams
+    assert sender.unsent == {}
+    assert sender.system_calls == (1 if batched else 200)
+    sender([(address, b"more")] * 3)
+    assert received(receiver) == [b"more"] * 3
+
+
+def test_a_long_list_goes_out_in_several_batches() -> None:
+    with closing(bound(socket.AF_INET)) as output:
+        receivers = [bound(socket.AF_INET) for _ in range(10)]
+        sender = DatagramSender(output)
+        sender([(receivers[number % 10].getsockname(), number.to_bytes(4, "big")) for number in range(1000)])
+        assert sender.system_calls == 4
+        for place, receiver in enumerate(receivers):
+            with receiver:
+                numbers = [int.from_bytes(each, "big") for each in received(receiver)]
+                assert numbers == list(range(place, 1000, 10))
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_what_cannot_be_sent_is_counted_and_the_rest_goes_on(
+    pair: tuple[socket.socket, socket.socket], batched: bool
+) -> None:
+    output, receiver = pair
+    sender = DatagramSender(output, batched=batched)
+    address = receiver.getsockname()[:2]
+    sender(
+        [
+            (address, b"first"),
+            (address, bytes(66_000)),
+            (("example.org", 1), b"a name"),
+            (address, b"second"),
+            ((HOSTS[output.family], 70_000), b"no such port"),
+            (address, b"third"),
+        ]
+    )
+    assert received(receiver) == [b"first", b"second", b"third"]
+    assert sender.unsent == {errno.EMSGSIZE: 1, errno.EINVAL: 2}
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_an_ipv6_socket_sends_to_ipv4_addresses(batched: bool) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
+    with closing(bound(socket.AF_INET6, "::")) as output, closing(bound(socket.AF_INET)) as receiver:
+        DatagramSender(output, batched=batched)([(receiver.getsockname(), b"mapped")])
+        assert received(receiver) == [b"mapped"]
+
+
+class FullSocket(socket.socket):
+    """Takes `room` datagrams, then none until it is given more room."""
+
+    room = 0
+
+    def sendto(self, *arguments: object) -> int:  # type: ignore[override]
+        if self.room == 0:
+            raise BlockingIOError(errno.EAGAIN, "full")
+        self.room -= 1
+        return super().sendto(*arguments)  # type: ignore[call-overload, no-any-return]
+
+
+def test_what_a_full_socket_refuses_goes_out_later_in_order() -> None:
+    async def run() -> None:
+        output = FullSocket(socket.AF_INET, socket.SOCK_DGRAM)
+        with output, bound(socket.AF_INET) as receiver:
+            address = receiver.getsockname()
+            sender = DatagramSender(output, batched=False, most_waiting=5)
+            output.room = 2
+            sender([(address, bytes([number])) for number in range(4)])
+            sender([(address, bytes([number])) for number in range(4, 10)])
+            assert sender.waiting == 5
+            assert sender.unsent == {errno.ENOBUFS: 3}
+            assert received(receiver) == [b"\0", b"\1"]
+            output.room = 100
+            while sender.waiting:
+                await asyncio.sleep(0)
+            sender([(address, b"last")])
+            assert received(receiver) == [b"\2", b"\3", b"\4", b"\5", b"\6", b"last"]
+            output.room = 0
+            sender([(address, b"lost")])
+            sender.close()
+            assert sender.unsent == {errno.ENOBUFS: 3, errno.EAGAIN: 1}
+
+    asyncio.run(run())

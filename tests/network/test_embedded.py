@@ -1,0 +1,250 @@
+"""The embedded data plane: fates, what a change of plan does to queued packets, closing, lateness."""
+
+from __future__ import annotations
+
+import pytest
+from tests.network.bench import datagram, number_of
+from tests.network.virtual_time import VirtualTime
+
+from triagemq.network import EmbeddedDataPlane
+from triagemq.plan import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.trace import Outcome
+
+KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(4)]
+PACKET_NS = 568_000
+"""The transmission of a bench's packet of 142 bytes at 2 Mbit/s."""
+
+
+class Rig:
+    """A data plane with one port at 2 Mbit/s, flow i in class i, and all that came of it."""
+
+    def __init__(self, buffer_packets: float = 100, late_ns: int = 0, **settings: int) -> None:
+        self.time = VirtualTime(late_ns)
+        self.sent: list[tuple[int, int]] = []
+        self.fates: list[Fate] = []
+        self.batches = 0
+        self.plane = EmbeddedDataPlane(
+            self._receive, self.fates.extend, clock=self.time.clock, alarm=self.time.alarm, seed=1, **settings
+        )
+        self.plane.apply(
+            [
+                SetPort("radio", 2e6, buffer_packets, 8),
+                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(KEYS)),
+            ]
+        )
+
+    def _receive(self, datagrams: list[tuple[tuple[str, int], bytes]]) -> None:
+        self.batches += 1
+        self.sent += [(number_of(received), self.time.now_ns) for _, received in datagrams]
+
+    def send(self, flow: int, *numbers: int, control: bool = False) -> None:
+        self.plane.send([OutgoingPacket(KEYS[flow], datagram(number), control, number) for number in numbers])
+
+    @property
+    def order(self) -> list[int]:
+        return [number for number, _ in self.sent]
+
+
+def test_packets_leave_at_the_end_of_their_transmission() -> None:
+    rig = Rig()
+    rig.time.run_until(1000)
+    rig.send(0, 1, 2)
+    rig.time.run_until_quiet()
+    assert rig.sent == [(1, 1000 + PACKET_NS), (2, 1000 + 2 * PACKET_NS)]
+    assert rig.fates == [
+        (1, Outcome.delivered, 1000, 1000 + PACKET_NS),
+        (2, Outcome.delivered, 1000, 1000 + 2 * PACKET_NS),
+    ]
+
+
+def test_fates_of_dropped_and_unmanaged_packets() -> None:
+    rig = Rig(buffer_packets=2)
+    rig.plane.apply([SetFlow(KEYS[3], "radio", 3, 3, 1.0), RemoveFlow(KEYS[2])])
+    rig.send(1, 1, 2)
+    rig.send(0, 3)
+    rig.send(3, 4)
+    rig.send(2, 5)
+    assert rig.sent == [(5, 0)]
+    assert rig.fates == [
+        (2, Outcome.dropped_by_buffer, 0, None),
+        (4, Outcome.dropped_by_policy, None, None),
+        (5, Outcome.delivered, None, None),
+    ]
+    unmanaged = rig.plane.counters().unmanaged
+    assert (unmanaged.packets, unmanaged.control_packets, unmanaged.bytes) == (1, 0, 142)
+    rig.time.run_until_quiet()
+    assert rig.order == [5, 1, 3]
+
+
+def test_control_packets_and_packets_without_token_have_no_fate() -> None:
+    rig = Rig(buffer_packets=1)
+    rig.send(0, 1, 2, 3, control=True)
+    rig.plane.send([OutgoingPacket(KEYS[0], datagram(4), control=False)] * 2)
+    rig.time.run_until_quiet()
+    rig.plane.send([OutgoingPacket(KEYS[0], datagram(5), control=False)])
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 2, 3, 5]
+    assert rig.fates == []
+    assert rig.plane.counters().flows[KEYS[0]].dropped_by_buffer == 2
+
+
+def test_a_flow_put_into_a_lower_class_keeps_its_order() -> None:
+    rig = Rig()
+    rig.send(1, 1, 2, 3)
+    rig.plane.apply([SetFlow(KEYS[1], "radio", 1, 5, 0.0)])
+    rig.send(1, 4, 5)
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 2, 3, 4, 5]
+
+
+def test_a_flow_put_into_a_higher_class_is_served_so_at_once() -> None:
+    """What waits in the old class stays there, behind others; what comes is urgent and does not wait for it."""
+    rig = Rig()
+    rig.send(2, 1, 2)
+    rig.send(3, 3)
+    rig.plane.apply([SetFlow(KEYS[3], "radio", 3, 0, 0.0)])
+    rig.send(3, 4, 5)
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 4, 5, 2, 3]
+
+
+def test_removed_flow_and_port_are_drained_and_then_forgotten() -> None:
+    rig = Rig()
+    rig.send(0, 1, 2)
+    rig.send(1, 3, control=True)
+    rig.plane.apply([*(RemoveFlow(key) for key in KEYS), RemovePort("radio")])
+    counters = rig.plane.counters()
+    assert counters.flows[KEYS[0]].backlog_packets == 2
+    assert set(counters.flows) == {KEYS[0]}
+    assert counters.ports["radio"].control.backlog_packets == 1
+    rig.time.run_until_quiet()
+    assert rig.sent == [(1, PACKET_NS), (3, 2 * PACKET_NS), (2, 3 * PACKET_NS)]
+    assert [fate[1] for fate in rig.fates] == [Outcome.delivered] * 2
+    counters = rig.plane.counters()
+    assert (counters.ports, counters.flows) == ({}, {})
+
+
+def test_port_and_flow_that_come_back_while_drained_go_on() -> None:
+    rig = Rig()
+    rig.send(0, 1, 2)
+    rig.plane.apply([*(RemoveFlow(key) for key in KEYS), RemovePort("radio")])
+    rig.plane.apply([SetPort("radio", 1e6, 10, 8), SetFlow(KEYS[0], "radio", 0, 0, 0.0)])
+    rig.send(0, 3)
+    rig.time.run_until_quiet()
+    # The bandwidth is a new one from the second transmission on.
+    assert rig.sent == [(1, PACKET_NS), (2, 3 * PACKET_NS), (3, 5 * PACKET_NS)]
+    assert rig.plane.counters().flows[KEYS[0]].packets_out == 3
+
+
+def test_a_smaller_buffer_drops_nothing_that_is_queued() -> None:
+    rig = Rig()
+    rig.send(1, *range(10))
+    rig.plane.apply([SetPort("radio", 2e6, 3, 8)])
+    rig.send(1, 10)
+    rig.send(0, 11)
+    rig.time.run_until_quiet()
+    assert rig.order == [0, 11, *range(1, 9)]
+    assert [fate[0] for fate in rig.fates if fate[1] == Outcome.dropped_by_buffer] == [10, 9]
+
+
+def test_fewer_classes_still_report_what_the_others_hold() -> None:
+    rig = Rig()
+    rig.send(3, 1, 2)
+    rig.plane.apply([SetPort("radio", 2e6, 100, 1), *(SetFlow(key, "radio", 0, 0, 0.0) for key in KEYS)])
+    assert rig.plane.counters().ports["radio"].queues[3].backlog_packets == 2
+
+
+def test_ports_do_not_wait_for_each_other() -> None:
+    rig = Rig()
+    rig.plane.apply([SetPort("cable", 4e6, 10, 8), SetFlow(KEYS[1], "cable", 1, 7, 0.0)])
+    rig.send(0, 1, 2)
+    rig.send(1, 3, 4)
+    rig.time.run_until_quiet()
+    assert dict(rig.sent) == {1: PACKET_NS, 2: 2 * PACKET_NS, 3: PACKET_NS // 2, 4: PACKET_NS}
+
+
+def test_closing_sends_control_packets_and_reports_the_rest_in_flight() -> None:
+    rig = Rig()
+    rig.send(0, 1, 2)
+    rig.send(0, 3, control=True)
+    rig.time.run_until(PACKET_NS)
+    rig.plane.close()
+    assert rig.order == [1, 3]
+    assert rig.fates[1:] == [(2, Outcome.in_flight, 0, None)]
+    rig.time.run_until_quiet()
+    with pytest.raises(RuntimeError, match="closed"):
+        rig.send(0, 4)
+
+
+def test_late_wake_ups_do_not_lower_the_bandwidth() -> None:
+    late_ns = 1_500_000
+    rig = Rig(buffer_packets=float("inf"), late_ns=late_ns)
+    rig.send(0, *range(1000))
+    rig.time.run_until_quiet()
+    assert rig.order == list(range(1000))
+    delays = [at_ns - (number + 1) * PACKET_NS for number, at_ns in rig.sent]
+    assert min(delays) >= 0
+    assert max(delays) <= late_ns
+
+
+def test_an_arrival_before_a_late_wake_up_finds_the_port_as_it_should_be() -> None:
+    rig = Rig(buffer_packets=1, late_ns=1_500_000)
+    rig.send(0, 1)
+    rig.time.run_until(PACKET_NS + 1000)
+    rig.send(0, 2)
+    assert rig.sent == [(1, PACKET_NS + 1000)]
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 2]
+    assert rig.plane.counters().flows[KEYS[0]].dropped_by_buffer == 0
+
+
+def test_packets_of_a_fast_port_share_wake_ups() -> None:
+    rig = Rig(buffer_packets=float("inf"))
+    rig.plane.apply([SetPort("radio", 100e6, float("inf"), 8)])
+    rig.send(0, *range(1000))
+    rig.time.run_until_quiet()
+    assert rig.batches < 100
+    assert max(at_ns - (number + 1) * 11_360 for number, at_ns in rig.sent) <= 200_000
+
+
+def test_a_report_may_send_again() -> None:
+    """A gateway answers the end of one packet with the next."""
+    time, sent = VirtualTime(), []
+    left = iter(range(2, 6))
+
+    def send_next(fates: list[Fate]) -> None:
+        for number in [next(left, None) for _ in fates]:
+            if number is not None:
+                plane.send([OutgoingPacket(KEYS[0], datagram(number), False, number)])
+
+    plane = EmbeddedDataPlane(
+        lambda datagrams: sent.extend(number_of(each) for _, each in datagrams),
+        send_next,
+        clock=time.clock,
+        alarm=time.alarm,
+    )
+    plane.apply([SetPort("radio", 2e6, 10, 1), SetFlow(KEYS[0], "radio", 0, 0, 0.0)])
+    plane.send([OutgoingPacket(KEYS[0], datagram(1), False, 1)])
+    time.run_until_quiet()
+    assert sent == [1, 2, 3, 4, 5]
+    assert time.now_ns == 5 * PACKET_NS
+
+
+def test_the_same_seed_drops_the_same_packets() -> None:
+    outcomes = []
+    for _ in range(2):
+        rig = Rig(buffer_packets=float("inf"))
+        rig.plane.apply([SetFlow(KEYS[0], "radio", 0, 0, 0.5)])
+        rig.send(0, *range(100))
+        rig.time.run_until_quiet()
+        outcomes.append(rig.order)
+    assert outcomes[0] == outcomes[1]
+    assert 20 < len(outcomes[0]) < 80
+
+
+def test_packets_of_other_sizes_take_their_share_of_time() -> None:
+    rig = Rig(overhead_bytes_per_packet=0)
+    rig.plane.send([OutgoingPacket(KEYS[0], datagram(1) + bytes(150), False)])
+    rig.time.run_until_quiet()
+    assert rig.sent == [(1, 1_000_000)]
+    assert rig.plane.counters().ports["radio"].queues[0].bytes_out == 250

@@ -1,0 +1,104 @@
+"""A standalone Spark with two workers on loopback, started from the pip package, makes the same tables."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from triagemq.pipeline import Tables
+from triagemq.pipeline.java import find_java
+
+COMMAND = """
+import sys
+from triagemq.pipeline import SparkOptions, run_pipeline
+conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
+run_pipeline([sys.argv[1]], sys.argv[2], options=SparkOptions(master=sys.argv[3], conf=conf))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_for(port: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with socket.socket() as caller:
+            if caller.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """A master and two workers of one core each; its address."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {
+        "JAVA_HOME": str(find_java().wrapped()),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    }
+    port = free_port()
+    address = f"spark://127.0.0.1:{port}"
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def run(name: str, *arguments: str) -> None:
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            processes.append(
+                subprocess.Popen(
+                    [home / "bin" / "spark-class", *arguments],
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    try:
+        run(
+            "master",
+            "org.apache.spark.deploy.master.Master",
+            *("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"),
+        )
+        wait_for(port, 60)
+        for number in range(2):
+            run(
+                f"worker-{number}",
+                "org.apache.spark.deploy.worker.Worker",
+                *("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"),
+                *("--work-dir", str(tmp_path / f"worker-{number}"), address),
+            )
+        yield address
+    finally:
+        for process in reversed(processes):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.timeout(400)
+def test_a_cluster_makes_the_same_tables_as_local_mode(
+    master: str,
+    trace: Path,
+    tables: Tables,
+    assert_same_tables: Callable[[Tables, Tables], None],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "out"
+    subprocess.run([sys.executable, "-c", COMMAND, str(trace), str(out), master], check=True, timeout=300)
+    logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
+    assert logs.count("Launched executor") + logs.count("Asked to launch executor") >= 2
+    assert_same_tables(Tables(out), tables)

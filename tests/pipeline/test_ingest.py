@@ -1,0 +1,210 @@
+"""Foreign logs: what becomes of good rows, and that every bad one is set aside with its reason and its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline import Mapping, Tables, load_mapping, run_pipeline
+
+DATA = Path(__file__).parent / "data"
+NARROW = {
+    "time": {"column": "time"},
+    "topic": "building/{room}",
+    "value": "reading",
+    "size_bytes": {"column": "size"},
+    "publisher": "{device}",
+    "numbers": True,
+    "topics": [f"building/{room}" for room in range(8)],
+}
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+Damage = Callable[[list[str], int], bytes]
+
+
+def row(number: int) -> list[str]:
+    moment = BEGIN + timedelta(seconds=number)
+    return [
+        f"{moment:%Y-%m-%dT%H:%M:%S}",
+        str(number % 8),
+        f"dev-{number % 3}",
+        str(20 + number % 5),
+        str(40 + number % 9),
+    ]
+
+
+def joined(cells: list[str]) -> bytes:
+    return ",".join(cells).encode()
+
+
+def replaced(place: int, text: str) -> Damage:
+    return lambda cells, _: joined([*cells[:place], text, *cells[place + 1 :]])
+
+
+DAMAGES: dict[str, Damage] = {
+    "unparseable time": replaced(0, "yesterday at noon"),
+    "missing time": replaced(0, ""),
+    "time out of range": replaced(0, "1815-06-18T11:35:00"),
+    "unknown topic": replaced(1, "attic"),
+    "missing topic": replaced(1, " "),
+    "missing publisher": replaced(2, ""),
+    "missing value": replaced(3, ""),
+    "value is not a number": replaced(3, "warm"),
+    "unparseable size": replaced(4, "big"),
+    "negative size": replaced(4, "-5"),
+    "absurd size": replaced(4, "99999999999"),
+    "wrong number of columns": lambda cells, _: joined(cells[:3]),
+    "not UTF-8": lambda cells, _: joined(cells[:3]) + b",\xff\xfe," + cells[4].encode(),
+    "duplicate": lambda _, number: joined(row(number - 3)),
+    "clock going backwards": lambda _, number: joined([row(number - 300)[0], *row(number)[1:]]),
+}
+
+
+def write_log(path: Path, rows: int, every: int) -> Counter[str]:
+    """A CSV in which every so many rows one is damaged, in each way in turn; returns how often each."""
+    damaged: Counter[str] = Counter()
+    ways = list(DAMAGES)
+    with path.open("wb") as file:
+        file.write(b"time,room,device,reading,size\n")
+        for number in range(rows):
+            if number > 400 and number % every == 0:
+                way = ways[sum(damaged.values()) % len(ways)]
+                file.write(DAMAGES[way](row(number), number) + b"\n")
+                damaged[way] += 1
+            else:
+                file.write(joined(row(number)) + b"\n")
+    return damaged
+
+
+def test_every_kind_of_damage_is_counted_named_and_kept_with_its_line(spark: object, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    damaged = write_log(log, 3000, 40)
+    assert len(damaged) == len(DAMAGES)
+    done = run_pipeline([log], tmp_path / "out", mapping=Mapping.model_validate(NARROW))
+    assert done.reasons == dict(damaged)
+    assert done.rows_read == 3000 == done.rows_in + done.quarantined
+    tables = Tables(tmp_path / "out")
+    assert tables.rows["publications"] == done.rows_in
+    lines = log.read_bytes().split(b"\n")
+    for bad in tables.records("quarantine"):
+        assert bad["source"].endswith("log.csv")
+        assert bad["raw"] == lines[bad["line"] - 1].decode("utf-8", errors="replace")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_million_rows_with_five_percent_damaged_add_up(spark: object, tmp_path: Path) -> None:
+    damaged = write_log(tmp_path / "log.csv", 1_000_000, 20)
+    done = run_pipeline([tmp_path / "log.csv"], tmp_path / "out", mapping=Mapping.model_validate(NARROW))
+    assert done.reasons == dict(damaged)
+    assert done.rows_read == 1_000_000 == done.rows_in + done.quarantined
+
+
+def test_csv_json_lines_and_parquet_of_the_same_rows_give_the_same_publications(
+    spark: object, tmp_path: Path
+) -> None:
+    names = ["time", "room", "device", "reading", "size"]
+    rows = [dict(zip(names, row(number), strict=True)) for number in range(300)]
+    (tmp_path / "csv").mkdir()
+    for part in range(3):
+        chosen = rows[part * 100 : part * 100 + 100]
+        text = "\n".join([",".join(names), *(",".join(each.values()) for each in chosen)]) + "\n"
+        if part == 1:
+            (tmp_path / "csv" / f"part-{part}.csv.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (tmp_path / "csv" / f"part-{part}.csv").write_text(text.replace("\n", "\r\n"))
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows) + "{broken\n")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    done = run_pipeline(
+        [tmp_path / "csv", tmp_path / "log.jsonl", tmp_path / "log.parquet"],
+        tmp_path / "out",
+        mapping=Mapping.model_validate(NARROW),
+    )
+    assert (done.rows_in, done.reasons) == (900, {"not JSON": 1})
+    tables = Tables(tmp_path / "out")
+    found = []
+    for run_id in tables.manifest.runs:
+        published = tables.records("publications", run_id=run_id)
+        assert len({each["publication_id"] for each in published}) == 300
+        keys = ("topic_id", "topic", "publisher_id", "publisher", "published_ns", "size_bytes")
+        found.append(sorted(tuple(each[key] for key in keys) for each in published))
+    assert found[0] == found[1] == found[2]
+    first = int(BEGIN.timestamp()) * 10**9
+    assert min(each[4] for each in found[0]) == first
+
+
+def test_a_wide_log_whose_header_lacks_a_name_becomes_one_topic_a_column(
+    spark: object, tmp_path: Path
+) -> None:
+    (tmp_path / "mapping.yaml").write_text(
+        "time: {column: date, format: 'yyyy-MM-dd HH:mm:ss'}\n"
+        "topic: office/{column}\n"
+        "values: [Temperature, Humidity, Light, CO2, HumidityRatio, Occupancy]\n"
+        "publisher: office\n"
+    )
+    done = run_pipeline(
+        [DATA / "occupancy.txt"], tmp_path / "out", mapping=load_mapping(tmp_path / "mapping.yaml")
+    )
+    assert (done.rows_read, done.rows_in, done.quarantined) == (200, 200, 0)
+    tables = Tables(tmp_path / "out")
+    assert tables.rows["publications"] == 1200
+    first = tables.records("publications", where={"topic": "office/CO2"}, limit=1)[0]
+    assert first["published_ns"] == int(datetime(2015, 2, 4, 17, 51, tzinfo=UTC).timestamp()) * 10**9
+    assert first["size_bytes"] == len("721.25")
+    profile = tables.records("publication_profile", where={"topic": "office/Light"})[0]
+    assert profile["rate_per_second"] == pytest.approx(1 / 60, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ("topic: a\nvalue: v\n", "time: Field required"),
+        ("time: t\ntopic: a\nvalue: v\nvalues: [x]\n", "both value and values"),
+        ("time: t\ntopic: a\nvalues: [x]\n", "must hold {column}"),
+        ("time: {column: t, unit: s, format: y}\ntopic: a\nvalue: v\n", "keep one"),
+        ("time: t\ntopic: a\nvalue: v\ncolour: red\n", "colour"),
+        ("time: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_mapping_is_refused_with_its_field(mapping: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mapping.yaml").write_text(mapping)
+    with pytest.raises(PipelineError) as refused:
+        load_mapping(tmp_path / "mapping.yaml")
+    assert message in str(refused.value)
+
+
+def test_a_log_without_the_columns_of_the_mapping_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("when,what\n1,2\n")
+    mapping = Mapping.model_validate({"time": {"column": "time"}, "topic": "a", "value": "what"})
+    with pytest.raises(PipelineError, match="has no column time, which the mapping names; it has when, what"):
+        run_pipeline([tmp_path / "log.csv"], tmp_path / "out", mapping=mapping)
+    with pytest.raises(PipelineError, match="--mapping"):
+        run_pipeline([tmp_path / "log.csv"], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "nanoseconds"),
+    [
+        ("s", "1423072260.123456789", 1423072260123456789),
+        ("ms", "1423072260123", 1423072260123000000),
+        ("ns", "1423072260123456789", 1423072260123456789),
+    ],
+)
+def test_numbers_since_1970_keep_their_nanoseconds(
+    unit: str, text: str, nanoseconds: int, spark: Any
+) -> None:
+    from triagemq.pipeline.ingest import published_ns
+
+    mapping = Mapping.model_validate({"time": {"column": "t", "unit": unit}, "topic": "a", "value": "v"})
+    fields = spark.createDataFrame([({"t": text},)], "fields map<string,string>")
+    assert fields.select(published_ns(mapping)).collect()[0][0] == nanoseconds

@@ -1,0 +1,89 @@
+"""`triage pipeline show`: finished tables without Spark, and without pyspark being imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from triagemq.cli.pipeline import app
+from triagemq.errors import PipelineError
+from triagemq.pipeline import Tables
+
+
+def directory(tables: Tables) -> str:
+    return str(tables.files("run_summary")[0].parent.parent)
+
+
+def show(*arguments: str) -> dict[str, object]:
+    done = CliRunner().invoke(app, ["show", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    shown: dict[str, object] = json.loads(done.stdout)
+    return shown
+
+
+def test_show_lists_the_tables_and_their_rows(tables: Tables) -> None:
+    shown = show(directory(tables))
+    assert {"table": "class_performance", "rows": 4} in shown["tables"]
+
+
+def test_show_prints_the_rows_of_a_table_that_pass_the_filter(tables: Tables) -> None:
+    shown = show(directory(tables), "class_performance", "--where", "priority_class=2")
+    assert shown["table"] == "class_performance"
+    assert [row["priority_class"] for row in shown["rows"]] == [2]
+    columns = {
+        "run_id",
+        "count",
+        "delivered",
+        "success_rate",
+        "mean_latency_seconds",
+        "p50",
+        "p95",
+        "p99",
+        "max",
+    }
+    assert columns <= set(shown["rows"][0])
+    assert len(show(directory(tables), "deliveries", "--limit", "7")["rows"]) == 7
+
+
+def test_show_for_people(tables: Tables) -> None:
+    done = CliRunner().invoke(app, ["show", directory(tables), "class_performance"], catch_exceptions=False)
+    assert "priority_class" in done.stdout
+    assert "mean_latency_seconds" in done.stdout
+    assert "…" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "no table 'nonsense'; there are class_performance"),
+        (["class_performance", "--where", "colour=red"], "no column colour"),
+        (["class_performance", "--where", "priority_class=high"], "'high' is not a int32"),
+        (["class_performance", "--where", "priority_class"], "write column=value"),
+    ],
+)
+def test_a_mistake_is_named(arguments: list[str], message: str, tables: Tables) -> None:
+    with pytest.raises(PipelineError) as refused:
+        CliRunner().invoke(app, ["show", directory(tables), *arguments], catch_exceptions=False)
+    assert message in str(refused.value)
+
+
+def test_no_tables_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="make them with: triage pipeline run TRACE"):
+        Tables(tmp_path)
+
+
+def test_reading_and_running_again_import_no_pyspark(tables: Tables, trace: Path) -> None:
+    code = (
+        "import sys\n"
+        "from triagemq.pipeline import Tables, run_pipeline\n"
+        "from triagemq.cli import pipeline\n"
+        "assert Tables(sys.argv[1]).records('class_performance')\n"
+        "assert not run_pipeline([sys.argv[2]], sys.argv[1]).started_spark\n"
+        "assert 'pyspark' not in sys.modules, 'pyspark was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code, directory(tables), str(trace)], check=True)

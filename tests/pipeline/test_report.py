@@ -1,0 +1,388 @@
+"""The report: one page that holds everything, loads nothing, and trusts no name."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from triagemq.errors import OutputError
+from triagemq.pipeline.report import write_report
+from triagemq.pipeline.report.ports import MOST_POINTS
+from triagemq.pipeline.report.topics import SHOWN_TOPICS
+
+SECTIONS = ["summary", "classes", "utility", "latency", "ports", "topics", "quarantine"]
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+HOSTILE = (
+    "</script><script>alert('x')</script><img src=http://evil.example/a.png onerror=alert(1)>&amp;\u202e"
+)
+
+
+class Page(HTMLParser):
+    """Checks the nesting of tags while it collects what the tests ask about."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self._open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+    @functools.cached_property
+    def figures(self) -> list[dict[str, Any]]:
+        """What is drawn, as the page's own program reads it."""
+        found = [json.loads(text) for text in self.scripts if text.startswith("[{")]
+        return found[0] if found else []
+
+    @property
+    def identifiers(self) -> list[str | None]:
+        return [attributes["id"] for tag, attributes in self.tags if tag == "section"]
+
+
+def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> dict[str, pa.Table]:
+    """Two runs of a small situation, in the columns of the pipeline's tables."""
+    runs = ("run-a", "run-b")
+    outcomes = dict.fromkeys(("limited", "lost_on_link", "subscriber_gone", "in_flight"), 0)
+    summary = [
+        {
+            "run_id": run,
+            "source": f"/traces/{name}",
+            "producer": "simulate",
+            "started": "2026-01-02T03:04:05.678+00:00",
+            "scenario": "building",
+            "observed_seconds": 100.0,
+            "rows_read": 2000,
+            "quarantined": 3,
+            "publications": 1000,
+            "published_bytes": 123456,
+            "topics": topics,
+            "count": 2000,
+            "delivered": 1500,
+            "success_rate": 0.75,
+            "mean_latency_seconds": 0.0125,
+            "max": 1.5,
+            "utility": 60.0,
+            "maximum_utility": 80.0,
+            "utility_rate": 0.75,
+        }
+        for run, name in zip(runs, ("without", "with"), strict=True)
+    ]
+    classes = [
+        {
+            "run_id": run,
+            "priority_class": level,
+            "count": 1000,
+            "delivered": 900 - 300 * level,
+            "dropped_by_policy": 100,
+            "dropped_by_buffer": 300 * level,
+            "success_rate": 0.9 - 0.3 * level,
+            "mean_latency_seconds": 0.01 * (level + 1),
+            "p50": 0.008,
+            "p95": 0.05,
+            "p99": 0.2,
+            "max": 1.5,
+        }
+        for run in runs
+        for level in (0, 1)
+    ]
+    subscriptions = [
+        {
+            "run_id": run,
+            "subscription_id": level,
+            "subscriber": f"commander {topic}",
+            "topic": topic,
+            "priority_class": level,
+            "success_rate": 0.9 - 0.3 * level,
+            "mean_latency_seconds": 0.01,
+            "utility": 36.0 - 12 * level,
+            "maximum_utility": 40.0,
+        }
+        for run in runs
+        for level in (0, 1)
+    ]
+    histogram = [
+        {
+            "run_id": run,
+            "subscription_id": level,
+            "priority_class": level,
+            "delivered": 900 - 300 * level,
+            "dropped_by_policy": 100,
+            "dropped_by_buffer": 300 * level,
+            **outcomes,
+            "bins": [{"bin": 1400, "count": 500}, {"bin": 1500, "count": 400 - 300 * level}],
+        }
+        for run in runs
+        for level in (0, 1)
+    ]
+    rates = [
+        {
+            "run_id": run,
+            "topic_id": number,
+            "topic": topic if number == 0 else f"topic-{number}",
+            "window_seconds": seconds,
+            "window_start_ns": window * int(seconds * 1e9),
+            "publications": 100 - min(number, 90) if seconds == 10 else 1,
+            "rate_per_second": 10.0 if seconds == 10 else 35.0,
+            "bytes": 4000,
+            "index_of_dispersion": 1.25 if seconds == 10 else None,
+        }
+        for run in runs
+        for number in range(topics)
+        for seconds, windows in ((10.0, 10), (0.2, 2))
+        for window in range(windows)
+    ]
+    ports = [
+        {
+            "run_id": run,
+            "port_id": 0,
+            "port": f"radio {topic}",
+            "sampled_ns": 10**9 + sample * 200_000_000,
+            "load": 0.9 + 0.1 * math.sin(sample / 9),
+            "offered_load": 1.4,
+            "backlog_packets": 120,
+        }
+        for run in runs
+        for sample in range(samples)
+    ]
+    quarantine = [
+        {
+            "run_id": "run-a",
+            "table": "publications",
+            "reason": f"negative size {topic}",
+            "source": f"/logs/{topic}.csv",
+            "line": 7 + number,
+            "raw": f"12:00,{topic},-5",
+        }
+        for number in range(3)
+    ]
+    tables = {
+        "run_summary": summary,
+        "class_performance": classes,
+        "subscription_performance": subscriptions,
+        "latency_histogram": histogram,
+        "topic_rates": rates,
+        "port_load": ports,
+        "quarantine": quarantine,
+    }
+    return {name: pa.Table.from_pylist(rows) for name, rows in tables.items()}
+
+
+def written(tmp_path: Path, tables: dict[str, pa.Table], **options: Any) -> Page:
+    return Page(write_report(tables, tmp_path / "report.html", title=options.pop("title", "Fire"), **options))
+
+
+def test_a_full_report_has_every_section_with_its_figures(tmp_path: Path) -> None:
+    page = written(tmp_path, example(), notes=["Two runs of one building."])
+    assert page.identifiers == SECTIONS
+    assert "Two runs of one building." in page.text
+    places = [attributes["id"] for tag, attributes in page.tags if attributes.get("class") == "plot"]
+    assert places == [f"figure-{number}" for number in range(len(page.figures))]
+    # Success, latency, two of utility, all copies, one per run by class, one port, topics.
+    assert len(page.figures) == 9
+    assert all(figure["data"] for figure in page.figures)
+
+
+def test_the_numbers_are_those_of_the_tables_with_units(tmp_path: Path) -> None:
+    text = written(tmp_path, example()).text
+    for words in (
+        "75.0 % of the maximum utility",
+        "60 of 80",
+        "12.5 ms",
+        "1.5 s",
+        "123 kB",
+        "2026-01-02 03:04:05",
+        "3 rows in all, < 0.1 % of 4,000 that were read",
+        "/logs/hall/smoke.csv:7",
+        "35/s",
+    ):
+        assert words in text, words
+
+
+def test_success_latency_and_distributions_are_drawn_from_the_tables(tmp_path: Path) -> None:
+    success, latency, totals, by_class, curves, *_ = written(tmp_path, example()).figures
+    assert [trace["y"] for trace in success["data"]] == [[0.9, 0.6], [0.9, 0.6]]
+    assert latency["data"][0]["y"] == [0.008, 0.008]
+    assert latency["data"][1]["y"] == [0.05, 0.05]
+    assert [trace["x"] for trace in totals["data"][1:]] == [[0.75], [0.75]]
+    assert by_class["data"][0]["y"] == [36.0, 24.0]
+    assert by_class["data"][1]["y"] == [4.0, 16.0]
+    # 1000 of 2000 copies in the first bin, 1500 up to the second; 500 never came.
+    assert curves["data"][0]["y"] == [0.5, 0.75]
+
+
+def test_nothing_is_fetched_from_anywhere(tmp_path: Path) -> None:
+    page = written(tmp_path, example(topic=HOSTILE))
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert "src" not in attributes
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not any(name.startswith("on") for name in attributes)
+    policy = [attributes for tag, attributes in page.tags if attributes.get("http-equiv")]
+    assert "default-src 'none'" in (policy[0]["content"] or "")
+    style = re.search(
+        r"<style>(.*?)</style>", (tmp_path / "report.html").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_plotly_is_in_the_page_once(tmp_path: Path) -> None:
+    page = written(tmp_path, example())
+    assert sum("plotly.js v" in script for script in page.scripts) == 1
+    assert (tmp_path / "report.html").stat().st_size < 6_000_000
+
+
+def test_hostile_names_are_shown_and_never_obeyed(tmp_path: Path) -> None:
+    page = written(
+        tmp_path, example(topic=HOSTILE), title=HOSTILE, notes=[HOSTILE], run_names={"run-a": HOSTILE}
+    )
+    harmless = written(tmp_path, example(), title="Fire", notes=["note"])
+    assert [tag for tag, _ in page.tags] == [tag for tag, _ in harmless.tags]
+    assert "alert('x')" in page.text
+    assert "\u202e" not in page.text
+    assert "\\u202e" in page.text
+    for figure in page.figures:
+        labels = [trace.get("name", "") for trace in figure["data"]]
+        labels += figure["layout"].get("yaxis", {}).get("ticktext", [])
+        assert not any("<" in label for label in labels)
+
+
+def test_a_figure_may_not_take_its_colours_from_a_name(tmp_path: Path) -> None:
+    page = written(tmp_path, example(), run_names={"run-a": "--page"})
+    colors = re.findall(r'"color":"([^"]*)"', "".join(page.scripts[1:]))
+    assert colors
+    assert all(re.fullmatch(r"--(series-\d|level-\d|empty|quiet|on-series)", color) for color in colors)
+
+
+@pytest.mark.parametrize("name", sorted(example()))
+@pytest.mark.parametrize("how", ["missing", "without rows", "without columns"])
+def test_a_table_that_is_not_there_leaves_the_rest_whole(tmp_path: Path, name: str, how: str) -> None:
+    tables = example()
+    if how == "missing":
+        del tables[name]
+    else:
+        tables[name] = tables[name].slice(0, 0) if how == "without rows" else pa.table({})
+    page = written(tmp_path, tables)
+    assert page.identifiers == SECTIONS
+    assert page.figures
+
+
+def test_a_report_of_nothing_says_so_in_every_section(tmp_path: Path) -> None:
+    page = written(tmp_path, {})
+    assert page.identifiers == SECTIONS
+    assert sum(attributes.get("class") == "nothing" for _, attributes in page.tags) == len(SECTIONS) + 1
+    assert page.figures == []
+    assert (tmp_path / "report.html").stat().st_size < 50_000
+
+
+def test_without_a_histogram_the_percentiles_are_drawn(tmp_path: Path) -> None:
+    tables = example()
+    del tables["latency_histogram"]
+    curve = written(tmp_path, tables).figures[4]["data"][0]
+    assert curve["x"] == [0.008, 0.05, 0.2, 1.5]
+    assert curve["y"] == pytest.approx([0.45, 0.855, 0.891, 0.9])
+
+
+def test_columns_that_an_older_table_lacks_are_unknown_not_fatal(tmp_path: Path) -> None:
+    tables = {name: table.select(["run_id", table.column_names[1]]) for name, table in example().items()}
+    for name in ("class_performance", "run_summary", "subscription_performance", "quarantine"):
+        page = written(tmp_path, {name: tables[name]})
+        assert page.identifiers == SECTIONS
+
+
+def test_unknown_figures_are_dashes_and_never_nan(tmp_path: Path) -> None:
+    tables = example()
+    rows = tables["class_performance"].to_pylist()
+    for row in rows[:2]:
+        row.update(
+            success_rate=math.nan, p50=None, p95=None, p99=None, max=None, mean_latency_seconds=math.inf
+        )
+    tables["class_performance"] = pa.Table.from_pylist(rows)
+    page = written(tmp_path, tables)
+    assert "NaN" not in "".join(page.scripts[1:2])
+    assert "nan" not in page.text
+    assert "inf" not in page.text
+
+
+def test_many_topics_and_samples_keep_the_page_small(tmp_path: Path) -> None:
+    page = written(tmp_path, example(topics=500, samples=20_000))
+    assert max(len(trace["x"]) for figure in page.figures for trace in figure["data"]) <= MOST_POINTS
+    assert len(page.figures[-1]["data"][0]["y"]) == SHOWN_TOPICS
+    assert "The 20 busiest of 500 topics" in page.text
+    assert len("".join(page.scripts[1:])) < 200_000
+
+
+def test_runs_have_the_names_and_the_order_they_are_given(tmp_path: Path) -> None:
+    named = written(tmp_path, example(), run_names={"run-b": "with triage", "run-a": "without triage"})
+    assert [trace["name"] for trace in named.figures[0]["data"]] == ["with triage", "without triage"]
+    assert [trace["name"] for trace in written(tmp_path, example()).figures[0]["data"]] == ["without", "with"]
+
+
+def test_more_runs_than_colours_are_mentioned(tmp_path: Path) -> None:
+    rows = [{**example()["run_summary"].to_pylist()[0], "run_id": f"run-{number}"} for number in range(11)]
+    page = written(tmp_path, {"run_summary": pa.Table.from_pylist(rows)})
+    assert "3 more runs" in page.text
+
+
+def test_a_report_replaces_an_older_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    written(tmp_path, example(), title="first")
+    assert "second" in written(tmp_path, {}, title="second").text
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_path_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_report({}, tmp_path / "file" / "report.html", title="Fire")
+
+
+def test_a_real_browser_draws_every_figure(tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs chromium: apt-get install chromium")
+    page = written(tmp_path, example(topic=HOSTILE))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    place = [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000", "--dump-dom"]
+    shown = subprocess.run(
+        [browser, *options, *place, f"file://{tmp_path / 'report.html'}"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert shown.returncode == 0, shown.stderr
+    body = shown.stdout.partition("<main>")[2]
+    assert len(re.findall(r'class="plot js-plotly-plot"', body)) == len(page.figures)
+    assert "evil.example" in body
+    assert not re.search(r"<img|<a [^>]*href=.http|<script>alert", body.partition("</main>")[0])

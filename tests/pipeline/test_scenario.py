@@ -1,0 +1,152 @@
+"""`triage pipeline scenario`: a scenario that looks like what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from triagemq.cli.pipeline import app
+from triagemq.errors import PipelineError
+from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
+from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
+from triagemq.scenario import ArrivalProcess, SizeDistribution, load, loads
+from triagemq.theory import on_off_ca2, pareto_ca2
+from triagemq.trace import Trace
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_the_network_is_the_trace_own_and_the_publications_are_the_measured_ones(
+    tables: Tables, trace: Path, tmp_path: Path
+) -> None:
+    out = str(tables.files("run_summary")[0].parent.parent)
+    done = CliRunner().invoke(
+        app, ["scenario", out, "-o", str(tmp_path / "s.yaml"), "--json"], catch_exceptions=False
+    )
+    assert done.exit_code == 0
+    estimated, original = load(tmp_path / "s.yaml"), loads(Trace.open(trace).scenario_text)
+    assert estimated.ports.name == original.ports.name
+    assert estimated.topics.name == original.topics.name
+    np.testing.assert_array_equal(
+        estimated.subscriptions.utility_weight, original.subscriptions.utility_weight
+    )
+    profile = {(row["publisher_id"], row["topic_id"]): row for row in tables.records("publication_profile")}
+    rows = estimated.publications
+    for number in range(len(rows)):
+        row = profile[int(rows.publisher[number]), int(rows.topic[number])]
+        assert rows.rate_per_second[number] == pytest.approx(row["rate_per_second"])
+        assert rows.size_bytes[number] == pytest.approx(row["mean_size_bytes"])
+
+
+def measured(**values: Any) -> dict[str, Any]:
+    return {"publications": 50_000, "observed_seconds": 5_000.0, "ca2": 1.0, "size_scv": 1.0} | values
+
+
+@pytest.mark.parametrize("ca2", [0.2, 0.6, 1.3, 4.0, 30.0])
+def test_an_arrival_process_has_the_measured_variability(ca2: float) -> None:
+    process, shape, seconds = _arrivals(measured(ca2=ca2))
+    if process == ArrivalProcess.PARETO:
+        assert float(pareto_ca2(shape)) == pytest.approx(ca2)
+    else:
+        assert process == ArrivalProcess.ON_OFF
+        assert float(on_off_ca2(10.0, seconds, seconds)) == pytest.approx(ca2)
+
+
+def test_regular_and_random_arrivals_are_called_by_their_names() -> None:
+    assert _arrivals(measured(ca2=0.001))[0] == ArrivalProcess.PERIODIC
+    assert _arrivals(measured(ca2=1.08))[0] == ArrivalProcess.POISSON
+    assert _arrivals(measured(ca2=1.25, publications=100))[0] == ArrivalProcess.POISSON
+    assert _arrivals(measured(ca2=None, publications=2))[0] == ArrivalProcess.POISSON
+
+
+def test_sizes_are_constant_exponential_or_those_seen() -> None:
+    assert _size_distribution(measured(size_scv=1e-8)) == SizeDistribution.CONSTANT
+    assert _size_distribution(measured(size_scv=0.95)) == SizeDistribution.EXPONENTIAL
+    assert _size_distribution(measured(size_scv=0.3)) == SizeDistribution.EMPIRICAL
+    random = np.random.default_rng(1)
+    bins = [{"size_bytes": float(size), "count": int(random.integers(1, 99))} for size in range(10, 700, 7)]
+    values, weights = _size_sample(bins)
+    assert len(values) <= 32
+    mean = sum(each["size_bytes"] * each["count"] for each in bins) / sum(each["count"] for each in bins)
+    assert np.average(values, weights=weights) == pytest.approx(mean)
+
+
+def test_a_log_becomes_one_port_with_one_subscriber_to_everything(spark: object, tmp_path: Path) -> None:
+    mapping = Mapping.model_validate(
+        {
+            "time": {"column": "date"},
+            "topic": "office/{column}",
+            "values": ["CO2", "Light"],
+            "publisher": "office",
+        }
+    )
+    run_pipeline([DATA / "occupancy.txt"], tmp_path / "out", mapping=mapping)
+    with pytest.raises(PipelineError, match="--bandwidth-bps"):
+        estimate_scenario(Tables(tmp_path / "out"))
+    estimated = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=32_000)
+    assert estimated.topics.name == ("office/CO2", "office/Light")
+    assert estimated.publishers.name == ("office",)
+    assert set(estimated.publications.arrival_process.tolist()) == {int(ArrivalProcess.PERIODIC)}
+    np.testing.assert_allclose(estimated.publications.rate_per_second, 1 / 60, rtol=0.01)
+    assert len(estimated.subscriptions) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> None:
+    """Rate and mean size of every topic within 2 %, ca2 within 5 %, from the trace alone."""
+    from triagemq.forecast import forecast, summary
+    from triagemq.plan import make_plan
+    from triagemq.scenario import dumps
+    from triagemq.scenario.generators import table2
+    from triagemq.trace import TraceWriter
+
+    original = table2(seed=1)
+    publications = original.publications
+    random = np.random.default_rng(7)
+    total = publications.rate_per_second.sum()
+    count = 10_000_000
+    with TraceWriter(
+        tmp_path / "run", scenario_text=dumps(original), plan_text=None, producer="test"
+    ) as writer:
+        now = 0.0
+        for first in range(0, count, 500_000):
+            times = now + np.cumsum(random.exponential(1 / total, 500_000))
+            now = times[-1]
+            which = random.choice(len(publications), 500_000, p=publications.rate_per_second / total)
+            writer.publications(
+                {
+                    "publication_id": np.arange(first, first + 500_000),
+                    "topic_id": publications.topic[which],
+                    "publisher_id": publications.publisher[which],
+                    "published_ns": (times * 1e9).astype(np.int64),
+                    "size_bytes": np.rint(random.exponential(publications.size_bytes[which])).astype(
+                        np.int64
+                    ),
+                }
+            )
+        writer.finish(measured_from_ns=0)
+    run_pipeline([tmp_path / "run"], tmp_path / "out")
+    found = estimate_scenario(Tables(tmp_path / "out")).publications
+
+    def by_topic(rows: Any, values: Any) -> Any:
+        return np.bincount(rows.topic, values, minlength=len(original.topics))
+
+    rate, true_rate = (by_topic(rows, rows.rate_per_second) for rows in (found, publications))
+    load, true_load = (
+        by_topic(rows, rows.rate_per_second * rows.size_bytes) for rows in (found, publications)
+    )
+    published = true_rate > 0
+    np.testing.assert_allclose(rate[published], true_rate[published], rtol=0.02)
+    np.testing.assert_allclose((load / rate)[published], (true_load / true_rate)[published], rtol=0.02)
+    assert (found.arrival_process == ArrivalProcess.POISSON).all()
+    estimated = estimate_scenario(Tables(tmp_path / "out"))
+    results = []
+    for each in (original, estimated):
+        plan = make_plan(each, priorities="cluster", drops="exponential")
+        results.append(summary(each, plan, forecast(each, plan)))
+    assert results[1]["utility"]["rate"] == pytest.approx(results[0]["utility"]["rate"], rel=0.03)

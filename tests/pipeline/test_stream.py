@@ -1,0 +1,537 @@
+"""`triage pipeline stream`: its table is what counting the events one by one gives, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triagemq.errors import ParameterError, PipelineError
+from triagemq.pipeline import Tables
+from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
+from triagemq.pipeline.streaming.events import NEVER_NS, packed
+from triagemq.pipeline.streaming.publications import Position
+from triagemq.pipeline.streaming.reduction import COUNT, KEPT, PANE, REDUCED, Reduction, reduced
+from triagemq.pipeline.streaming.table import RunFacts, StreamTable
+from triagemq.pipeline.streaming.windows import StreamSettings, closed_windows, open_panes
+from triagemq.trace import TraceWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECOND = 1_000_000_000
+UNIX_NS = 1_760_000_003_210_000_000
+SCENARIO = """
+brokers: {hall: }
+switches: {core: }
+ports: {radio: {switch: core, bandwidth_bps: 400000}}
+publishers:
+  sensor: {publishes: {smoke: {rate_per_second: 20, size_bytes: 60}, heat: {rate_per_second: 9, size_bytes: 90}}}
+subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:2}}}
+"""
+
+Event = tuple[int, int, int, int]  # publication_id, topic_id, published_ns, size_bytes
+Block = Sequence[Event]
+
+
+def some_blocks(
+    seed: int, *, begin_ns: int, blocks: int = 8, rows: int = 150, seconds: float = 3.0
+) -> list[Block]:
+    """Events that overtake each other by up to 2.5 s, with copies of some of them soon or long after."""
+    chance = np.random.default_rng(seed)
+    count = blocks * rows
+    sent = np.sort(chance.integers(0, int(blocks * seconds * SECOND), count))
+    published = begin_ns + np.maximum(0, sent - (chance.random(count) ** 6 * 2.5 * SECOND).astype(np.int64))
+    events = [
+        (number, int(topic), int(published[number]), int(size))
+        for number, (topic, size) in enumerate(
+            zip(chance.integers(0, 4, count), chance.integers(40, 400, count), strict=True)
+        )
+    ]
+    for place in chance.choice(np.arange(1, count), count // 20, replace=False):
+        events[place] = events[max(0, place - int(chance.integers(1, 3 * rows)))]
+    return [events[place : place + rows] for place in range(0, count, rows)]
+
+
+def write_blocks(directory: Path, blocks: Sequence[Block], *, run_id: str, finish: bool = True) -> Path:
+    """A trace with one part for each block."""
+    writer = TraceWriter(
+        directory,
+        scenario_text=SCENARIO,
+        plan_text=None,
+        producer="test",
+        run_id=run_id,
+        rotate_rows=len(blocks[0]),
+    )
+    for block in blocks:
+        publish(writer, block)
+    if finish:
+        writer.finish(measured_from_ns=0)
+    return directory
+
+
+def publish(writer: TraceWriter, events: Block) -> None:
+    ids, topics, published, sizes = zip(*events, strict=True)
+    columns = {"publication_id": ids, "topic_id": topics, "published_ns": published, "size_bytes": sizes}
+    writer.publications({**columns, "publisher_id": [0] * len(events)})
+
+
+def counted_one_by_one(
+    blocks: Sequence[Block], window: float, slide: float, watermark: float
+) -> tuple[dict[tuple[int, float, int], dict[str, Any]], dict[int, list[int]]]:
+    """Windows by topic, length and beginning, and counts by topic, straight from the definitions."""
+    latest, known = -math.inf, dict[tuple[int, int], int]()
+    counters: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
+    members: dict[tuple[int, float, int], list[Event]] = defaultdict(list)
+    for block in blocks:
+        mark = latest - watermark * SECOND
+        for event in block:
+            number, topic, published, _ = event
+            if published < mark:
+                counters[topic][1] += 1
+            elif (topic, number) in known and known[topic, number] >= mark:
+                counters[topic][2] += 1
+            else:
+                counters[topic][0] += 1
+                known[topic, number] = published
+                for place in windows_around(published, window, slide) | windows_around(published, 10.0, 10.0):
+                    members[topic, *place].append(event)
+        latest = max(latest, *(event[2] for event in block))
+    return {key: figures(key, events) for key, events in members.items()}, dict(counters)
+
+
+def windows_around(published: int, length: float, step: float) -> set[tuple[float, int]]:
+    last = published // round(step * SECOND) * round(step * SECOND)
+    starts = range(last, int(published - length * SECOND), -round(step * SECOND))
+    return {(length, start) for start in starts if start >= 0}
+
+
+def figures(key: tuple[int, float, int], events: list[Event]) -> dict[str, Any]:
+    _, length, start = key
+    size = sum(event[3] for event in events)
+    row = {
+        "publications": len(events),
+        "rate_per_second": len(events) / length,
+        "bytes": size,
+        "bytes_per_second": size / length,
+        "index_of_dispersion": None,
+        "ca2": None,
+    }
+    if length == 10.0 and start % (10 * SECOND) == 0:
+        times = np.sort([event[2] for event in events])
+        counts = np.bincount((times - start) // (SECOND // 5), minlength=50)
+        row["index_of_dispersion"] = counts.var(ddof=1) / counts.mean()
+        gaps = np.diff(times) * 1e-9
+        if len(times) >= 3 and gaps.sum() > 0:
+            row["ca2"] = (gaps**2).mean() / gaps.mean() ** 2 - 1
+    return row
+
+
+def assert_table_is(found: pa.Table, expected: dict[tuple[int, float, int], dict[str, Any]]) -> None:
+    rows = found.to_pylist()
+    keys = [(row["topic_id"], row["window_seconds"], row["window_start_ns"]) for row in rows]
+    assert sorted(keys) == sorted(expected)
+    for key, row in zip(keys, rows, strict=True):
+        for name, value in expected[key].items():
+            assert row[name] == (None if value is None else pytest.approx(value, rel=1e-9, abs=1e-9)), (
+                key,
+                name,
+            )
+        assert row["topic"] == ("heat", "smoke", None, None)[key[0]]
+
+
+def assert_counters_are(out: Path, expected: dict[int, list[int]]) -> None:
+    rows = read_stream_table(out, "stream_counters").to_pylist()
+    assert {row["topic_id"]: [row["events"], row["late"], row["duplicates"]] for row in rows} == expected
+
+
+def stream(spark: SparkSession, source: Path, out: Path, **options: Any) -> StreamResult:
+    return stream_pipeline(source, out, spark=spark, **{"once": True, **options})
+
+
+# --- without Spark
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    cuts=st.sets(st.integers(1, 7)),
+    begin_ns=st.sampled_from([0, 7 * SECOND, UNIX_NS]),
+    lengths=st.sampled_from([(2.0, 1.0), (1.5, 0.5), (0.3, 0.1), (10.0, 5.0)]),
+    watermark=st.sampled_from([0.0, 0.7, 2.0]),
+)
+def test_windows_do_not_depend_on_how_blocks_are_cut_into_batches(
+    seed: int, cuts: set[int], begin_ns: int, lengths: tuple[float, float], watermark: float
+) -> None:
+    blocks = some_blocks(seed, begin_ns=begin_ns, rows=25)
+    how = StreamSettings("x", *lengths, watermark)
+    table, counters = in_batches(blocks, sorted(cuts), how)
+    expected, expected_counters = counted_one_by_one(blocks, *lengths, watermark)
+    assert counters == expected_counters
+    assert set(table) == set(expected)
+    for key, row in table.items():
+        shown = [expected[key][name] for name in ("publications", "bytes", "index_of_dispersion", "ca2")]
+        assert row == pytest.approx(
+            [math.nan if value is None else value for value in shown], nan_ok=True, rel=1e-9
+        )
+
+
+def in_batches(
+    blocks: list[Block], cuts: list[int], how: StreamSettings
+) -> tuple[dict[tuple[int, float, int], list[float]], dict[int, list[int]]]:
+    """What the stream does, without Spark: kept events and panes go from batch to batch."""
+    table: dict[tuple[int, float, int], list[float]] = {}
+    counters: dict[int, list[int]] = {}
+    state, position, closed = REDUCED.empty_table(), Position(0), NEVER_NS
+    for begin, end in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
+        kept = state.filter(pa.compute.equal(state["kind"], KEPT)).sort_by("time_ns")
+        columns = [
+            kept[name].to_numpy() for name in ("run", "topic_id", "publication_id", "time_ns", "bytes")
+        ]
+        rows = [packed(*columns, first_row=-1, earlier_ns=NEVER_NS)]
+        for block in blocks[begin:end]:
+            ids, topics, published, sizes = (np.array(values) for values in zip(*block, strict=True))
+            rows.append(
+                packed(
+                    np.zeros_like(ids),
+                    topics,
+                    ids,
+                    published,
+                    sizes,
+                    first_row=position.rows,
+                    earlier_ns=position.latest_ns,
+                )
+            )
+            latest = max(position.latest_ns, int(published.max()))
+            position = Position(0, rows=position.rows + len(block), latest_ns=latest)
+        now = how.closed_ns(position.latest_ns, finished=end == len(blocks))
+        random.Random(end).shuffle(rows)
+        found = reduced(pa.Table.from_batches(rows), Reduction(how.pane_ns, how.delay_ns, {0: now}))
+        panes = pa.concat_tables(part.filter(pa.compute.equal(part["kind"], PANE)) for part in (state, found))
+        values = {name: panes[name].to_numpy() for name in REDUCED.names}
+        windows = closed_windows(values, how, np.array([closed]), np.array([now]))
+        for row in zip(*asdict(windows).values(), strict=True):
+            key = (int(row[1]), float(row[2] / 1e9), int(row[3]))
+            assert key not in table
+            table[key] = [float(value) for value in row[4:]]
+        for row in found.filter(pa.compute.equal(found["kind"], COUNT)).to_pylist():
+            before = counters.get(row["topic_id"], [0, 0, 0])
+            more = [row["events"], row["late"], row["duplicates"]]
+            counters[row["topic_id"]] = [old + new for old, new in zip(before, more, strict=True)]
+        still_open = open_panes(values["run"], values["time_ns"], how, np.array([now]))
+        state = pa.concat_tables(
+            [panes.filter(pa.array(still_open)), found.filter(pa.compute.equal(found["kind"], KEPT))]
+        )
+        closed = now
+    assert len(state) == 0
+    return table, counters
+
+
+def test_a_table_of_many_commits_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triagemq.pipeline.streaming.table._MERGED_AT_ONCE", 4)
+    how = StreamSettings("x")
+    table = StreamTable(tmp_path, how)
+    facts = {0: RunFacts("run", "x", None)}
+    counts = pa.Table.from_pylist([], REDUCED)
+    most = 0
+    for commit in range(70):
+        times = np.arange(10) * SECOND + commit * 10 * SECOND
+        panes = {name: np.zeros(10, np.int64) for name in REDUCED.names} | {"time_ns": times}
+        panes |= {
+            "events": np.ones(10, np.int64),
+            "first_ns": times,
+            "last_ns": times,
+            "gap_squares": np.zeros(10),
+        }
+        edges = np.array([commit, commit + 1]) * 10 * SECOND
+        windows = closed_windows(panes, how, edges[:1], edges[1:])
+        table.commit({"": asdict(Position(0, rows=commit))}, facts, windows, counts, REDUCED.empty_table())
+        most = max(most, len(list(tmp_path.rglob("*.parquet"))))
+    assert most <= 3 * 3 + 1 + 2 + 4
+    found = read_stream_table(tmp_path)
+    assert found.num_rows == len(set(found["window_start_ns"].to_pylist())) + 70
+    assert StreamTable(tmp_path, how).offset == {"": asdict(Position(0, rows=69))}
+
+
+def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "manifest.json").write_text('{"layout": 1, "version": 1, "runs": {}}')
+    with pytest.raises(PipelineError, match="pipeline run"):
+        stream_pipeline(tmp_path / "source", tmp_path / "tables")
+    StreamTable(tmp_path / "source", StreamSettings("elsewhere"))
+    with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
+        stream_pipeline(tmp_path / "source", tmp_path / "source")
+    with pytest.raises(PipelineError, match="no such"):
+        stream_pipeline(tmp_path / "missing", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        ({"window_seconds": 2.5, "slide_seconds": 1.0}, "slide_seconds"),
+        ({"window_seconds": 0}, "window_seconds"),
+        ({"watermark_seconds": -1}, "watermark_seconds"),
+        ({"slide_seconds": 0.0001}, "slide_seconds"),
+        ({"trigger_seconds": 0}, "trigger_seconds"),
+        ({"post": "coordinator:8080"}, "post"),
+    ],
+)
+def test_impossible_options_are_named(tmp_path: Path, options: dict[str, Any], parameter: str) -> None:
+    with pytest.raises(ParameterError) as raised:
+        stream_pipeline(tmp_path, tmp_path / "out", **options)
+    assert raised.value.parameter == parameter
+
+
+# --- with Spark
+
+
+@pytest.fixture(scope="module")
+def blocks() -> list[Block]:
+    return some_blocks(5, begin_ns=UNIX_NS)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory, blocks: list[Block]) -> Path:
+    return write_blocks(tmp_path_factory.mktemp("live") / "run", blocks, run_id="one")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    stream(spark, source, out)
+    return out
+
+
+def test_the_table_is_what_counting_one_by_one_gives(undisturbed: Path, blocks: list[Block]) -> None:
+    expected, counters = counted_one_by_one(blocks, 2.0, 1.0, 2.0)
+    assert sum(late for _, late, _ in counters.values()) > 0
+    assert sum(duplicates for _, _, duplicates in counters.values()) > 0
+    assert_table_is(read_stream_table(undisturbed), expected)
+    assert_counters_are(undisturbed, counters)
+    assert Tables(undisturbed).rows == {"stream_counters": 4, "topic_rates": len(expected)}
+
+
+def test_batches_of_one_block_give_the_same_table(
+    spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    done = stream(spark, source, tmp_path / "out", most_rows=1)
+    assert done.batches >= 8
+    assert read_stream_table(tmp_path / "out").equals(read_stream_table(undisturbed))
+    again = stream(spark, source, tmp_path / "out")
+    assert (again.events, again.windows) == (0, 0)
+    assert again.runs == done.runs
+
+
+def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+    from triagemq.pipeline.tables.topic_rates import long_windows, short_windows
+
+    blocks = [
+        sorted(set(block), key=lambda event: event[2]) for block in some_blocks(6, begin_ns=0, blocks=1)
+    ]
+    write_blocks(tmp_path / "run", blocks, run_id="ordered")
+    stream(spark, tmp_path / "run", tmp_path / "out")
+    publications = spark.read.parquet(str(tmp_path / "run" / "publications")).selectExpr("*", "0 AS run")
+    batch = long_windows(short_windows(publications)).selectExpr(
+        "*", "unix_micros(window.start) * 1000 AS start_ns"
+    )
+    expected = {(row.topic_id, row.start_ns): row for row in batch.collect()}
+    found = [row for row in read_stream_table(tmp_path / "out").to_pylist() if row["window_seconds"] == 10]
+    assert {(row["topic_id"], row["window_start_ns"]) for row in found} == set(expected)
+    for row in found:
+        other = expected[row["topic_id"], row["window_start_ns"]]
+        assert (row["publications"], row["bytes"]) == (other.publications, other.bytes)
+        assert row["index_of_dispersion"] == pytest.approx(other.index_of_dispersion, rel=1e-9)
+        assert row["ca2"] == pytest.approx(other.ca2, rel=1e-9)
+
+
+def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    live, simulated = some_blocks(7, begin_ns=UNIX_NS, blocks=4), some_blocks(8, begin_ns=0, blocks=3)
+    root, out = tmp_path / "runs with a space", tmp_path / "out"
+    root.mkdir()
+    assert stream(spark, root, out).events == 0
+    writer = TraceWriter(
+        root / "live",
+        scenario_text=SCENARIO,
+        plan_text=None,
+        producer="test",
+        run_id="live",
+        rotate_seconds=0.1,
+    )
+
+    def produce() -> None:
+        for block in live:
+            publish(writer, block)
+            time.sleep(0.3)
+        write_blocks(root / "simulated", simulated, run_id="simulated")
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    stream(spark, root, out, once=False, until_idle_seconds=1.5, trigger_seconds=0.2)
+    producer.join()
+    both = {"live": live, "simulated": simulated}
+    expected = {run: counted_one_by_one(blocks, 2.0, 1.0, 2.0)[0] for run, blocks in both.items()}
+    table = read_stream_table(out)
+    assert_table_is(table.filter(pa.compute.equal(table["run_id"], "simulated")), expected["simulated"])
+    # What the watermark has not passed may still change, as long as the run has not finished.
+    passed = max(event[2] for block in live for event in block) - 2 * SECOND
+    there = {
+        (row["window_seconds"], row["window_start_ns"])
+        for row in table.to_pylist()
+        if row["run_id"] == "live"
+    }
+    assert there
+    assert max(start + length * SECOND for length, start in there) <= passed
+    writer.finish(measured_from_ns=0)
+    stream(spark, root, out)
+    table = read_stream_table(out)
+    assert_table_is(table.filter(pa.compute.equal(table["run_id"], "live")), expected["live"])
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A REST address that refuses every first attempt."""
+    received: list[dict[str, Any]] = []
+    attempts = iter(range(10**6))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            accepted = next(attempts) % 2 == 1
+            if accepted:
+                received.append(body)
+            self.send_response(204 if accepted else 503)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1/rates", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_windows_are_posted_and_tried_again(
+    spark: SparkSession, source: Path, tmp_path: Path, listener: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, received = listener
+    done = stream(spark, source, tmp_path / "out", post=url)
+    assert done.post is not None
+    assert (done.post["sent"], done.post["failed"]) == (len(received), 0)
+    rows = [row for body in received for row in body["rows"]]
+    table = read_stream_table(tmp_path / "out").to_pylist()
+    assert sorted(rows, key=json.dumps) == sorted(table, key=json.dumps)
+    assert {body["table"] for body in received} == {"topic_rates"}
+
+
+def test_nobody_listening_costs_no_window(
+    spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    done = stream(spark, source, tmp_path / "out", post="http://127.0.0.1:9/nobody")
+    assert done.post is not None
+    assert done.post["failed"] >= 1
+    assert "refused" in done.post["last_failure"]
+    assert read_stream_table(tmp_path / "out").equals(read_stream_table(undisturbed))
+
+
+COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
+QUICK = ["--master", "local[1]", "--conf", "spark.sql.codegen.wholeStage=false", "--trigger", "0.05"]
+
+
+def start(source: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    # Its own group: what the command started dies with it here, as it would when a machine goes down.
+    command = [sys.executable, "-c", COMMAND, str(source), "--out", str(out), *QUICK, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def version_of(out: Path) -> int:
+    try:
+        return int(json.loads((out / "manifest.json").read_text())["version"])
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for_commits(process: subprocess.Popen[str], out: Path, commits: int) -> None:
+    wanted = version_of(out) + commits
+    while version_of(out) < wanted and process.poll() is None:
+        time.sleep(0.01)
+
+
+def test_asked_to_stop_it_commits_its_batch_and_ends_well(
+    source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(source, out, "--json")
+    wait_for_commits(process, out, 2)
+    os.killpg(process.pid, signal.SIGINT)
+    answer, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    done = json.loads(answer)
+    assert done["events"] == 1200
+    assert done["runs"]["one"]["events"] < 1200
+    assert read_stream_table(out).equals(read_stream_table(undisturbed))
+    assert not list(out.glob(".work-*"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
+    spark: SparkSession, times: int, tmp_path: Path
+) -> None:
+    out, root = tmp_path / "out", tmp_path / "run"
+    blocks = some_blocks(9, begin_ns=UNIX_NS, blocks=40, rows=40)
+    writer = TraceWriter(
+        root,
+        scenario_text=SCENARIO,
+        plan_text=None,
+        producer="test",
+        run_id="killed",
+        rotate_rows=len(blocks[0]),
+    )
+    chance = random.Random(times)
+    share = len(blocks) // times
+    for number in range(times):
+        for block in blocks[number * share : (number + 1) * share]:
+            publish(writer, block)
+        process = start(root, out)
+        if number % 2 == 0:
+            wait_for_commits(process, out, 1)
+        time.sleep(chance.uniform(0, 0.4 if number % 2 == 0 else 10))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if (out / "manifest.json").exists():
+            read_stream_table(out)
+    for block in blocks[times * share :]:
+        publish(writer, block)
+    writer.finish(measured_from_ns=0)
+    stream(spark, root, out)
+    expected, counters = counted_one_by_one(blocks, 2.0, 1.0, 2.0)
+    assert_table_is(read_stream_table(out), expected)
+    assert_counters_are(out, counters)
+    listed = {file.name for table in Tables(out).rows for file in Tables(out).manifest.files(table)}
+    assert listed == {str(path.relative_to(out)) for path in out.glob("[!.]*/*.parquet")}

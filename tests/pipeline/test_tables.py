@@ -1,0 +1,231 @@
+"""Every table against the same figures computed with pandas from the rows of the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from triagemq.pipeline import Tables, run_pipeline
+from triagemq.scenario import achieved_utility, loads, maximum_utility
+from triagemq.trace import Outcome, Trace
+
+MEASURED_FROM_NS = 2_000_000_000
+OUTCOMES = [outcome.name for outcome in Outcome]
+
+
+def frame(tables: Tables, name: str) -> pd.DataFrame:
+    return pd.DataFrame(tables.records(name))
+
+
+def test_publications_keep_every_row_and_mark_warm_up(tables: Tables, trace: Path) -> None:
+    rows = frame(tables, "publications").sort_values("publication_id").reset_index(drop=True)
+    recorded = Trace.open(trace).pandas("publications")
+    for column in ("publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"):
+        assert rows[column].tolist() == recorded[column].tolist()
+    assert rows["measured"].tolist() == (recorded["published_ns"] >= MEASURED_FROM_NS).tolist()
+    assert set(rows["topic"]) == {"smoke", "heat", "door"}
+    assert set(rows["publisher"]) == {"sensor-a", "sensor-b"}
+
+
+def test_deliveries_keep_every_row_and_every_null(tables: Tables, trace: Path) -> None:
+    order = ["publication_id", "subscription_id"]
+    rows = tables.table("deliveries").to_pandas(integer_object_nulls=True).sort_values(order)
+    recorded = Trace.open(trace).table("deliveries").to_pandas(integer_object_nulls=True).sort_values(order)
+    for column in recorded.columns:
+        assert rows[column].astype(str).tolist() == recorded[column].astype(str).tolist(), column
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("class_performance", "priority_class"), ("subscription_performance", "subscription_id")],
+)
+def test_performance_counts_exactly_and_means_to_a_nanosecond(
+    name: str,
+    key: str,
+    tables: Tables,
+    measured_deliveries: pd.DataFrame,
+    binned_percentile: Callable[[list[int], float], float],
+) -> None:
+    rows = frame(tables, name).set_index(key)
+    assert sorted(rows.index) == sorted(measured_deliveries[key].unique())
+    for value, copies in measured_deliveries.groupby(key):
+        row = rows.loc[value]
+        latencies = [int(latency) for latency in copies["latency_ns"].dropna()]
+        assert row["count"] == len(copies)
+        assert [row[outcome] for outcome in OUTCOMES] == [
+            (copies["outcome"] == each).sum() for each in OUTCOMES
+        ]
+        assert row["success_rate"] == len(latencies) / len(copies)
+        assert row["mean_latency_seconds"] == pytest.approx(sum(latencies) / len(latencies) * 1e-9, abs=1e-9)
+        assert row["max"] == pytest.approx(max(latencies) * 1e-9, abs=1e-12)
+        for percentile, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+            assert row[percentile] == pytest.approx(binned_percentile(latencies, share), rel=1e-12)
+            exact = sorted(latencies)[max(1, int(np.ceil(share * len(latencies)))) - 1] * 1e-9
+            assert row[percentile] == pytest.approx(exact, rel=1 / 128)
+
+
+def test_utility_is_that_of_the_scenario_module(tables: Tables, trace: Path) -> None:
+    rows = frame(tables, "subscription_performance").sort_values("subscription_id")
+    wanted = loads(Trace.open(trace).scenario_text).subscriptions
+    expected = achieved_utility(
+        wanted, rows["success_rate"].to_numpy(), rows["mean_latency_seconds"].to_numpy(dtype=float)
+    )
+    np.testing.assert_allclose(rows["utility"], expected, rtol=1e-12)
+    np.testing.assert_allclose(rows["maximum_utility"], maximum_utility(wanted), rtol=1e-12)
+    summary = tables.records("run_summary")[0]
+    assert summary["utility_rate"] == pytest.approx(expected.sum() / maximum_utility(wanted).sum())
+
+
+def test_topic_rates_in_short_windows(tables: Tables, measured_publications: pd.DataFrame) -> None:
+    rows = frame(tables, "topic_rates").query("window_seconds < 1")
+    events = measured_publications.assign(
+        start=measured_publications["published_ns"] // 200_000_000 * 200_000_000
+    )
+    expected = events.groupby(["topic_id", "start"])["size_bytes"].agg(["count", "sum"])
+    found = rows.set_index(["topic_id", "window_start_ns"]).sort_index()
+    assert found["publications"].tolist() == expected["count"].tolist()
+    assert found["bytes"].tolist() == expected["sum"].tolist()
+    np.testing.assert_allclose(found["rate_per_second"], expected["count"] / 0.2)
+
+
+def test_topic_rates_in_long_windows_know_burstiness(
+    tables: Tables, measured_publications: pd.DataFrame
+) -> None:
+    rows = frame(tables, "topic_rates").query("window_seconds > 1").set_index(["topic_id", "window_start_ns"])
+    events = measured_publications.assign(start=measured_publications["published_ns"] // 10**10 * 10**10)
+    assert len(rows) == len(events.groupby(["topic_id", "start"]))
+    for (topic, start), group in events.groupby(["topic_id", "start"]):
+        row = rows.loc[(topic, start)]
+        counts = np.bincount((group["published_ns"] - start) // 200_000_000, minlength=50)
+        assert row["publications"] == len(group)
+        assert row["index_of_dispersion"] == pytest.approx(counts.var(ddof=1) / counts.mean())
+        gaps = np.diff(np.sort(group["published_ns"])) * 1e-9
+        assert row["ca2"] == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=1e-6)
+
+
+def test_publication_profile_has_gaps_and_sizes_of_every_publisher_and_topic(
+    tables: Tables, measured_publications: pd.DataFrame
+) -> None:
+    rows = frame(tables, "publication_profile").set_index(["publisher_id", "topic_id"])
+    seconds = (measured_publications["published_ns"].max() - MEASURED_FROM_NS) * 1e-9
+    groups = measured_publications.groupby(["publisher_id", "topic_id"])
+    assert len(rows) == len(groups)
+    for key, group in groups:
+        row = rows.loc[key]
+        gaps, sizes = (
+            np.diff(np.sort(group["published_ns"])) * 1e-9,
+            group["size_bytes"].to_numpy(dtype=float),
+        )
+        assert row["rate_per_second"] == pytest.approx(len(group) / seconds)
+        assert row["ca2"] == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=1e-9)
+        assert row["mean_size_bytes"] == pytest.approx(sizes.mean())
+        assert row["size_scv"] == pytest.approx(sizes.var() / sizes.mean() ** 2, rel=1e-9)
+        assert sum(entry["count"] for entry in row["sizes"]) == len(group)
+
+
+def test_port_load_adds_up_the_queues_of_a_port(tables: Tables, trace: Path) -> None:
+    rows = frame(tables, "port_load").set_index(["port_id", "sampled_ns"])
+    samples = Trace.open(trace).pandas("queue_samples").sort_values(["port_id", "queue", "sampled_ns"])
+    samples["gained"] = samples.groupby(["port_id", "queue"])["bytes_out"].diff()
+    samples = samples[samples["sampled_ns"] >= MEASURED_FROM_NS]
+    expected = samples.groupby(["port_id", "sampled_ns"])["gained"].sum()
+    assert len(rows) == len(expected)
+    for key, gained in expected.items():
+        row = rows.loc[key]
+        assert row["bytes_out"] == gained
+        assert row["load"] == pytest.approx(gained * 8 / row["bandwidth_bps"] / 0.2)
+    assert set(rows["port"]) == {"radio", "wire"}
+
+
+def test_queue_features_are_causal_and_the_target_is_the_next_window(
+    tables: Tables, trace: Path, measured_deliveries: pd.DataFrame
+) -> None:
+    rows = frame(tables, "queue_features").query("port_id == 0 and queue == 1").sort_values("sampled_ns")
+    samples = Trace.open(trace).pandas("queue_samples").query("port_id == 0 and queue == 1")
+    gained = samples.set_index("sampled_ns")["packets_in"].diff()
+    last = rows.iloc[-1]
+    instant = int(last["sampled_ns"])
+    assert last["packets_in_gained"] == gained[instant]
+    assert last["packets_in_lag_3"] == gained[instant - 3 * 200_000_000]
+    recent = gained[gained.index <= instant].tail(25).astype(float)
+    assert last["packets_in_mean_25"] == pytest.approx(recent.mean())
+    assert last["packets_in_deviation_25"] == pytest.approx(recent.std(ddof=0))
+    scenario = loads(Trace.open(trace).scenario_text)
+    packets = Trace.open(trace).pandas("deliveries").query("priority_class == 1")
+    packets = packets[packets["subscriber_id"].isin(np.flatnonzero(scenario.subscribers.port == 0))]
+    packets = packets.dropna(subset=["enqueued_ns", "dequeued_ns"])
+    checked = 0
+    for _, row in rows.iterrows():
+        next_window = packets["enqueued_ns"].between(row["sampled_ns"], row["sampled_ns"] + 200_000_000 - 1)
+        waits = (packets["dequeued_ns"] - packets["enqueued_ns"])[next_window]
+        if len(waits):
+            checked += 1
+            assert row["next_packets"] == len(waits)
+            assert row["next_queueing_delay_seconds"] == pytest.approx(waits.astype(float).mean() * 1e-9)
+        else:
+            assert pd.isna(row["next_queueing_delay_seconds"])
+    assert checked > 10
+
+
+def test_queue_features_find_the_period_of_bursts(tables: Tables) -> None:
+    rows = frame(tables, "queue_features").query("sampled_ns > 20e9")
+    assert rows["period_seconds"].to_numpy(dtype=float) == pytest.approx(2.0, rel=0.02)
+    # Bursts come every tenth sample, at the first of them on port 0: the phase is 0 there.
+    at_burst = rows.query("port_id == 0 and sampled_ns % 2000000000 == 200000000")["phase"].to_numpy(
+        dtype=float
+    )
+    assert np.minimum(at_burst, 1 - at_burst) == pytest.approx(0.0, abs=0.1)
+
+
+def test_rows_that_contradict_themselves_are_quarantined_and_counted(
+    spark: object, write_trace: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = run_pipeline([write_trace(tmp_path / "run", damage=True)], tmp_path / "out")
+    assert done.reasons["duplicate"] == 3
+    assert done.reasons["unknown topic"] == 5
+    assert 1 <= done.reasons["clock going backwards"] <= 4
+    assert done.rows_read == done.rows_in + done.quarantined
+    tables = Tables(tmp_path / "out")
+    trace = Trace.open(tmp_path / "run")
+    assert done.rows_read == sum(trace.manifest.rows(table) for table in trace.manifest.tables)
+    kept = tables.rows["publications"] + tables.rows["deliveries"] + trace.manifest.rows("queue_samples")
+    assert kept == done.rows_in
+    repeated = sorted(row["line"] for row in tables.records("quarantine", where={"reason": "duplicate"}))
+    assert repeated == [11, 12, 13]
+    assert all(
+        "publications" in row["source"]
+        for row in tables.records("quarantine", where={"reason": "unknown topic"})
+    )
+
+
+def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -> None:
+    from triagemq.pipeline.tables import topic_correlation
+
+    random = np.random.default_rng(3)
+    busy = random.random(600) < 0.3
+    rates = {0: 5 + 20 * busy, 1: 9 + 10 * busy, 2: 30 - 20 * busy, 3: np.full(600, 12)}
+    rows = [
+        (0, topic, 0.2, window * 200_000_000, int(random.poisson(rate[window])))
+        for topic, rate in rates.items()
+        for window in range(600)
+    ]
+    rates_frame = spark.createDataFrame(  # type: ignore[attr-defined]
+        [row for row in rows if row[-1]],
+        "run int, topic_id int, window_seconds double, window_start_ns bigint, publications bigint",
+    )
+    topics = spark.createDataFrame([(0, 0, "a"), (0, 1, "b")], "run int, topic_id int, topic string")  # type: ignore[attr-defined]
+    found = {
+        (row["topic_id"], row["other_topic_id"]): row["correlation"]
+        for row in topic_correlation.transform(rates_frame, topics).collect()
+    }
+    counts = np.zeros((4, 600))
+    for _, topic, _, start, count in rows:
+        counts[topic, start // 200_000_000] = count
+    expected = np.corrcoef(counts)
+    assert set(found) == {(0, 1), (0, 2), (1, 2)}
+    for (one, other), correlation in found.items():
+        assert correlation == pytest.approx(expected[one, other])
