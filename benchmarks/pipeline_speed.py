@@ -1,8 +1,8 @@
-"""Fifty million deliveries to three tables: Spark on two cores beside DuckDB, same tables, same percentiles, row by row.
+"""Fifty million deliveries to three tables: Spark on two cores beside DuckDB, same tables and percentiles, row by row.
 
 Both read the same Parquet files. The percentiles of both come from a histogram with 64 bins to each doubling of the
-latency (triagemq.pipeline.latency_bins). CPU seconds are those of all processes of an engine; what it takes to start the
-Java process is told apart.
+latency (triagemq.pipeline.latency_bins). CPU seconds are those of all processes of an engine; what it takes to start
+the Java process is told apart.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ def in_its_own_process(engine: str, *arguments: Any) -> dict[str, Any]:
 
 def main() -> None:
     if sys.argv[1:2] == ["--engine"]:
-        engine, trace, out, measured_from_ns, rows = sys.argv[2:7]
-        places = Path(trace), int(measured_from_ns), Path(out)
+        engine, trace, out, since, rows = sys.argv[2:7]
+        places = Path(trace), int(since), Path(out)
         one = run_spark(*places, int(rows)) if engine == "spark" else run_duckdb(*places)
         finish(one, [], as_json=True)
         return
