@@ -43,7 +43,9 @@ def bin_middle(bin_number: Column) -> Column:
 
 def packed_bins(bins: Column) -> Column:
     """An array of (bin, count) as sorted numbers: numbers sort, and are walked over, many times faster than pairs."""
-    packed = F.transform(bins, lambda entry: F.shiftleft(entry["bin"].cast("bigint"), _COUNT_BITS) + entry["count"])
+    packed = F.transform(
+        bins, lambda entry: F.shiftleft(entry["bin"].cast("bigint"), _COUNT_BITS) + entry["count"]
+    )
     return F.sort_array(packed)
 
 
