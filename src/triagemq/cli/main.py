@@ -9,7 +9,19 @@ import typer
 from rich.console import Console
 
 from triagemq import __version__
-from triagemq.cli import check, demo, doctor, forecast, generate, pipeline, plan, reproduce, simulate, sweep
+from triagemq.cli import (
+    check,
+    demo,
+    doctor,
+    forecast,
+    gateway,
+    generate,
+    pipeline,
+    plan,
+    reproduce,
+    simulate,
+    sweep,
+)
 from triagemq.errors import MissingDependencyError, TriageError
 
 __all__ = ["main"]
@@ -24,6 +36,7 @@ INSTALL_GROUPS = {
     "pydantic": "coordinator",
     "yaml": "coordinator",
     "pyarrow": "coordinator",
+    "amqtt": "coordinator",
     "matplotlib": "lab",
     "plotly": "pipeline",
     "pandas": "pipeline",
@@ -46,6 +59,7 @@ app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(sweep.sweep)
 app.add_typer(pipeline.app, name="pipeline")
+app.command("gateway")(gateway.gateway)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 

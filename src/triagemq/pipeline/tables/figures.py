@@ -36,13 +36,18 @@ def figures(histogram: DataFrame) -> DataFrame:
     """Add count, success_rate, mean_latency_seconds, p50, p95, p99 and max (all latencies in seconds)."""
     count = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
     found = histogram.withColumn("count", count).withColumn("packed", packed_bins(F.col("bins")))
-    for name, share in _SHARES.items():
-        at = percentile_bin(F.col("packed"), F.col("delivered"), share)
-        found = found.withColumn(name, bin_middle(at) * _SECONDS)
+    # Columns of their own: an expression that is used in several places is computed in each of them.
+    found = found.withColumns(
+        {
+            f"{name}_bin": percentile_bin(F.col("packed"), F.col("delivered"), share)
+            for name, share in _SHARES.items()
+        }
+    )
+    found = found.withColumns({name: bin_middle(F.col(f"{name}_bin")) * _SECONDS for name in _SHARES})
     mean_ns = F.col("latency_sum_ns").cast("double") / F.col("delivered")
     return (
         found.withColumn("success_rate", F.try_divide(F.col("delivered"), F.col("count")))
         .withColumn("mean_latency_seconds", F.when(F.col("delivered") > 0, mean_ns * _SECONDS))
         .withColumn("max", F.col("latency_max_ns") * _SECONDS)
-        .drop("packed")
+        .drop("packed", *(f"{name}_bin" for name in _SHARES))
     )

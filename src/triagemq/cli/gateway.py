@@ -1,0 +1,222 @@
+"""`triage gateway`: the MQTT-SN gateway alone, for any broker."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json as json_format
+import signal
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triagemq.cli import options
+from triagemq.cli.options import print_json
+from triagemq.errors import ParameterError
+
+if TYPE_CHECKING:
+    from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers
+
+__all__ = ["gateway"]
+
+
+def gateway(
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            help="mqtt://[USER:PASSWORD@]HOST[:PORT], or mqtts:// for TLS (default: one of its own)."
+        ),
+    ] = None,
+    listen: Annotated[str, typer.Option(help="UDP address to listen on, HOST:PORT.")] = "127.0.0.1:10000",
+    gateway_id: Annotated[int, typer.Option("--id", min=0, max=255, help="Number of this gateway.")] = 1,
+    state: Annotated[
+        Path | None, typer.Option(help="Directory in which sessions survive a restart (default: none do).")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="aggregating: one broker connection; transparent: one for each client.")
+    ] = "aggregating",
+    predefined: Annotated[
+        Path | None, typer.Option(help="YAML file of predefined topics, topic id: topic name.")
+    ] = None,
+    priorities: Annotated[
+        Path | None, typer.Option(help="YAML file of priority classes, topic filter: class (0 is first).")
+    ] = None,
+    credentials: Annotated[
+        Path | None,
+        typer.Option(help="YAML file for transparent mode, client id: {user: ..., password: ...}."),
+    ] = None,
+    buffer: Annotated[
+        int, typer.Option(min=1, help="Messages kept for a client that sleeps or is away.")
+    ] = 10_000,
+    broker_loss: Annotated[
+        str, typer.Option(help="What clients get when the broker stays away: disconnect, or keep.")
+    ] = "disconnect",
+    advertise: Annotated[
+        str | None, typer.Option(help="HOST:PORT to send ADVERTISE to, a broadcast or multicast address.")
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Take publication times from messages that carry them.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write what happens as a Trace into this directory.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
+    from triagemq.exchange import (
+        BrokerAddress,
+        BrokerLoss,
+        Credentials,
+        GatewaySettings,
+        LiveTrace,
+        Mode,
+        Numbers,
+        Policy,
+    )
+
+    address = None if broker is None else BrokerAddress.parse(broker)
+    ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
+    settings = GatewaySettings(
+        gateway_id=gateway_id,
+        mode=_choice("mode", mode, Mode),
+        broker_client_id=f"triage-gateway-{gateway_id}",
+        predefined_topics={} if predefined is None else _mapping(predefined, int, str),
+        policy=Policy(priorities=ranked, lowest_class=1 + max((number for _, number in ranked), default=-1)),
+        credentials={
+            client_id: Credentials(str(login.get("user", client_id)), login.get("password"))
+            for client_id, login in ({} if credentials is None else _mapping(credentials, str, dict)).items()
+        },
+        buffer_messages=buffer,
+        broker_loss=_choice("broker-loss", broker_loss, BrokerLoss),
+        read_timestamps=timestamps,
+    )
+    numbers = Numbers()
+    live = None if trace is None else LiveTrace(trace, numbers)
+    here = _host_and_port("listen", listen)
+    everyone = None if advertise is None else _host_and_port("advertise", advertise)
+    try:
+        counters = asyncio.run(_serve(settings, address, here, everyone, state, numbers, live, json))
+    except BaseException as error:
+        if live is not None:
+            live.abort(f"{type(error).__name__}: {error}")
+        raise
+    if json:
+        print_json({"gateway_id": gateway_id, "counters": counters})
+    else:
+        typer.echo(_summary(counters))
+
+
+async def _serve(
+    settings: GatewaySettings,
+    address: BrokerAddress | None,
+    listen: tuple[str, int],
+    broadcast: tuple[str, int] | None,
+    state: Path | None,
+    numbers: Numbers,
+    trace: LiveTrace | None,
+    as_json: bool,
+) -> dict[str, Any]:
+    from triagemq.exchange import BrokerProcess, Gateway
+
+    async with AsyncExitStack() as stack:
+        own = None
+        if address is None:
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="triage-broker-"))
+            own = BrokerProcess(Path(temporary) if state is None else state / "broker")
+            stack.push_async_callback(own.stop)
+            await own.start()
+            address = own.address
+        running = Gateway(
+            settings,
+            address,
+            listen,
+            state=state,
+            numbers=numbers,
+            trace=trace,
+            broadcast=broadcast,
+        )
+        if own is not None:
+            running.core.on_subscriptions = own.save_soon
+        stack.push_async_callback(running.close, tell_clients=state is None)
+        await running.start()
+        # What was loaded until now stays: looking through it for garbage again and again would delay messages.
+        gc.collect()
+        gc.freeze()
+        await _until_ended(running, str(address), as_json)
+    return running.core.counters.as_json()
+
+
+async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGUSR1, lambda: _print_counters(running, as_json))
+    ending = loop.create_task(ended.wait())
+    reaching = loop.create_task(running.wait_for_broker(3.0))
+    await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
+    reaching.cancel()
+    reached = running.broker_is_connected
+    host, port = running.address
+    if as_json:
+        ready = {"ready": True, "listen": f"{host}:{port}", "broker": broker, "broker_reached": reached}
+        typer.echo(json_format.dumps(ready))
+    else:
+        problem = "" if reached else f", which cannot be reached yet ({running.broker_problem}); still trying"
+        typer.echo(f"gateway ready on udp {host}:{port}, broker {broker}{problem}")
+    waiting: set[asyncio.Task[Any]] = {ending, loop.create_task(running.wait())}
+    done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def _print_counters(running: Gateway, as_json: bool) -> None:
+    counters = running.core.counters.as_json() | {"sessions": len(running.core.sessions)}
+    typer.echo(json_format.dumps(counters) if as_json else _summary(counters))
+
+
+def _summary(counters: dict[str, Any]) -> str:
+    parts = []
+    for name, value in counters.items():
+        if isinstance(value, dict):
+            parts += [f"{name} ({reason}) {count:,}" for reason, count in sorted(value.items())]
+        elif value:
+            parts.append(f"{name.replace('_', ' ')} {value:,}")
+    return "; ".join(parts) or "nothing happened"
+
+
+def _host_and_port(option: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 0xFFFF:
+        raise ParameterError(option, f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _choice(option: str, text: str, kind: Any) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        known = " or ".join(kind)
+        raise ParameterError(option, f"must be {known}, is {text!r}") from None
+
+
+def _mapping(file: Path, key_kind: type, value_kind: type) -> dict[Any, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ParameterError(str(file), str(error).replace("\n", " ")) from None
+    if not isinstance(found, dict):
+        raise ParameterError(str(file), "must be a mapping, one `name: value` a line")
+    for key, value in found.items():
+        if not isinstance(key, key_kind) or not isinstance(value, value_kind):
+            wanted = f"{key_kind.__name__}: {value_kind.__name__}"
+            raise ParameterError(str(file), f"{key!r}: {value!r} is not {wanted}")
+    return found

@@ -1,0 +1,36 @@
+"""MQTT in, MQTT-SN out: the gateway between a broker and clients on UDP.
+
+    gateway = Gateway(GatewaySettings(), BrokerAddress.parse("mqtt://localhost"), ("0.0.0.0", 10000))
+    await gateway.start()
+
+`BrokerProcess` runs a broker for those who have none, `LiveTrace` records what happens.
+"""
+
+from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.broker_process import BrokerProcess, find_mosquitto
+from triagemq.exchange.faults import BrokerError, GatewayError, MqttError
+from triagemq.exchange.gateway import BrokerLoss, Credentials, GatewaySettings, Mode, Policy
+from triagemq.exchange.gateway.observer import Numbers, Observer
+from triagemq.exchange.live_trace import LiveTrace
+from triagemq.exchange.scenario_numbers import ScenarioNumbers
+from triagemq.exchange.server import Gateway, MakeEgress
+
+__all__ = [
+    "BrokerAddress",
+    "BrokerError",
+    "BrokerLoss",
+    "BrokerProcess",
+    "Credentials",
+    "Gateway",
+    "GatewayError",
+    "GatewaySettings",
+    "LiveTrace",
+    "MakeEgress",
+    "Mode",
+    "MqttError",
+    "Numbers",
+    "Observer",
+    "Policy",
+    "ScenarioNumbers",
+    "find_mosquitto",
+]

@@ -1,0 +1,92 @@
+"""Where a broker is and how to log in: `mqtt://user:password@host:1883`, `mqtts://` for TLS."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from triagemq.errors import ParameterError
+from triagemq.exchange.faults import BrokerError
+
+__all__ = ["BrokerAddress"]
+
+_PORTS = {"mqtt": 1883, "tcp": 1883, "mqtts": 8883, "ssl": 8883}
+_OPTIONS = {"ca", "certificate", "key", "verify", "version"}
+_VERSIONS = {"3.1.1": 4, "5": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """One broker. `ca`, `certificate` and `key` are PEM files; `verify=no` accepts any certificate.
+
+    `version` is the first number of MQTT to try, 4 for 3.1.1; a broker that does not know it is tried with the other.
+    """
+
+    host: str
+    port: int = 1883
+    user: str | None = None
+    password: str | None = None
+    tls: bool = False
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    verify: bool = True
+    version: int = 5
+
+    @classmethod
+    def parse(cls, url: str) -> BrokerAddress:
+        """From a URL; TLS files go behind a question mark.
+
+        >>> BrokerAddress.parse("mqtts://fire:s3cret@broker.example?ca=/etc/ca.pem").port
+        8883
+        >>> BrokerAddress.parse("http://broker")
+        Traceback (most recent call last):
+        triagemq.errors.ParameterError: broker: 'http://broker' is not mqtt://HOST[:PORT] or mqtts://HOST[:PORT]
+        """
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise ParameterError("broker", f"{url!r}: {error}") from None
+        if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/"):
+            raise ParameterError("broker", f"{url!r} is not mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if unknown := sorted(options.keys() - _OPTIONS):
+            known = ", ".join(sorted(_OPTIONS))
+            raise ParameterError("broker", f"{url!r}: unknown option {unknown[0]!r}; there are {known}")
+        version = options.get("version", "5")
+        if version not in _VERSIONS:
+            raise ParameterError("broker", f"{url!r}: version must be 3.1.1 or 5, is {version!r}")
+        return cls(
+            host=parts.hostname,
+            port=_PORTS[parts.scheme] if port is None else port,
+            user=None if parts.username is None else unquote(parts.username),
+            password=None if parts.password is None else unquote(parts.password),
+            tls=parts.scheme in ("mqtts", "ssl"),
+            ca=options.get("ca"),
+            certificate=options.get("certificate"),
+            key=options.get("key"),
+            verify=options.get("verify", "yes") != "no",
+            version=_VERSIONS[version],
+        )
+
+    def __str__(self) -> str:
+        """Without the password: this goes into logs and error messages."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """What TLS needs, or None for a plain connection."""
+        if not self.tls:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise BrokerError(f"{self}: cannot use the TLS files: {error}") from error
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context

@@ -1,0 +1,79 @@
+"""How datagrams leave the gateway through a data plane in the same process, which paces, ranks and drops them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
+from triagemq.exchange.gateway.model import Delivery
+from triagemq.exchange.outlets import settle_copy
+from triagemq.plan import Fate, FlowKey, OutgoingPacket
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+    from triagemq.plan import Egress
+
+__all__ = ["EgressOutlet"]
+
+
+class EgressOutlet:
+    """Through a data plane, which paces, ranks and drops; `settled` is the OnFate that it has to be given."""
+
+    def __init__(self, core: GatewayCore) -> None:
+        self._core = core
+        self._packets: list[OutgoingPacket] = []
+        self._egress: Egress | None = None
+
+    def attach(self, egress: Egress) -> None:
+        """Send through this data plane from now on."""
+        self._egress = egress
+
+    def control(self, action: SendControl) -> None:
+        """Marked as control: passes first, is never dropped."""
+        endpoint, datagram = action
+        self._packets.append(OutgoingPacket(FlowKey(endpoint[0], endpoint[1]), datagram, True))
+
+    def publish(self, action: SendPublish) -> None:
+        """To one client."""
+        session, delivery, datagram = action
+        key = FlowKey(session.endpoint[0], session.endpoint[1])
+        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery)))
+
+    def publish_many(self, action: SendMany) -> None:
+        """To a group."""
+        group, publication, datagram = action
+        keys = group.prepared
+        if keys is None:
+            keys = group.prepared = [
+                FlowKey(session.endpoint[0], session.endpoint[1]) for session, _ in group.members
+            ]
+        self._packets += [
+            OutgoingPacket(key, datagram, False, (member, publication))
+            for key, member in zip(keys, group.members, strict=True)
+        ]
+
+    def flush(self) -> None:
+        """Hand everything over at once."""
+        if self._packets and self._egress is not None:
+            packets, self._packets = self._packets, []
+            self._egress.send(packets)
+
+    def close(self) -> None:
+        """The data plane ends with the gateway: what it still holds is in flight, and says so now."""
+        close = getattr(self._egress, "close", None)
+        if close is not None:
+            close()
+
+    def settled(self, fates: Sequence[Fate]) -> None:
+        """What the data plane did with some packets."""
+        core = self._core
+        for token, outcome, enqueued_ns, dequeued_ns in fates:
+            assert isinstance(token, tuple)
+            who, what = token
+            times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)
+            if isinstance(what, Delivery):
+                core.deliver.fate(who, what, outcome, *times)
+            else:
+                session, subscription = who
+                settle_copy(core, session, subscription, what, outcome, times)

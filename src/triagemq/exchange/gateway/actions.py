@@ -1,0 +1,56 @@
+"""What the gateway wants done outside: datagrams to send, broker connections to open and close."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session
+    from triagemq.exchange.gateway.routes import Group
+    from triagemq.exchange.mqtt.session import MqttSession
+
+__all__ = ["Action", "Broadcast", "CloseBroker", "OpenBroker", "SendControl", "SendMany", "SendPublish"]
+
+
+class SendControl(NamedTuple):
+    """Everything but PUBLISH: passes first and is never dropped."""
+
+    endpoint: Endpoint
+    datagram: bytes
+
+
+class SendPublish(NamedTuple):
+    """A PUBLISH to one client."""
+
+    session: Session
+    delivery: Delivery
+    datagram: bytes
+
+
+class SendMany(NamedTuple):
+    """One QoS 0 PUBLISH to all clients of a group."""
+
+    group: Group
+    publication: Publication
+    datagram: bytes
+
+
+class Broadcast(NamedTuple):
+    """To everyone in the neighbourhood, if the gateway has an address for that."""
+
+    datagram: bytes
+
+
+class OpenBroker(NamedTuple):
+    """Connect this session, and keep it connected."""
+
+    session: MqttSession
+
+
+class CloseBroker(NamedTuple):
+    """Disconnect this session for good."""
+
+    session: MqttSession
+
+
+Action: TypeAlias = SendControl | SendPublish | SendMany | Broadcast | OpenBroker | CloseBroker

@@ -1,0 +1,297 @@
+"""The gateway without I/O: datagrams, octets of the broker and the time go in, actions come out.
+
+core.datagram(address, octets)      from the UDP socket
+session.receive(octets)             from a broker connection; sessions report to their Link, it to this
+core.advance(now_ns)                when the moment of `next_deadline_ns` has come
+core.take_actions(), core.changes   what to do, and what to store before doing it
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from triagemq.errors import DecodeError
+from triagemq.exchange.gateway import connecting, publishing, rows, sleeping, subscribing
+from triagemq.exchange.gateway.actions import Action, Broadcast, SendControl
+from triagemq.exchange.gateway.changes import Changes
+from triagemq.exchange.gateway.counters import GatewayCounters
+from triagemq.exchange.gateway.delivering import Deliverer
+from triagemq.exchange.gateway.link import Link
+from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
+from triagemq.exchange.gateway.observer import Numbers, Observer
+from triagemq.exchange.gateway.settings import GatewaySettings
+from triagemq.exchange.gateway.spreading import Spreader
+from triagemq.exchange.gateway.topics import Topic, TopicTable
+from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.mqttsn import (
+    Advertise,
+    Connect,
+    Disconnect,
+    Encapsulated,
+    GwInfo,
+    PingReq,
+    PlainMessage,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    RegAck,
+    Register,
+    SearchGw,
+    Subscribe,
+    Unsubscribe,
+    WillMsg,
+    WillMsgUpd,
+    WillTopic,
+    WillTopicUpd,
+    decode,
+    encapsulation_header,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from triagemq.trace.schema import Outcome
+
+__all__ = ["GatewayCore"]
+
+_NS = 1_000_000_000
+
+
+class GatewayCore:
+    """All state of a gateway, and what it does at each event."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        now_ns: int,
+        stores: bool = False,
+        numbers: Numbers | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.settings = settings
+        self.now_ns = now_ns
+        self.sessions: dict[str, Session] = {}
+        self.by_endpoint: dict[Endpoint, Session] = {}
+        self.handshakes: dict[Endpoint, connecting.Handshake] = {}
+        self.links: dict[str, Link] = {}
+        self.topics = TopicTable(settings.predefined_topics)
+        self.counters = GatewayCounters()
+        self.changes = Changes(enabled=stores)
+        self.numbers = numbers or Numbers()
+        self.observer = observer
+        # Called when the broker has taken or dropped a subscription: a broker that we run saves it then.
+        self.on_subscriptions: Callable[[], None] = lambda: None
+        # Broker sessions with octets to write after the changes have been stored.
+        self.writers: list[MqttSession] = []
+        self.spread = Spreader(self)
+        self.deliver = Deliverer(self)
+        self._actions: list[Action] = []
+        self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._timer_number = 0
+        self.link = Link(
+            self,
+            "",
+            Login(
+                settings.broker_client_id,
+                clean=False,
+                fresh=not stores,
+                keep_alive_seconds=settings.broker_keep_alive_seconds,
+                user=settings.user,
+                password=settings.password,
+            ),
+        )
+
+    def start(self) -> None:
+        """Connect to the broker and say that we are here."""
+        self.link.open()
+        self._advertise()
+
+    def stop(self) -> None:
+        """Tell the clients that we go; what is stored stays."""
+        for session in list(self.by_endpoint.values()):
+            if session.connected:
+                self.send(session.endpoint, Disconnect())
+
+    # What comes out.
+
+    def act(self, action: Action) -> None:
+        """Have something done."""
+        self._actions.append(action)
+
+    def take_actions(self) -> list[Action]:
+        """Everything to be done since the last call, in order."""
+        actions = self._actions
+        if actions:
+            self._actions = []
+        return actions
+
+    def send(self, endpoint: Endpoint, message: PlainMessage) -> None:
+        """Send anything but a PUBLISH."""
+        self._actions.append(SendControl(endpoint, self.framed(endpoint, encode(message))))
+
+    def framed(self, endpoint: Endpoint, datagram: bytes) -> bytes:
+        """A datagram as it goes to an endpoint: encapsulated if a forwarder carries it."""
+        return encapsulation_header(endpoint[2], 0) + datagram if len(endpoint) == 3 else datagram
+
+    def settle(
+        self,
+        session: Session,
+        subscription: Subscription,
+        publication: Publication,
+        outcome: Outcome,
+        reason: str = "",
+        delivery: Delivery | None = None,
+    ) -> None:
+        """A copy is delivered or given up: count it, and tell the Trace."""
+        if reason:
+            self.counters.undelivered[f"{outcome.name}: {reason}"] += 1
+        else:
+            self.counters.delivered += 1
+        if self.observer is not None:
+            self.observer.settled(session, subscription, publication, outcome, delivery, self.now_ns)
+
+    # Time.
+
+    def schedule(self, due_ns: int, what: Callable[[], None]) -> None:
+        """Have something called by `advance` when its time has come; whatever is called checks if it still applies."""
+        self._timer_number += 1
+        heapq.heappush(self._timers, (due_ns, self._timer_number, what))
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        """The same, from now on."""
+        self.schedule(self.now_ns + int(seconds * _NS), what)
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When `advance` has to be called next."""
+        return self._timers[0][0] if self._timers else None
+
+    def advance(self, now_ns: int) -> None:
+        """Time has passed."""
+        self.now_ns = max(self.now_ns, now_ns)
+        while self._timers and self._timers[0][0] <= self.now_ns:
+            heapq.heappop(self._timers)[2]()
+
+    def _advertise(self) -> None:
+        seconds = self.settings.advertise_seconds
+        if seconds > 0:
+            self.act(Broadcast(encode(Advertise(self.settings.gateway_id, seconds))))
+            self.after(seconds, self._advertise)
+
+    # Topics.
+
+    def assign_topic(self, name: str) -> Topic | None:
+        """The topic of a name, with an id; None when there are no more ids."""
+        known = self.topics.named(name)
+        if known is not None:
+            return known
+        topic = self.topics.assign(name)
+        if topic is not None:
+            self.changes.put("topics", topic.topic_id, (topic.topic_id, name))
+        return topic
+
+    def make_known(self, session: Session, topic: Topic, *, told: bool) -> None:
+        """The client may use a topic id; `told` if it surely has it."""
+        if topic.topic_id not in session.known:
+            session.known.add(topic.topic_id)
+            topic.known_by += 1
+            self.changes.put("registrations", *rows.registration(session, topic.topic_id))
+        if told and topic.topic_id not in session.told:
+            session.told.add(topic.topic_id)
+            session.link.forget_routes(session)
+
+    def forget_topics(self, session: Session) -> None:
+        """The client's topic ids are void."""
+        for topic_id in session.known:
+            topic = self.topics.get(topic_id)
+            if topic is not None:
+                topic.known_by -= 1
+            self.changes.remove("registrations", (session.client_id, topic_id))
+        session.known.clear()
+        session.told.clear()
+
+    # What comes in.
+
+    def datagram(self, address: tuple[str, int], datagram: bytes) -> None:
+        """A datagram from somewhere; any octets at all."""
+        self.counters.datagrams_in += 1
+        try:
+            message = decode(datagram)
+        except DecodeError as error:
+            self.counters.rejected[str(error.reason)] += 1
+            return
+        if isinstance(message, Encapsulated):
+            self._message((*address, message.wireless_node_id), message.message)
+        else:
+            self._message(address, message)
+
+    def _message(self, endpoint: Endpoint, message: PlainMessage) -> None:
+        session = self.by_endpoint.get(endpoint)
+        if session is not None and session.connected:
+            self._from_client(session, endpoint, message)
+            return
+        match message:
+            case Connect():
+                connecting.connect(self, endpoint, message)
+            case WillTopic():
+                connecting.will_topic(self, endpoint, message)
+            case WillMsg():
+                connecting.will_message(self, endpoint, message)
+            case SearchGw():
+                self.send(endpoint, GwInfo(self.settings.gateway_id))
+            case Publish(qos=-1):
+                publishing.without_connection(self, message)
+            case PingReq(client_id=str()):
+                sleeping.ping_from_elsewhere(self, endpoint, message)
+            case Advertise() | GwInfo():
+                pass  # Other gateways of the neighbourhood; nothing for us.
+            case Disconnect():
+                # The answer to ours, or of one who has gone: an answer to that would go on for ever.
+                pass
+            case _:
+                self.counters.unknown_senders += 1
+                self.send(endpoint, Disconnect())
+
+    def _from_client(self, session: Session, endpoint: Endpoint, message: PlainMessage) -> None:
+        session.heard_ns = self.now_ns
+        match message:
+            case Publish():
+                publishing.publish(self, session, message)
+            case PubAck():
+                self.deliver.pub_ack(session, message)
+            case PubRec():
+                self.deliver.pub_rec(session, message)
+            case PubComp():
+                self.deliver.pub_comp(session, message)
+            case PubRel():
+                publishing.pub_rel(self, session, message)
+            case PingReq():
+                sleeping.ping(self, session, message)
+            case RegAck():
+                self.deliver.reg_ack(session, message)
+            case Register():
+                subscribing.register(self, session, message)
+            case Subscribe():
+                subscribing.subscribe(self, session, message)
+            case Unsubscribe():
+                subscribing.unsubscribe(self, session, message)
+            case Disconnect():
+                sleeping.disconnect(self, session, message)
+            case Connect():
+                connecting.connect(self, endpoint, message)
+            case WillTopic():
+                connecting.will_topic(self, endpoint, message)
+            case WillMsg():
+                connecting.will_message(self, endpoint, message)
+            case WillTopicUpd():
+                connecting.update_will_topic(self, session, message)
+            case WillMsgUpd():
+                connecting.update_will_message(self, session, message)
+            case SearchGw():
+                self.send(endpoint, GwInfo(self.settings.gateway_id))
+            case _:
+                self.counters.rejected[f"unexpected_{message.message_type.name.lower()}"] += 1

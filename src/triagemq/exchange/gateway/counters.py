@@ -1,0 +1,40 @@
+"""What a gateway has counted since it started."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["GatewayCounters"]
+
+
+@dataclass(slots=True)
+class GatewayCounters:
+    """Plain numbers, and counters by reason. `undelivered` has every message that did not reach a subscriber."""
+
+    datagrams_in: int = 0
+    unknown_senders: int = 0
+    connects: int = 0
+    clients_lost: int = 0
+    clients_moved: int = 0
+    retries: int = 0
+    broker_messages: int = 0
+    broker_losses: int = 0
+    client_messages: int = 0
+    duplicates: int = 0
+    sent: int = 0
+    """PUBLISH datagrams handed to the network."""
+    delivered: int = 0
+    """Of these, at QoS 0 all that were sent, at QoS 1 and 2 all that were acknowledged."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Datagrams, by the reason of their DecodeError, or `unexpected_...`."""
+    undelivered: Counter[str] = field(default_factory=Counter)
+    """Messages to subscribers, by outcome and reason."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests and messages of clients, by what was refused and why."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json` and the log."""
+        numbers = {name: getattr(self, name) for name in self.__slots__}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in numbers.items()}

@@ -1,0 +1,394 @@
+"""A way to the broker: which filters are subscribed there for whom, over which connection, and what is known of them.
+
+The aggregating mode has one link for all clients, the transparent mode one for each (and one for those who publish
+without a connection). Retained messages come with the answer to a SUBSCRIBE only, so every client that joins a filter
+makes the link subscribe again, with a new identifier: a retained message with that identifier is for those who were
+joining then, and for nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from triagemq.exchange.gateway import connecting, publishing
+from triagemq.exchange.gateway.actions import CloseBroker, OpenBroker
+from triagemq.exchange.gateway.model import Session, Subscription
+from triagemq.exchange.gateway.routes import Origin, Route, RouteKey, overlap
+from triagemq.exchange.mqtt.packets import ConnAck, Message
+from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.mqttsn import matches
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+
+__all__ = ["Filter", "Link"]
+
+REFUSED = 0x80
+"""Codes of SUBACK and PUBACK from here on are refusals."""
+
+_KEPT_IDENTIFIERS = 64
+_MOST_ROUTES = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class _Join:
+    session: Session
+    subscription: Subscription
+    answer: Callable[[int], None]
+
+
+@dataclass(slots=True, eq=False)
+class Filter:
+    """A topic filter as the broker knows it."""
+
+    topic_filter: str
+    lane: int
+    identifier: int = 0
+    granted: int = -1
+    members: dict[Session, Subscription] = field(default_factory=dict)
+    # Those who wait for the next SUBSCRIBE, and those whose SUBSCRIBE is on its way.
+    joining: list[_Join] = field(default_factory=list)
+    asking: list[_Join] = field(default_factory=list)
+    packet_id: int = 0
+    # Identifier of a SUBSCRIBE to those who get the retained messages that it brings.
+    fetchers: dict[int, list[Session]] = field(default_factory=dict)
+    # Retained messages that came before the answer to the SUBSCRIBE that fetched them.
+    early: list[tuple[Origin, Message]] = field(default_factory=list)
+    asked_ns: int = -(10**18)
+
+    @property
+    def qos(self) -> int:
+        wanted = [subscription.qos for subscription in self.members.values()]
+        wanted += [join.subscription.qos for join in (*self.asking, *self.joining)]
+        return max(wanted, default=0)
+
+
+class Link:
+    """See the module's text. `key` is the client's id in transparent mode, else empty."""
+
+    def __init__(self, gateway: GatewayCore, key: str, login: Login) -> None:
+        self._gateway = gateway
+        self.key = key
+        self.login = login
+        self.lanes = [MqttSession(self, login, version=gateway.settings.mqtt_version)]
+        self.filters: dict[str, Filter] = {}
+        self.routes: dict[RouteKey, Route] = {}
+        self.is_down_since_ns: int | None = gateway.now_ns
+        self._routes_of_topic: dict[bytes, list[RouteKey]] = {}
+        self._by_identifier: dict[int, Filter] = {}
+        self._by_packet: dict[tuple[int, int], Filter] = {}
+        self._next_identifier = 1
+        self._to_unsubscribe: set[str] = set()
+        self.is_closed = False
+
+    @property
+    def available(self) -> bool:
+        """Can the broker be reached now?"""
+        return not self.is_closed and self.lanes[0].connected
+
+    def open(self) -> None:
+        """Connect, and stay connected."""
+        if self.is_closed:
+            self.lanes = [MqttSession(self, self.login, version=self.lanes[0].version)]
+            self.is_closed = False
+        for lane in self.lanes:
+            self._gateway.act(OpenBroker(lane))
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self.is_closed = True
+        for lane in self.lanes:
+            self._gateway.act(CloseBroker(lane))
+
+    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, token: object = None) -> bool:
+        """Publish over the first lane; False if it is lost."""
+        return self.lanes[0].publish(topic.encode(), payload, qos=qos, retain=retain, token=token)
+
+    # Subscriptions.
+
+    def subscribe(self, session: Session, subscription: Subscription, answer: Callable[[int], None]) -> None:
+        """Ask the broker; `answer` gets the granted QoS, or 0x80 and more for a refusal."""
+        entry = self.filters.get(subscription.topic_filter)
+        if entry is None:
+            lane = self._lane_for(subscription.topic_filter)
+            entry = self.filters[subscription.topic_filter] = Filter(subscription.topic_filter, lane)
+        if entry.members and subscription.qos <= entry.granted and not self.lanes[entry.lane].has_identifiers:
+            # Only the retained messages have to wait for the next SUBSCRIBE; the answer is known.
+            entry.members[session] = subscription
+            answer(entry.granted)
+            self._forget_topics_of(entry.topic_filter)
+            entry.joining.append(_Join(session, subscription, lambda code: None))
+        else:
+            entry.joining.append(_Join(session, subscription, answer))
+        self._ask(entry)
+
+    def restore(self, session: Session, subscription: Subscription, identifier: int) -> None:
+        """Put back a subscription of before a restart."""
+        topic_filter = subscription.topic_filter
+        entry = self.filters.get(topic_filter)
+        if entry is None:
+            entry = self.filters[topic_filter] = Filter(
+                topic_filter, self._lane_for(topic_filter), identifier
+            )
+            if identifier:
+                self._by_identifier[identifier] = entry
+                self._next_identifier = max(self._next_identifier, identifier + 1)
+        entry.members[session] = subscription
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> None:
+        """A client no longer wants a filter."""
+        entry = self.filters.get(topic_filter)
+        if entry is None:
+            return
+        entry.members.pop(session, None)
+        entry.joining = [join for join in entry.joining if join.session is not session]
+        entry.asking = [join for join in entry.asking if join.session is not session]
+        self._forget_topics_of(topic_filter)
+        self._drop_if_unused(entry)
+
+    def leave(self, session: Session) -> None:
+        """A client is gone with all its subscriptions."""
+        self.forget_routes(session)
+        for topic_filter in list(session.subscriptions):
+            self.unsubscribe(session, topic_filter)
+        if session.subscribing:
+            for entry in list(self.filters.values()):
+                if any(join.session is session for join in (*entry.joining, *entry.asking)):
+                    self.unsubscribe(session, entry.topic_filter)
+
+    def _drop_if_unused(self, entry: Filter) -> None:
+        unused = not (entry.members or entry.joining or entry.asking or entry.packet_id)
+        if not unused or self.filters.get(entry.topic_filter) is not entry:
+            return
+        del self.filters[entry.topic_filter]
+        self._gateway.changes.remove("filters", (self.key, entry.topic_filter))
+        lane = self.lanes[entry.lane]
+        if lane.connected:
+            lane.unsubscribe(entry.topic_filter)
+        else:
+            self._to_unsubscribe.add(entry.topic_filter)
+
+    def _lane_for(self, topic_filter: str) -> int:
+        """One that has no overlapping filter; the first always has when messages carry identifiers."""
+        if self.lanes[0].has_identifiers or not self.lanes[0].connected:
+            return 0
+        taken = {entry.lane for entry in self.filters.values() if overlap(entry.topic_filter, topic_filter)}
+        lane = next(number for number in range(len(taken) + 1) if number not in taken)
+        if lane == len(self.lanes):
+            login = replace(self.login, client_id=f"{self.login.client_id}~{lane}")
+            self.lanes.append(MqttSession(self, login, version=self.lanes[0].version))
+            self._gateway.act(OpenBroker(self.lanes[lane]))
+        return lane
+
+    def _ask(self, entry: Filter) -> None:
+        lane = self.lanes[entry.lane]
+        if not entry.joining or entry.packet_id or not lane.connected:
+            return
+        gateway = self._gateway
+        if not lane.has_identifiers:
+            # Without identifiers only time tells whose retained messages they are.
+            quiet_ns = entry.asked_ns + int(gateway.settings.retained_quiet_seconds * 1e9)
+            if gateway.now_ns < quiet_ns:
+                gateway.schedule(quiet_ns, lambda: self._ask(entry))
+                return
+        entry.asking, entry.joining = entry.joining, []
+        entry.asked_ns = gateway.now_ns
+        self._identify(entry)
+        entry.fetchers[entry.identifier] = [join.session for join in entry.asking]
+        self._subscribe(entry, lane, with_retained=True)
+
+    def _identify(self, entry: Filter) -> None:
+        entry.identifier = self._next_identifier
+        self._next_identifier = self._next_identifier % 0x0FFF_FFFF + 1
+        self._by_identifier[entry.identifier] = entry
+        self._gateway.changes.put(
+            "filters", (self.key, entry.topic_filter), (self.key, entry.topic_filter, entry.identifier)
+        )
+        if len(entry.fetchers) >= _KEPT_IDENTIFIERS:
+            oldest = next(iter(entry.fetchers))
+            del entry.fetchers[oldest]
+            self._by_identifier.pop(oldest, None)
+
+    def _subscribe(self, entry: Filter, lane: MqttSession, *, with_retained: bool) -> None:
+        identifier = entry.identifier if lane.has_identifiers else None
+        entry.packet_id = lane.subscribe(
+            entry.topic_filter, entry.qos, identifier=identifier, with_retained=with_retained
+        )
+        self._by_packet[entry.lane, entry.packet_id] = entry
+
+    # Routes.
+
+    def filters_for(self, origin: Origin, topic: str) -> list[Filter]:
+        """The filters that a copy of a message is for."""
+        if origin and origin[0] >= 0:
+            named = [self._by_identifier.get(identifier) for identifier in origin]
+            known = [entry for entry in named if entry is not None]
+            if len(known) == len(origin):
+                return known
+        lane = -1 - origin[0] if origin and origin[0] < 0 else 0
+        return [
+            entry
+            for entry in self.filters.values()
+            if entry.lane == lane and matches(entry.topic_filter, topic)
+        ]
+
+    def fetchers_for(self, origin: Origin, topic: str) -> list[tuple[Session, Filter]]:
+        """Who gets a retained message: those whose SUBSCRIBE has brought it."""
+        found = []
+        for entry in self.filters_for(origin, topic):
+            identifiers = [number for number in origin if number in entry.fetchers]
+            if not identifiers and (not origin or origin[0] < 0):
+                identifiers = [entry.identifier]
+            for identifier in identifiers:
+                found += [(session, entry) for session in entry.fetchers.get(identifier, ())]
+        return found
+
+    def keep_route(self, key: RouteKey, route: Route) -> None:
+        """Remember a route until something about it changes."""
+        if len(self.routes) >= _MOST_ROUTES:
+            self._forget_all_routes()
+        self.routes[key] = route
+        self._routes_of_topic.setdefault(key[0], []).append(key)
+
+    def forget_routes(self, session: Session) -> None:
+        """A client has changed: routes that lead to it have to be worked out again."""
+        for key in list(session.routes):
+            self._forget_route(key)
+
+    def _forget_topics_of(self, topic_filter: str) -> None:
+        topics = (
+            [topic for topic in self._routes_of_topic if matches(topic_filter, topic.decode())]
+            if "+" in topic_filter or "#" in topic_filter
+            else [topic_filter.encode()]
+        )
+        for topic in topics:
+            for key in list(self._routes_of_topic.get(topic, ())):
+                self._forget_route(key)
+
+    def _forget_all_routes(self) -> None:
+        for key in list(self.routes):
+            self._forget_route(key)
+
+    def _forget_route(self, key: RouteKey) -> None:
+        route = self.routes.pop(key)
+        for session in route.sessions():
+            session.routes.discard(key)
+        keys = self._routes_of_topic[key[0]]
+        keys.remove(key)
+        if not keys:
+            del self._routes_of_topic[key[0]]
+
+    # What the broker says.
+
+    def mqtt_connected(self, session: MqttSession, answer: ConnAck) -> None:
+        """Subscribe to everything again: the broker may have forgotten it, and it costs little if not."""
+        if self.is_closed or session not in self.lanes:
+            return
+        number = self.lanes.index(session)
+        if number == 0:
+            self.is_down_since_ns = None
+            self._forget_all_routes()
+            self._spread_over_lanes(session)
+            for topic_filter in self._to_unsubscribe:
+                if answer.session_present and topic_filter not in self.filters:
+                    session.unsubscribe(topic_filter)
+            self._to_unsubscribe.clear()
+        for entry in list(self.filters.values()):
+            if entry.lane == number:
+                self._resubscribe(entry, session)
+        if number == 0:
+            connecting.broker_reached(self._gateway, self)
+
+    def _resubscribe(self, entry: Filter, lane: MqttSession) -> None:
+        entry.joining = [*entry.asking, *entry.joining]
+        entry.asking = []
+        entry.packet_id = 0
+        if entry.joining:
+            self._ask(entry)
+        if not entry.packet_id and entry.members:
+            if not entry.identifier:
+                self._identify(entry)
+            self._subscribe(entry, lane, with_retained=False)
+
+    def _spread_over_lanes(self, first: MqttSession) -> None:
+        if first.has_identifiers:
+            for entry in self.filters.values():
+                entry.lane = 0
+            return
+        entries, self.filters = self.filters, {}
+        for entry in entries.values():
+            entry.lane = self._lane_for(entry.topic_filter)
+            self.filters[entry.topic_filter] = entry
+
+    def mqtt_refused(self, session: MqttSession, answer: ConnAck) -> None:
+        """The broker does not want us, or this client."""
+        if not self.is_closed and session in self.lanes:
+            connecting.broker_refused(self._gateway, self, answer)
+
+    def lost(self, session: MqttSession) -> None:
+        """A connection is gone: whatever was asked over it will not be answered."""
+        if session not in self.lanes or self.is_closed:
+            return
+        number = self.lanes.index(session)
+        for key in [key for key in self._by_packet if key[0] == number]:
+            del self._by_packet[key]
+        for entry in list(self.filters.values()):
+            if entry.lane == number:
+                entry.joining = [*entry.asking, *entry.joining]
+                entry.asking = []
+                entry.packet_id = 0
+                entry.early.clear()
+                self._drop_if_unused(entry)
+        if number == 0 and self.is_down_since_ns is None:
+            self.is_down_since_ns = self._gateway.now_ns
+            connecting.broker_lost(self._gateway, self)
+
+    def mqtt_message(self, session: MqttSession, message: Message) -> None:
+        """A message for some of the clients."""
+        if self.is_closed:
+            return
+        if session.has_identifiers:
+            self._gateway.spread.message(self, message.identifiers, message)
+        else:
+            self._gateway.spread.message(self, (-1 - self.lanes.index(session),), message)
+
+    def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
+        """The broker has what a client published."""
+        publishing.broker_answered(self._gateway, token, code)
+
+    def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
+        """The broker's answer goes to everyone who was waiting for it."""
+        if session not in self.lanes:
+            return
+        entry = self._by_packet.pop((self.lanes.index(session), packet_id), None)
+        if entry is None or entry.packet_id != packet_id:
+            return
+        entry.packet_id = 0
+        if code < REFUSED:
+            entry.granted = code
+            self._gateway.on_subscriptions()
+        asking, entry.asking = entry.asking, []
+        for join in asking:
+            if code < REFUSED:
+                entry.members[join.session] = join.subscription
+            join.answer(code)
+        self._forget_topics_of(entry.topic_filter)
+        early, entry.early = entry.early, []
+        for origin, message in early:
+            self._gateway.spread.retained(self, origin, message)
+        self._ask(entry)
+        self._drop_if_unused(entry)
+
+    def mqtt_writes(self, session: MqttSession) -> None:
+        """There is something to write to the broker, once everything is stored."""
+        self._gateway.writers.append(session)
+
+    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None:
+        """QoS 2: remember across a restart what has been taken over already."""
+        key = (session.login.client_id, packet_id)
+        if unfinished:
+            self._gateway.changes.put("receiving", key, key)
+        else:
+            self._gateway.changes.remove("receiving", key)

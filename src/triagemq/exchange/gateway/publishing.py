@@ -1,0 +1,146 @@
+"""PUBLISH of a client, on its way to the broker.
+
+QoS 1: the client gets PUBACK when the broker has acknowledged; until then it is the client that keeps the message.
+QoS 2: the gateway stores the message before PUBREC, publishes it at PUBREL under a packet id that is stored, too, and
+answers PUBCOMP when the broker has it: a restart in between neither loses nor repeats it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from triagemq.exchange.gateway import rows
+from triagemq.exchange.gateway.model import Arrival, Session
+from triagemq.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicIdType
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+
+__all__ = ["broker_answered", "pub_rel", "publish", "resume", "without_connection"]
+
+_REFUSED = 0x80
+_REMEMBERED_ANSWERS = 16
+
+
+class _Token(NamedTuple):
+    client_id: str
+    message_id: int
+    topic_id: int
+    qos: int
+
+
+def without_connection(gateway: GatewayCore, message: Publish) -> None:
+    """QoS -1: no connection, no answer."""
+    gateway.counters.client_messages += 1
+    name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
+    if name is None:
+        gateway.counters.refused["publish: unknown topic id"] += 1
+    elif not gateway.link.publish(name, message.payload, qos=0, retain=message.retain):
+        gateway.counters.refused["publish: no broker"] += 1
+
+
+def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
+    """A message from a client that is connected."""
+    gateway.counters.client_messages += 1
+    if message.qos == 2 and message.message_id in session.arrivals:
+        gateway.counters.duplicates += 1
+        gateway.send(session.endpoint, PubRec(message.message_id))
+        return
+    if message.qos == 1 and _is_duplicate(gateway, session, message):
+        return
+    name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
+    known = message.topic_id_type is not TopicIdType.NORMAL or message.topic_id in session.known
+    lane = session.link.lanes[0]
+    if name is None or not known:
+        _refuse(gateway, session, message, ReturnCode.REJECTED_INVALID_TOPIC_ID, "unknown topic id")
+    elif gateway.settings.policy.refuses_publication(session.client_id, name, gateway.now_ns):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
+    elif message.qos <= 0:
+        if not session.link.publish(name, message.payload, qos=0, retain=message.retain):
+            # QoS 0 has no answer but this one; -1 has none at all.
+            _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no broker")
+    elif lane.backlog + len(session.arrivals) >= gateway.settings.broker_backlog:
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many wait for the broker")
+    elif message.qos == 1:
+        session.publishing.add(message.message_id)
+        session.answered[message.message_id] = (message.topic_id, zlib.crc32(message.payload))
+        token = _Token(session.client_id, message.message_id, message.topic_id, 1)
+        session.link.publish(name, message.payload, qos=1, retain=message.retain, token=token)
+    else:
+        arrival = Arrival(name, message.payload, message.retain)
+        session.arrivals[message.message_id] = arrival
+        gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
+        gateway.send(session.endpoint, PubRec(message.message_id))
+
+
+def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
+    """QoS 2: the client will not send the message again, so now it goes to the broker."""
+    arrival = session.arrivals.get(message.message_id)
+    if arrival is None:
+        gateway.send(session.endpoint, PubComp(message.message_id))
+    elif arrival.packet_id:
+        gateway.counters.duplicates += 1
+    else:
+        arrival.packet_id = session.link.lanes[0].reserve()
+        gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
+        resume(session, message.message_id, arrival)
+
+
+def resume(session: Session, message_id: int, arrival: Arrival) -> None:
+    """Hand a released QoS 2 message to the broker, perhaps for the second time after a restart."""
+    session.link.lanes[0].publish(
+        arrival.topic.encode(),
+        arrival.payload,
+        qos=2,
+        retain=arrival.retain,
+        token=_Token(session.client_id, message_id, 0, 2),
+        packet_id=arrival.packet_id,
+    )
+
+
+def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
+    """The broker has a message of QoS 1 or 2, or has refused it."""
+    if not isinstance(token, _Token):
+        return
+    if code >= _REFUSED:
+        gateway.counters.refused["publish: broker"] += 1
+    session = gateway.sessions.get(token.client_id)
+    if session is None:
+        return
+    if token.qos == 2:
+        if session.arrivals.pop(token.message_id, None) is not None:
+            gateway.changes.remove("arrivals", (session.client_id, token.message_id))
+            if session.connected:
+                gateway.send(session.endpoint, PubComp(token.message_id))
+        return
+    session.publishing.discard(token.message_id)
+    accepted = code < _REFUSED
+    if not accepted:
+        session.answered.pop(token.message_id, None)
+    while len(session.answered) > _REMEMBERED_ANSWERS + len(session.publishing):
+        del session.answered[next(iter(session.answered))]
+    if session.connected:
+        answer = ReturnCode.ACCEPTED if accepted else ReturnCode.REJECTED_NOT_SUPPORTED
+        gateway.send(session.endpoint, PubAck(token.topic_id, token.message_id, answer))
+
+
+def _is_duplicate(gateway: GatewayCore, session: Session, message: Publish) -> bool:
+    """Sent again because our answer is late, or was lost; message ids of a client come round again in time."""
+    if message.message_id in session.publishing:
+        gateway.counters.duplicates += 1
+        return True
+    if message.dup and session.answered.get(message.message_id) == (
+        message.topic_id,
+        zlib.crc32(message.payload),
+    ):
+        gateway.counters.duplicates += 1
+        gateway.send(session.endpoint, PubAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
+        return True
+    return False
+
+
+def _refuse(gateway: GatewayCore, session: Session, message: Publish, code: ReturnCode, reason: str) -> None:
+    gateway.counters.refused[f"publish: {reason}"] += 1
+    if message.qos >= 0:
+        gateway.send(session.endpoint, PubAck(message.topic_id, message.message_id, code))

@@ -1,0 +1,140 @@
+"""From the rows of the store to a gateway as it was before it was stopped or killed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from triagemq.exchange.gateway import connecting, publishing
+from triagemq.exchange.gateway.changes import Row
+from triagemq.exchange.gateway.model import (
+    Arrival,
+    Delivery,
+    Endpoint,
+    Session,
+    SessionState,
+    Stage,
+    Subscription,
+    Will,
+)
+from triagemq.mqttsn import TopicIdType
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+
+__all__ = ["restore"]
+
+
+def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
+    """Put everything back, into a gateway that has not started. Clients that were connected still are."""
+    _note_what_is_stored(gateway, tables)
+    for topic_id, name in tables["topics"]:
+        gateway.topics.restore(topic_id, name)
+    for row in tables["sessions"]:
+        _session(gateway, row)
+    for client_id, topic_id in tables["registrations"]:
+        topic = gateway.topics.get(topic_id)
+        session = gateway.sessions.get(client_id)
+        if topic is not None and session is not None:
+            topic.known_by += 1
+            session.known.add(topic_id)
+            session.told.add(topic_id)
+    _subscriptions(gateway, tables)
+    for row in tables["deliveries"]:
+        _delivery(gateway, row)
+    for client_id, packet_id in tables["receiving"]:
+        for link in (gateway.link, *gateway.links.values()):
+            for lane in link.lanes:
+                if lane.login.client_id == client_id:
+                    lane.receiving.add(packet_id)
+    for client_id, message_id, topic_name, payload, retain, packet_id in tables["arrivals"]:
+        session = gateway.sessions.get(client_id)
+        if session is not None:
+            arrival = Arrival(topic_name, payload, bool(retain), packet_id)
+            session.arrivals[message_id] = arrival
+            if packet_id:
+                publishing.resume(session, message_id, arrival)
+    for session in gateway.sessions.values():
+        _resume(gateway, session)
+
+
+def _note_what_is_stored(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
+    for table, rows in tables.items():
+        for row in rows:
+            key = row[0] if table in ("topics", "sessions") else tuple(row[:2])
+            gateway.changes.restored(table, key)
+
+
+def _session(gateway: GatewayCore, row: Row) -> None:
+    client_id, host, port, node, state, clean, duration, sleep, topic, payload, qos, retain = row
+    endpoint: Endpoint = (host, port) if node is None else (host, port, node)
+    session = Session(
+        client_id,
+        gateway.numbers.subscriber(client_id),
+        endpoint,
+        connecting.link_for(gateway, client_id, bool(clean)),
+        bool(clean),
+        duration,
+        state=SessionState(state),
+        heard_ns=gateway.now_ns,
+        sleep_seconds=sleep,
+        will=None if topic is None else Will(topic, payload or b"", qos, bool(retain)),
+    )
+    if session.state is SessionState.AWAKE:
+        session.state = SessionState.ASLEEP
+    elif session.state is SessionState.CONNECTING:
+        session.state = SessionState.DISCONNECTED
+    gateway.sessions[client_id] = session
+    if session.connected:
+        gateway.by_endpoint[endpoint] = session
+    elif session.link is not gateway.link:
+        session.link.close()
+
+
+def _subscriptions(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
+    identifiers = {(link, topic_filter): number for link, topic_filter, number in tables["filters"]}
+    for client_id, topic_filter, qos, id_type, predefined_id in tables["subscriptions"]:
+        session = gateway.sessions.get(client_id)
+        if session is None:
+            continue
+        number = gateway.numbers.subscription(client_id, topic_filter)
+        subscription = Subscription(topic_filter, qos, TopicIdType(id_type), number, predefined_id)
+        session.subscriptions[topic_filter] = subscription
+        session.link.restore(session, subscription, identifiers.get((session.link.key, topic_filter), 0))
+
+
+def _delivery(gateway: GatewayCore, row: Row) -> None:
+    client_id, sequence, topic_filter, topic, payload, published_ns, received_ns = row[:7]
+    qos, retain, priority_class, message_id, stage = row[7:]
+    session = gateway.sessions.get(client_id)
+    if session is None:
+        return
+    subscription = session.subscriptions.get(topic_filter)
+    if subscription is None:
+        # Unsubscribed since; what was accepted for it is still delivered.
+        number = gateway.numbers.subscription(client_id, topic_filter)
+        subscription = Subscription(topic_filter, qos, TopicIdType.NORMAL, number)
+    publication = gateway.spread.publication(topic, payload, published_ns, received_ns)
+    if gateway.observer is not None:
+        gateway.observer.published(publication, qos)
+    delivery = Delivery(sequence, publication, subscription, qos, bool(retain), priority_class)
+    delivery.message_id, delivery.stage = message_id, Stage(stage)
+    if message_id:
+        delivery.attempts = 1
+        session.reserved.add(message_id)
+    session.next_sequence = max(session.next_sequence, sequence + 1)
+    session.buffer.push_back(delivery)
+
+
+def _resume(gateway: GatewayCore, session: Session) -> None:
+    # Old ids may still be on their way to the client or back.
+    session.next_message_id = (gateway.now_ns >> 10) % 0xFFFF + 1
+    if session.state is SessionState.ASLEEP:
+        connecting.supervise(gateway, session, session.sleep_seconds)
+    elif session.state is SessionState.DISCONNECTED:
+        connecting.expire_later(gateway, session)
+    elif session.state is SessionState.ACTIVE:
+        connecting.supervise(gateway, session, session.duration_seconds)
+        if session.buffer:
+            session.draining = True
+            gateway.deliver.pump(session)

@@ -1,0 +1,113 @@
+"""Who gets a message: for each topic and copy of the broker, once worked out and then looked up.
+
+A broker sends one copy per matching filter. MQTT 5 says which filters a copy is for (subscription identifiers); for
+3.1.1 filters that overlap go over different connections (lanes), so that the connection says it. A client with
+several matching filters takes the copy of the best of them, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from triagemq.mqttsn import TopicIdType, matches, short_topic_id
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.model import Session, Subscription
+
+__all__ = ["Group", "Origin", "Route", "RouteKey", "best_subscription", "overlap", "topic_reference"]
+
+Origin: TypeAlias = tuple[int, ...]
+"""Subscription identifiers of a copy, or the negative number of its lane."""
+
+RouteKey: TypeAlias = tuple[bytes, Origin, int]
+"""Topic, origin, QoS."""
+
+
+class Group:
+    """Clients that get the same datagram. `tail` is what follows length and type: flags, topic id, message id."""
+
+    __slots__ = ("members", "prepared", "tail", "traced")
+
+    def __init__(self, id_type: TopicIdType, topic_id: int) -> None:
+        self.tail = bytes((id_type,)) + topic_id.to_bytes(2) + b"\0\0"
+        self.members: list[tuple[Session, Subscription]] = []
+        # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
+        self.prepared: Any = None
+        self.traced: Any = None
+
+    def datagram(self, payload: bytes) -> bytes:
+        """A PUBLISH at QoS 0, as `mqttsn.encode_publish` makes it."""
+        size = len(payload) + 7
+        if size < 256:
+            return bytes((size, 0x0C)) + self.tail + payload
+        return b"\x01" + (size + 2).to_bytes(2) + b"\x0c" + self.tail + payload
+
+
+class Route:
+    """All recipients of a copy: those who get it at once at QoS 0, and those to be looked at one by one."""
+
+    __slots__ = ("groups", "singles", "topic_name")
+
+    def __init__(self, topic_name: str) -> None:
+        self.topic_name = topic_name
+        self.groups: list[Group] = []
+        self.singles: list[tuple[Session, Subscription]] = []
+
+    def sessions(self) -> Iterator[Session]:
+        """Everyone it leads to."""
+        for group in self.groups:
+            for session, _ in group.members:
+                yield session
+        for session, _ in self.singles:
+            yield session
+
+
+def best_subscription(session: Session, topic_name: str) -> Subscription | None:
+    """The one by which a client gets messages of a topic: the highest QoS counts (MQTT 3.1.1, 3.3.5)."""
+    exact = session.subscriptions.get(topic_name)
+    if exact is not None and (len(session.subscriptions) == 1 or exact.qos == 2):
+        return exact
+    best = None
+    for subscription in session.subscriptions.values():
+        if matches(subscription.topic_filter, topic_name) and (
+            best is None or subscription.qos > best.qos or (subscription is exact and exact.qos == best.qos)
+        ):
+            best = subscription
+    return best
+
+
+def topic_reference(subscription: Subscription, topic_name: str) -> tuple[TopicIdType, int] | None:
+    """How a topic is named to a subscriber without registering it; None if only a normal id will do."""
+    if subscription.id_type is TopicIdType.PREDEFINED:
+        return TopicIdType.PREDEFINED, subscription.predefined_id
+    if subscription.id_type is TopicIdType.SHORT:
+        return TopicIdType.SHORT, short_topic_id(topic_name)
+    if subscription.topic_filter != topic_name and len(topic_name.encode()) == 2:
+        # By a wildcard: the client has no id yet, and needs none for a name of two octets.
+        return TopicIdType.SHORT, short_topic_id(topic_name)
+    return None
+
+
+def overlap(one: str, other: str) -> bool:
+    """Is there a topic name that both filters take in?
+
+    >>> overlap("a/+", "+/b"), overlap("a/#", "a"), overlap("a/+", "b/+"), overlap("+/a", "$SYS/a")
+    (True, True, False, False)
+    """
+    if one == other:
+        return True
+    if (one[0] == "$" and other[0] in "+#") or (other[0] == "$" and one[0] in "+#"):
+        return False
+    left, right = one.split("/"), other.split("/")
+    for index in range(max(len(left), len(right))):
+        a = left[index] if index < len(left) else None
+        b = right[index] if index < len(right) else None
+        if a == "#" or b == "#":
+            return True
+        if a is None or b is None:
+            # `#` also takes in its parent: only then may one filter be a level longer.
+            return False
+        if a != b and "+" not in (a, b):
+            return False
+    return True

@@ -1,0 +1,135 @@
+"""What a gateway can be told: addresses, timers, limits, and the policy that ranks and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from triagemq.errors import ParameterError
+from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
+
+__all__ = ["BrokerLoss", "Credentials", "GatewaySettings", "Mode", "Policy"]
+
+
+class Mode(StrEnum):
+    """How clients reach the broker."""
+
+    AGGREGATING = "aggregating"
+    """All over one connection."""
+    TRANSPARENT = "transparent"
+    """Each over a connection of its own, with its own client id and credentials."""
+
+
+class BrokerLoss(StrEnum):
+    """What clients are told when the broker stays away."""
+
+    DISCONNECT = "disconnect"
+    """They get DISCONNECT, and "rejected: congestion" when they come back too early."""
+    KEEP = "keep"
+    """Nothing: they stay connected, and what they publish waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How the gateway logs in for a client in transparent mode."""
+
+    user: str
+    password: str | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Ranks messages and refuses requests; a coordinator hands in its own subclass.
+
+    `priorities` gives topic filters a class (0 is served first); the first that matches counts.
+
+    >>> Policy(priorities=[("+/smoke", 0)], lowest_class=7).priority_class("sensor", "floor3/smoke")
+    0
+    """
+
+    priorities: Sequence[tuple[str, int]] = ()
+    lowest_class: int = 0
+    maximum_clients: int = 100_000
+    maximum_subscriptions: int = 10_000
+    """Subscriptions that one client may have."""
+
+    def __post_init__(self) -> None:
+        for topic_filter, priority_class in self.priorities:
+            if not valid_topic_filter(topic_filter):
+                raise ParameterError("priorities", f"{topic_filter!r} is no topic filter")
+            if priority_class < 0:
+                raise ParameterError("priorities", f"the class of {topic_filter!r} is negative")
+
+    def priority_class(self, client_id: str, topic: str) -> int:
+        """The class in which a client's messages of a topic wait. It must not change while they do."""
+        for topic_filter, priority_class in self.priorities:
+            if matches(topic_filter, topic):
+                return priority_class
+        return self.lowest_class
+
+    def refuses_connection(self, client_id: str, sessions: int) -> bool:
+        """Is a new client answered with "rejected: congestion"?"""
+        return sessions >= self.maximum_clients
+
+    def refuses_subscription(self, client_id: str, topic_filter: str, subscriptions: int) -> bool:
+        """Is a subscription answered with "rejected: congestion"?"""
+        return subscriptions >= self.maximum_subscriptions
+
+    def refuses_publication(self, client_id: str, topic: str, now_ns: int) -> bool:
+        """Is what a client publishes answered with "rejected: congestion"?"""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings:
+    """Everything but addresses of sockets. The defaults are those of MQTT-SN 1.2, section 7.2, where it has any."""
+
+    gateway_id: int = 1
+    mode: Mode = Mode.AGGREGATING
+    broker_client_id: str = "triage-gateway"
+    mqtt_version: int = 5
+    """Tried first with the broker; 4 is 3.1.1."""
+    user: str | None = None
+    password: str | None = None
+    credentials: Mapping[str, Credentials] = field(default_factory=dict)
+    predefined_topics: Mapping[int, str] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    buffer_messages: int = 10_000
+    """Messages kept for one client that sleeps, is away, or does not answer fast enough."""
+    in_flight_messages: int = 16
+    """Unanswered QoS 1 and 2 messages to one client."""
+    burst_messages: int = 100
+    """Kept QoS 0 messages that a client gets at once when it comes back; UDP has no other flow control."""
+    burst_pause_seconds: float = 0.01
+    retry_seconds: float = 10.0
+    retries: int = 4
+    keep_alive_tolerance: float = 1.5
+    advertise_seconds: int = 900
+    broker_backlog: int = 10_000
+    """QoS 1 and 2 messages from clients that may wait for the broker."""
+    broker_keep_alive_seconds: int = 30
+    broker_loss: BrokerLoss = BrokerLoss.DISCONNECT
+    broker_grace_seconds: float = 2.0
+    """How long the broker may be away before clients are told."""
+    session_expiry_seconds: float = 7 * 86400
+    """How long a session that is not clean is kept for a client that is away."""
+    connect_timeout_seconds: float = 5.0
+    retained_quiet_seconds: float = 0.5
+    """MQTT 3.1.1 only: pause between two fetches of the retained messages of one filter."""
+    read_timestamps: bool = False
+    """Take publication times from payload prefixes and user properties (exchange/timestamps.py)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gateway_id <= 0xFF:
+            raise ParameterError("gateway_id", f"must be from 0 to 255, is {self.gateway_id}")
+        for name in ("buffer_messages", "in_flight_messages", "burst_messages", "retries"):
+            if getattr(self, name) < 1:
+                raise ParameterError(name, f"must be at least 1, is {getattr(self, name)}")
+        if not 1 <= self.broker_backlog <= 60_000:
+            raise ParameterError("broker_backlog", f"must be from 1 to 60000, is {self.broker_backlog}")
+        for topic_id, name in self.predefined_topics.items():
+            if not 0 < topic_id < 0xFFFF or topic_id in RESERVED_TOPIC_IDS:
+                raise ParameterError("predefined_topics", f"{topic_id} is no topic id: 1 to 65534")
+            if not valid_topic_name(name):
+                raise ParameterError("predefined_topics", f"{name!r} (id {topic_id}) is no topic name")

@@ -1,0 +1,122 @@
+"""REGISTER, SUBSCRIBE and UNSUBSCRIBE of a client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from triagemq.exchange.gateway import rows
+from triagemq.exchange.gateway.model import Session, Subscription
+from triagemq.mqttsn import (
+    RegAck,
+    Register,
+    ReturnCode,
+    SubAck,
+    Subscribe,
+    TopicIdType,
+    UnsubAck,
+    Unsubscribe,
+)
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+    from triagemq.exchange.gateway.topics import Topic
+
+__all__ = ["register", "subscribe", "unsubscribe"]
+
+_REFUSED = 0x80
+
+
+def register(gateway: GatewayCore, session: Session, message: Register) -> None:
+    """A client asks for the id of a topic name."""
+    topic = gateway.assign_topic(message.topic_name)
+    if topic is None:
+        gateway.counters.refused["register: no more topic ids"] += 1
+        code, topic_id = ReturnCode.REJECTED_CONGESTION, 0
+    else:
+        gateway.make_known(session, topic, told=True)
+        code, topic_id = ReturnCode.ACCEPTED, topic.topic_id
+    gateway.send(session.endpoint, RegAck(topic_id, message.message_id, code))
+
+
+def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> None:
+    """A client wants messages: the broker is asked, and its answer is the answer."""
+    if message.message_id in session.subscribing:
+        gateway.counters.duplicates += 1
+        return
+    refusal = None
+    topic_filter = _filter(gateway, message)
+    topic: Topic | None = None
+    if topic_filter is None:
+        gateway.counters.refused["subscribe: unknown predefined topic"] += 1
+        refusal = ReturnCode.REJECTED_INVALID_TOPIC_ID
+    elif topic_filter not in session.subscriptions and gateway.settings.policy.refuses_subscription(
+        session.client_id, topic_filter, len(session.subscriptions)
+    ):
+        gateway.counters.refused["subscribe: policy"] += 1
+        refusal = ReturnCode.REJECTED_CONGESTION
+    elif message.topic_id_type is TopicIdType.NORMAL and not _has_wildcard(topic_filter):
+        topic = gateway.assign_topic(topic_filter)
+        if topic is None:
+            gateway.counters.refused["subscribe: no more topic ids"] += 1
+            refusal = ReturnCode.REJECTED_CONGESTION
+    if refusal is not None or topic_filter is None:
+        code = refusal or ReturnCode.REJECTED_NOT_SUPPORTED
+        gateway.send(session.endpoint, SubAck(0, message.message_id, code))
+        return
+    number = gateway.numbers.subscription(session.client_id, topic_filter)
+    predefined_id = message.topic if isinstance(message.topic, int) else 0
+    subscription = Subscription(topic_filter, message.qos, message.topic_id_type, number, predefined_id)
+    session.subscribing.add(message.message_id)
+    session.link.subscribe(
+        session,
+        subscription,
+        lambda code: _answered(gateway, session, subscription, topic, message.message_id, code),
+    )
+
+
+def _answered(
+    gateway: GatewayCore,
+    session: Session,
+    subscription: Subscription,
+    topic: Topic | None,
+    message_id: int,
+    code: int,
+) -> None:
+    session.subscribing.discard(message_id)
+    if gateway.sessions.get(session.client_id) is not session or not session.connected:
+        session.link.unsubscribe(session, subscription.topic_filter)
+        return
+    if code >= _REFUSED:
+        gateway.counters.refused["subscribe: broker"] += 1
+        gateway.send(session.endpoint, SubAck(0, message_id, ReturnCode.REJECTED_NOT_SUPPORTED))
+        return
+    subscription.qos = min(subscription.qos, code)
+    session.subscriptions[subscription.topic_filter] = subscription
+    session.link.forget_routes(session)
+    gateway.changes.put("subscriptions", *rows.subscription(session, subscription))
+    topic_id = subscription.predefined_id
+    if topic is not None:
+        gateway.make_known(session, topic, told=True)
+        topic_id = topic.topic_id
+    gateway.send(session.endpoint, SubAck(topic_id, message_id, ReturnCode.ACCEPTED, subscription.qos))
+
+
+def unsubscribe(gateway: GatewayCore, session: Session, message: Unsubscribe) -> None:
+    """A client no longer wants messages. It always succeeds, as in MQTT."""
+    topic_filter = _filter(gateway, message)
+    if topic_filter is not None:
+        session.subscriptions.pop(topic_filter, None)
+        session.link.unsubscribe(session, topic_filter)
+        session.link.forget_routes(session)
+        gateway.changes.remove("subscriptions", (session.client_id, topic_filter))
+    gateway.send(session.endpoint, UnsubAck(message.message_id))
+
+
+def _filter(gateway: GatewayCore, message: Subscribe | Unsubscribe) -> str | None:
+    if isinstance(message.topic, int):
+        return gateway.topics.predefined.get(message.topic)
+    return message.topic
+
+
+def _has_wildcard(topic_filter: str) -> bool:
+    return "+" in topic_filter or "#" in topic_filter

@@ -1,0 +1,228 @@
+"""The Trace of a running gateway: rotating files that a streaming pipeline reads while it goes on.
+
+A QoS 0 message counts as delivered when it has been handed to the network, at QoS 1 and 2 when the client has
+acknowledged it. Rows are collected in Python and become columns a few times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
+from triagemq.exchange.gateway.observer import Numbers
+from triagemq.trace import Outcome, TraceWriter
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+    from triagemq.exchange.gateway.routes import Group
+    from triagemq.trace import Manifest
+
+__all__ = ["FlowOf", "LiveTrace"]
+
+FlowOf = Callable[[Endpoint], tuple[int, int] | None]
+"""Flow id and priority class of what goes to an endpoint, if a plan covers it."""
+
+_Columns = tuple[npt.NDArray[np.int32], ...]
+
+
+class LiveTrace:
+    """An Observer that writes. `write` is called every now and then, `finish` once at the end."""
+
+    def __init__(
+        self,
+        directory: Path,
+        numbers: Numbers,
+        *,
+        scenario_text: str = "",
+        plan_text: str | None = None,
+        scenario_fingerprint: str | None = None,
+        flow_of: FlowOf | None = None,
+        rotate_seconds: float = 5.0,
+    ) -> None:
+        self._numbers = numbers
+        self._flow_of = flow_of
+        self._first_ns = 0
+        self._writer = TraceWriter(
+            directory,
+            scenario_text=scenario_text,
+            plan_text=plan_text,
+            producer="gateway",
+            scenario_fingerprint=scenario_fingerprint,
+            rotate_seconds=rotate_seconds,
+        )
+        self._publications: list[Publication] = []
+        self._fanned_out: list[tuple[Group, Publication, int]] = []
+        self._single: list[tuple[int, ...]] = []
+
+    @property
+    def writer(self) -> TraceWriter:
+        """For queue samples and decisions, which others know."""
+        return self._writer
+
+    def published(self, publication: Publication, qos: int) -> None:
+        """A message has come from the broker."""
+        self._publications.append(publication)
+
+    def fanned_out(self, group: Group, publication: Publication, now_ns: int) -> None:
+        """A message has been sent to all of a group."""
+        self._fanned_out.append((group, publication, now_ns))
+
+    def settled(
+        self,
+        session: Session,
+        subscription: Subscription,
+        publication: Publication,
+        outcome: Outcome,
+        delivery: Delivery | None,
+        now_ns: int,
+    ) -> None:
+        """A copy has been delivered, or never will be."""
+        flow_id, priority_class = self._flow(session)
+        enqueued_ns = dequeued_ns = -1
+        if delivery is not None:
+            enqueued_ns, dequeued_ns = delivery.enqueued_ns, delivery.dequeued_ns
+            if priority_class < 0:
+                priority_class = delivery.priority_class
+        delivered_ns = -1
+        if outcome is Outcome.delivered:
+            at_qos_0 = delivery is None or delivery.qos == 0
+            delivered_ns = dequeued_ns if at_qos_0 and dequeued_ns >= 0 else now_ns
+        self._single.append(
+            (
+                publication.publication_id,
+                subscription.number,
+                session.number,
+                self._numbers.topic(publication.topic),
+                flow_id,
+                priority_class,
+                publication.published_ns,
+                enqueued_ns,
+                dequeued_ns,
+                delivered_ns,
+                len(publication.payload),
+                int(outcome),
+            )
+        )
+
+    def write(self) -> None:
+        """Hand over what was collected; the writing itself is done by a thread."""
+        if self._publications:
+            self._write_publications()
+        if self._fanned_out:
+            self._write_fanned_out()
+        if self._single:
+            rows, self._single = self._single, []
+            table = np.array(rows, dtype=np.int64)
+            self._writer.deliveries(dict(zip(_DELIVERY_COLUMNS, table.T, strict=True)))
+
+    def finish(self, core: GatewayCore) -> Manifest:
+        """What is still queued is in flight; then the trace is valid."""
+        for session in core.sessions.values():
+            waiting = [*session.buffer, *session.in_flight.values()]
+            waiting += [delivery for held in session.unregistered.values() for delivery in held]
+            for delivery in waiting:
+                self.settled(
+                    session,
+                    delivery.subscription,
+                    delivery.publication,
+                    Outcome.in_flight,
+                    delivery,
+                    core.now_ns,
+                )
+        self.write()
+        numbers = self._numbers
+        names: dict[str, Any] = {
+            "topics": list(numbers.topics),
+            "subscribers": list(numbers.subscribers),
+            "subscriptions": [list(pair) for pair in numbers.subscriptions],
+            "counters": core.counters.as_json(),
+        }
+        return self._writer.finish(measured_from_ns=self._first_ns, extra=names)
+
+    def abort(self, reason: str) -> None:
+        """Give it up."""
+        self._writer.abort(reason)
+
+    def _write_publications(self) -> None:
+        publications, self._publications = self._publications, []
+        if not self._first_ns:
+            self._first_ns = min(publication.published_ns for publication in publications)
+        topic = self._numbers.topic
+        self._writer.publications(
+            {
+                "publication_id": np.array([one.publication_id for one in publications], dtype=np.int64),
+                "topic_id": np.array([topic(one.topic) for one in publications], dtype=np.int32),
+                "publisher_id": np.full(len(publications), -1, dtype=np.int32),
+                "published_ns": np.array([one.published_ns for one in publications], dtype=np.int64),
+                "size_bytes": np.array([len(one.payload) for one in publications], dtype=np.int32),
+            }
+        )
+
+    def _write_fanned_out(self) -> None:
+        fanned_out, self._fanned_out = self._fanned_out, []
+        columns = [self._columns(group, publication.topic) for group, publication, _ in fanned_out]
+        lengths = np.array([len(one[0]) for one in columns])
+        topic = self._numbers.topic
+
+        def each(values: list[int]) -> npt.NDArray[np.int64]:
+            return np.repeat(np.array(values, dtype=np.int64), lengths)
+
+        rows = int(lengths.sum())
+        nothing = np.full(rows, -1, dtype=np.int64)
+        self._writer.deliveries(
+            {
+                "publication_id": each([publication.publication_id for _, publication, _ in fanned_out]),
+                "subscription_id": np.concatenate([one[0] for one in columns]),
+                "subscriber_id": np.concatenate([one[1] for one in columns]),
+                "topic_id": each([topic(publication.topic) for _, publication, _ in fanned_out]),
+                "flow_id": np.concatenate([one[2] for one in columns]),
+                "priority_class": np.concatenate([one[3] for one in columns]),
+                "published_ns": each([publication.published_ns for _, publication, _ in fanned_out]),
+                "enqueued_ns": nothing,
+                "dequeued_ns": nothing,
+                "delivered_ns": each([now_ns for _, _, now_ns in fanned_out]),
+                "size_bytes": each([len(publication.payload) for _, publication, _ in fanned_out]),
+                "outcome": np.full(rows, int(Outcome.delivered), dtype=np.int8),
+            }
+        )
+
+    def _columns(self, group: Group, topic: str) -> _Columns:
+        columns: _Columns | None = group.traced
+        if columns is None:
+            members = group.members
+            flows = [self._flow(session) for session, _ in members]
+            columns = group.traced = tuple(
+                np.array(values, dtype=np.int32)
+                for values in (
+                    [subscription.number for _, subscription in members],
+                    [session.number for session, _ in members],
+                    [flow_id for flow_id, _ in flows],
+                    [priority_class for _, priority_class in flows],
+                )
+            )
+        return columns
+
+    def _flow(self, session: Session) -> tuple[int, int]:
+        found = None if self._flow_of is None else self._flow_of(session.endpoint)
+        return (-1, -1) if found is None else found
+
+
+_DELIVERY_COLUMNS = (
+    "publication_id",
+    "subscription_id",
+    "subscriber_id",
+    "topic_id",
+    "flow_id",
+    "priority_class",
+    "published_ns",
+    "enqueued_ns",
+    "dequeued_ns",
+    "delivered_ns",
+    "size_bytes",
+    "outcome",
+)

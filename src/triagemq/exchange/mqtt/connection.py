@@ -1,0 +1,157 @@
+"""The socket under an MqttSession: asyncio, TLS, keep-alive, and reconnection with back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+
+from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.faults import MqttError
+from triagemq.exchange.mqtt.session import MqttSession
+
+__all__ = ["MqttConnection"]
+
+_FIRST_DELAY_SECONDS = 0.1
+_LONGEST_DELAY_SECONDS = 5.0
+_CONNECT_TIMEOUT_SECONDS = 10.0
+# Some brokers of 3.1.1 say nothing at all to a CONNECT of MQTT 5.
+_ANSWER_TIMEOUT_SECONDS = 3.0
+_MOST_UNWRITTEN_BYTES = 4 << 20
+
+
+class MqttConnection(asyncio.Protocol):
+    """Keeps one session connected. `changed` is called after octets came in or the connection went, `before` before.
+
+    Whoever owns this stores what the session has reported and then calls `flush`. It always reads: a broker that is
+    not read drops QoS 0 messages at its own choice instead of by priority.
+    """
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        session: MqttSession,
+        *,
+        before: Callable[[], None],
+        changed: Callable[[MqttConnection], None],
+    ) -> None:
+        self._address = address
+        self._before = before
+        self._changed = changed
+        self._transport: asyncio.Transport | None = None
+        self._lost = asyncio.Event()
+        self._heard = 0.0
+        self._connections = 0
+        self._closing = False
+        self._was_accepted = False
+        self.session = session
+        self.last_problem = ""
+
+    @property
+    def connections(self) -> int:
+        """How often the broker was reached."""
+        return self._connections
+
+    async def run(self) -> None:
+        """Connect, stay connected, connect again; until cancelled."""
+        loop = asyncio.get_running_loop()
+        context = self._address.ssl_context()
+        delay = _FIRST_DELAY_SECONDS
+        while not self._closing:
+            self._lost.clear()
+            try:
+                async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
+                    await loop.create_connection(
+                        lambda: self, self._address.host, self._address.port, ssl=context
+                    )
+            except (OSError, TimeoutError) as error:
+                self.last_problem = str(error) or type(error).__name__
+            else:
+                await self._stay(loop)
+                if self._was_accepted:
+                    delay = _FIRST_DELAY_SECONDS
+            # Spread out, so that the connections of one gateway do not all come at the same instant.
+            await asyncio.sleep(delay * random.uniform(0.8, 1.2))
+            delay = min(delay * 1.7, _LONGEST_DELAY_SECONDS)
+
+    async def _stay(self, loop: asyncio.AbstractEventLoop) -> None:
+        keep_alive = self.session.login.keep_alive_seconds
+        deadline = loop.time() + _ANSWER_TIMEOUT_SECONDS
+        while not self._lost.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(keep_alive / 2 if self.session.connected else 1.0):
+                    await self._lost.wait()
+            if self._lost.is_set():
+                return
+            silent = loop.time() - self._heard
+            if silent > 1.5 * keep_alive or (not self.session.connected and loop.time() > deadline):
+                self._abort("the broker does not answer")
+            elif self.session.connected:
+                self.session.ping()
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what the session has to say."""
+        output = self.session.output
+        if output and self._transport is not None:
+            self.session.output = bytearray()
+            self._transport.write(bytes(output))
+
+    async def close(self) -> None:
+        """Leave the broker in peace."""
+        self._closing = True
+        self.session.leave()
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._lost.wait()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A TCP connection is there."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(_MOST_UNWRITTEN_BYTES)
+        self._transport = transport
+        self.session.is_congested = False
+        self._heard = asyncio.get_running_loop().time()
+        self._connections += 1
+        self._was_accepted = False
+        self.session.opened()
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Octets are there; half a packet is as good as ten."""
+        self._heard = asyncio.get_running_loop().time()
+        self._before()
+        try:
+            self.session.receive(data)
+        except MqttError as error:
+            self._abort(str(error))
+        if self.session.connected:
+            self._was_accepted = True
+        self._changed(self)
+
+    def pause_writing(self) -> None:
+        """The broker does not read."""
+        self.session.is_congested = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.session.is_congested = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The TCP connection is gone."""
+        if error is not None:
+            self.last_problem = str(error)
+        self._transport = None
+        self._before()
+        self.session.closed()
+        self._lost.set()
+        self._changed(self)
+
+    def _abort(self, problem: str) -> None:
+        self.last_problem = problem
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,293 @@
+"""MQTT 3.1.1 and 5 as a client speaks them: pure functions between values and the octets of packets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from triagemq.exchange.faults import MqttError
+from triagemq.exchange.mqtt import properties as property_names
+from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
+
+__all__ = [
+    "ConnAck",
+    "Message",
+    "PacketType",
+    "encode_acknowledgement",
+    "encode_connect",
+    "encode_disconnect",
+    "encode_ping",
+    "encode_publish",
+    "encode_subscribe",
+    "encode_unsubscribe",
+    "parse_acknowledgement",
+    "parse_connack",
+    "parse_disconnect",
+    "parse_publish",
+    "parse_suback",
+]
+
+
+class PacketType(IntEnum):
+    """The upper half of a packet's first octet."""
+
+    CONNECT = 1
+    CONNACK = 2
+    PUBLISH = 3
+    PUBACK = 4
+    PUBREC = 5
+    PUBREL = 6
+    PUBCOMP = 7
+    SUBSCRIBE = 8
+    SUBACK = 9
+    UNSUBSCRIBE = 10
+    UNSUBACK = 11
+    PINGREQ = 12
+    PINGRESP = 13
+    DISCONNECT = 14
+    AUTH = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ConnAck:
+    """The broker's answer to CONNECT; the last fields are MQTT 5's and as 3.1.1 implies them otherwise."""
+
+    session_present: bool
+    code: int
+    reason: str = ""
+    receive_maximum: int = 0xFFFF
+    maximum_qos: int = 2
+    server_keep_alive: int | None = None
+    subscription_identifiers: bool = False
+    assigned_client_id: str | None = None
+
+
+class Message(NamedTuple):
+    """A PUBLISH from the broker. `identifiers` name the subscriptions it is for (MQTT 5)."""
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    dup: bool
+    packet_id: int
+    identifiers: tuple[int, ...] = ()
+    user_properties: tuple[tuple[str, str], ...] = ()
+
+
+def _packet(first: int, body: bytes) -> bytes:
+    return bytes((first,)) + encode_length(len(body)) + body
+
+
+def _text(text: str | bytes) -> bytes:
+    octets = text.encode() if isinstance(text, str) else text
+    return len(octets).to_bytes(2) + octets
+
+
+def encode_connect(
+    version: int,
+    client_id: str,
+    *,
+    clean: bool,
+    keep_alive_seconds: int,
+    user: str | None = None,
+    password: str | None = None,
+    session_expiry_seconds: int = 0,
+) -> bytes:
+    """CONNECT. Wills are the gateway's own affair: it knows when its clients are gone, the broker does not.
+
+    >>> encode_connect(4, "g", clean=True, keep_alive_seconds=60).hex()
+    '100d00044d5154540402003c000167'
+    """
+    flags = 0x02 if clean else 0
+    if user is not None:
+        flags |= 0x80
+    if password is not None:
+        flags |= 0x40
+    body = _text("MQTT") + bytes((version, flags)) + keep_alive_seconds.to_bytes(2)
+    if version >= 5:
+        body += encode_properties(
+            [
+                (property_names.SESSION_EXPIRY, session_expiry_seconds),
+                (property_names.RECEIVE_MAXIMUM, 0xFFFF),
+            ]
+        )
+    body += _text(client_id)
+    if user is not None:
+        body += _text(user)
+    if password is not None:
+        body += _text(password)
+    return _packet(PacketType.CONNECT << 4, body)
+
+
+def encode_publish(
+    version: int,
+    topic: bytes,
+    payload: bytes,
+    *,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    packet_id: int = 0,
+    user_properties: Sequence[tuple[str, str]] = (),
+) -> bytes:
+    """PUBLISH.
+
+    >>> encode_publish(4, b"a", b"x", qos=1, packet_id=7).hex()
+    '3206000161000778'
+    """
+    first = PacketType.PUBLISH << 4 | (0x08 if dup else 0) | qos << 1 | retain
+    head = len(topic).to_bytes(2) + topic
+    if qos:
+        head += packet_id.to_bytes(2)
+    if version >= 5:
+        head += encode_properties([(property_names.USER_PROPERTY, pair) for pair in user_properties])
+    return bytes((first,)) + encode_length(len(head) + len(payload)) + head + payload
+
+
+def encode_subscribe(
+    version: int,
+    packet_id: int,
+    topic_filter: str,
+    qos: int,
+    *,
+    identifier: int | None = None,
+    with_retained: bool = True,
+) -> bytes:
+    """SUBSCRIBE to one filter. `with_retained=False` (MQTT 5) when its retained messages are known already.
+
+    >>> encode_subscribe(4, 1, "a/#", 1).hex()
+    '820800010003612f2301'
+    """
+    body = packet_id.to_bytes(2)
+    options = qos
+    if version >= 5:
+        named = [] if identifier is None else [(property_names.SUBSCRIPTION_IDENTIFIER, identifier)]
+        body += encode_properties(named)
+        options |= 0 if with_retained else 0x20
+    return _packet(PacketType.SUBSCRIBE << 4 | 0b0010, body + _text(topic_filter) + bytes((options,)))
+
+
+def encode_unsubscribe(version: int, packet_id: int, topic_filter: str) -> bytes:
+    """UNSUBSCRIBE from one filter."""
+    body = packet_id.to_bytes(2) + (b"\0" if version >= 5 else b"") + _text(topic_filter)
+    return _packet(PacketType.UNSUBSCRIBE << 4 | 0b0010, body)
+
+
+def encode_acknowledgement(packet_type: PacketType, packet_id: int) -> bytes:
+    """PUBACK, PUBREC, PUBREL or PUBCOMP of success, alike in both versions.
+
+    >>> encode_acknowledgement(PacketType.PUBREL, 7).hex()
+    '62020007'
+    """
+    first = packet_type << 4 | (0b0010 if packet_type is PacketType.PUBREL else 0)
+    return bytes((first, 2)) + packet_id.to_bytes(2)
+
+
+def encode_ping() -> bytes:
+    """PINGREQ."""
+    return b"\xc0\0"
+
+
+def encode_disconnect() -> bytes:
+    """DISCONNECT of a client that leaves on purpose, alike in both versions."""
+    return b"\xe0\0"
+
+
+def parse_connack(version: int, body: bytes) -> ConnAck:
+    """CONNACK. A broker of 3.1.1 refuses a CONNECT of MQTT 5 with a CONNACK of 3.1.1: two octets."""
+    if len(body) < 2:
+        raise MqttError("the broker's CONNACK is too short")
+    present, code = bool(body[0] & 1), body[1]
+    if version < 5 or len(body) == 2:
+        return ConnAck(present, code)
+    found: dict[int, Any] = dict(parse_properties(body, 2)[0])
+    assigned = found.get(property_names.ASSIGNED_CLIENT_ID)
+    return ConnAck(
+        present,
+        code,
+        reason=found.get(property_names.REASON_STRING, b"").decode(errors="replace"),
+        receive_maximum=found.get(property_names.RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
+        maximum_qos=found.get(property_names.MAXIMUM_QOS, 2),
+        server_keep_alive=found.get(property_names.SERVER_KEEP_ALIVE),
+        subscription_identifiers=bool(found.get(property_names.SUBSCRIPTION_IDENTIFIERS_AVAILABLE, 1)),
+        assigned_client_id=None if assigned is None else assigned.decode(errors="replace"),
+    )
+
+
+def parse_publish(version: int, first: int, body: bytes) -> Message:
+    """PUBLISH, from its first octet and what follows its length."""
+    qos = (first >> 1) & 0b11
+    if len(body) < 2 or qos == 3:
+        raise MqttError("the broker sent a malformed PUBLISH")
+    position = 2 + ((body[0] << 8) | body[1])
+    topic = body[2:position]
+    packet_id = 0
+    if qos:
+        packet_id = int.from_bytes(body[position : position + 2])
+        position += 2
+    if position > len(body):
+        raise MqttError("the broker sent a PUBLISH that ends in its topic")
+    identifiers: tuple[int, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    if version >= 5:
+        if position == len(body):
+            raise MqttError("the broker sent a PUBLISH without properties")
+        length = body[position]
+        if length == 0:
+            position += 1
+        elif length <= _LARGEST_CACHED_PROPERTIES:
+            # Nearly always nothing but the identifier of a subscription, and one of a few.
+            octets = body[position : position + 1 + length]
+            cached = _cached_identifiers.get(octets)
+            if cached is None:
+                cached = _identifiers(octets)
+            identifiers = cached
+            position += 1 + length
+        else:
+            found, position = parse_properties(body, position)
+            identifiers = tuple(
+                value for name, value in found if name == property_names.SUBSCRIPTION_IDENTIFIER
+            )
+            pairs = tuple(value for name, value in found if name == property_names.USER_PROPERTY)
+    return Message(
+        topic, body[position:], qos, bool(first & 1), bool(first & 8), packet_id, identifiers, pairs
+    )
+
+
+_LARGEST_CACHED_PROPERTIES = 5
+_cached_identifiers: dict[bytes, tuple[int, ...]] = {}
+
+
+def _identifiers(octets: bytes) -> tuple[int, ...]:
+    """The identifiers among properties of at most five octets, which have no room for a user property with any text."""
+    found, _ = parse_properties(octets, 0)
+    identifiers = tuple(value for name, value in found if name == property_names.SUBSCRIPTION_IDENTIFIER)
+    if len(_cached_identifiers) >= 65536:
+        _cached_identifiers.clear()
+    _cached_identifiers[octets] = identifiers
+    return identifiers
+
+
+def parse_acknowledgement(body: bytes) -> tuple[int, int]:
+    """Packet id and reason code of PUBACK, PUBREC, PUBREL, PUBCOMP; 0 where the code is left out."""
+    if len(body) < 2:
+        raise MqttError("the broker sent an acknowledgement without a packet id")
+    return (body[0] << 8) | body[1], body[2] if len(body) > 2 else 0
+
+
+def parse_suback(version: int, body: bytes) -> tuple[int, int]:
+    """Packet id and the one return code of SUBACK: a granted QoS, or 0x80 and more for a refusal."""
+    position = 2
+    if version >= 5:
+        _, position = parse_properties(body, 2)
+    if len(body) != position + 1:
+        raise MqttError("the broker's SUBACK does not answer one filter")
+    return (body[0] << 8) | body[1], body[position]
+
+
+def parse_disconnect(body: bytes) -> int:
+    """Why the broker disconnects (MQTT 5)."""
+    return body[0] if body else 0

@@ -1,0 +1,339 @@
+"""One client's MQTT session with a broker, without a socket: octets in, octets and reports out.
+
+What is published at QoS 1 or 2 is kept until the broker has it, over any number of connections. What the broker sends
+at QoS 1 or 2 is acknowledged in `output`, which whoever owns the socket writes only after everything that was
+reported has been stored; so nothing acknowledged is ever lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from triagemq.exchange.faults import MqttError
+from triagemq.exchange.mqtt.packets import (
+    ConnAck,
+    Message,
+    PacketType,
+    encode_acknowledgement,
+    encode_connect,
+    encode_disconnect,
+    encode_ping,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+    parse_acknowledgement,
+    parse_connack,
+    parse_publish,
+    parse_suback,
+)
+from triagemq.exchange.mqtt.stream import PacketStream
+
+__all__ = ["Login", "MqttOwner", "MqttSession"]
+
+_UNACCEPTABLE_VERSION = {0x01, 0x84}
+_FRESH_SESSION_EXPIRY_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a CONNECT says. A session that is not `clean` outlives its connections on the broker, too.
+
+    One that is `fresh` (MQTT 5 only) takes over nothing from before, but outlives broken connections from then on.
+    """
+
+    client_id: str
+    clean: bool = True
+    fresh: bool = False
+    keep_alive_seconds: int = 60
+    user: str | None = None
+    password: str | None = None
+    session_expiry_seconds: int = 7 * 86400
+
+
+class MqttOwner(Protocol):
+    """Who hears what the broker says."""
+
+    def mqtt_connected(self, session: MqttSession, answer: ConnAck) -> None:
+        """The broker has accepted the connection."""
+
+    def mqtt_refused(self, session: MqttSession, answer: ConnAck) -> None:
+        """The broker has refused it, and not for the version of the protocol."""
+
+    def mqtt_message(self, session: MqttSession, message: Message) -> None:
+        """A message, not seen before if its QoS is 2."""
+
+    def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
+        """The broker has (code below 0x80) or has refused what was published with `token`."""
+
+    def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
+        """The broker's answer to the SUBSCRIBE of that packet id."""
+
+    def mqtt_writes(self, session: MqttSession) -> None:
+        """The session's `output`, which was empty, is to be written."""
+
+    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None:
+        """A QoS 2 message of that packet id has come, or is finished: to be stored for a restart."""
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    token: object
+    released: bool = False
+    sent: bool = False
+
+
+class MqttSession:
+    """See the module's text. `version` falls back from 5 to 4 (3.1.1) when the broker does not know 5."""
+
+    def __init__(self, owner: MqttOwner, login: Login, *, version: int = 5) -> None:
+        self.owner = owner
+        self._stream = PacketStream()
+        self._outgoing: dict[int, _Outgoing] = {}
+        self._waiting: deque[int] = deque()
+        self._in_flight = 0
+        self._window = 0xFFFF
+        self._next_packet_id = 1
+        self._subscribing: set[int] = set()
+        self._opened = False
+        self._version_is_known = False
+        self._has_left = False
+        self._was_connected = False
+        self._is_purging = False
+        self.login = login
+        self.version = version
+        self.connected = False
+        self.has_identifiers = False
+        self.is_congested = False
+        self.receiving: set[int] = set()
+        self.output = bytearray()
+
+    @property
+    def backlog(self) -> int:
+        """Messages at QoS 1 or 2 that the broker does not have yet."""
+        return len(self._outgoing)
+
+    def opened(self) -> None:
+        """A TCP connection is there: introduce ourselves."""
+        self._stream = PacketStream()
+        self._opened = True
+        login = self.login
+        clean, expiry_seconds = login.clean, 0 if login.clean else login.session_expiry_seconds
+        if login.fresh:
+            clean, expiry_seconds = self.version < 5 or self._is_purging, _FRESH_SESSION_EXPIRY_SECONDS
+        self.output.clear()
+        self._write(
+            encode_connect(
+                self.version,
+                login.client_id,
+                clean=clean,
+                keep_alive_seconds=login.keep_alive_seconds,
+                user=login.user,
+                password=login.password,
+                session_expiry_seconds=0 if self._is_purging else expiry_seconds,
+            )
+        )
+
+    def closed(self) -> None:
+        """The TCP connection is gone."""
+        if self._opened and not self._version_is_known:
+            # Some brokers answer a CONNECT of a version they do not know by closing: try the other one next.
+            self.version = 4 if self.version == 5 else 5
+        self._opened = False
+        self.connected = False
+        self.output = bytearray()
+        self._subscribing.clear()
+
+    def receive(self, data: bytes) -> None:
+        """Octets from the broker; MqttError if they are not MQTT."""
+        owner = self.owner
+        for first, body in self._stream.feed(data):
+            if self._has_left:
+                return
+            packet_type = first >> 4
+            if packet_type == PacketType.PUBLISH and self.connected:
+                message = parse_publish(self.version, first, body)
+                if message.qos == 0:
+                    owner.mqtt_message(self, message)
+                else:
+                    self._message(message)
+            else:
+                self._other(packet_type, body)
+
+    def publish(
+        self,
+        topic: bytes,
+        payload: bytes,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        token: object = None,
+        packet_id: int | None = None,
+    ) -> bool:
+        """Publish; False if it is lost, which only happens to QoS 0: no connection, or a broker that does not read.
+
+        `packet_id` is one from `reserve`, or one of before a restart: then the broker knows a QoS 2 message again.
+        """
+        if qos == 0:
+            if not self.connected or self.is_congested:
+                return False
+            self._write(encode_publish(self.version, topic, payload, retain=retain))
+            return True
+        if packet_id is None:
+            packet_id = self.reserve()
+        self._outgoing[packet_id] = _Outgoing(topic, payload, qos, retain, token)
+        self._waiting.append(packet_id)
+        self._send_waiting()
+        return True
+
+    def reserve(self) -> int:
+        """A packet id that is in no use."""
+        if len(self._outgoing) + len(self._subscribing) >= 0xFFFE:
+            raise MqttError("more than 65,000 packets wait for the broker")
+        while True:
+            packet_id = self._next_packet_id
+            self._next_packet_id = packet_id % 0xFFFF + 1
+            if packet_id not in self._outgoing and packet_id not in self._subscribing:
+                return packet_id
+
+    def subscribe(
+        self, topic_filter: str, qos: int, *, identifier: int | None, with_retained: bool = True
+    ) -> int:
+        """Subscribe over the present connection; the answer comes with the packet id that this returns."""
+        packet_id = self.reserve()
+        self._subscribing.add(packet_id)
+        self._write(
+            encode_subscribe(
+                self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
+            )
+        )
+        return packet_id
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Unsubscribe over the present connection."""
+        packet_id = self.reserve()
+        self._subscribing.add(packet_id)
+        self._write(encode_unsubscribe(self.version, packet_id, topic_filter))
+
+    def ping(self) -> None:
+        """Show the broker that we are there, and see whether it is."""
+        self._write(encode_ping())
+
+    def leave(self) -> None:
+        """Say good-bye: the broker need not wait for the connection to die."""
+        if self.connected:
+            self._write(encode_disconnect())
+        # What still comes is not acknowledged: the broker keeps it for the next connection.
+        self._has_left = True
+
+    def _write(self, octets: bytes) -> None:
+        if not self.output:
+            self.owner.mqtt_writes(self)
+        self.output += octets
+
+    def _message(self, message: Message) -> None:
+        packet_id = message.packet_id
+        if message.qos == 1:
+            self.owner.mqtt_message(self, message)
+            self._write(encode_acknowledgement(PacketType.PUBACK, packet_id))
+            return
+        if packet_id not in self.receiving:
+            self.receiving.add(packet_id)
+            self.owner.mqtt_receiving(self, packet_id, True)
+            self.owner.mqtt_message(self, message)
+        self._write(encode_acknowledgement(PacketType.PUBREC, packet_id))
+
+    def _other(self, packet_type: int, body: bytes) -> None:
+        if packet_type == PacketType.CONNACK:
+            self._connack(parse_connack(self.version, body))
+        elif not self.connected:
+            raise MqttError("the broker sent something before its CONNACK")
+        elif packet_type in (PacketType.PUBACK, PacketType.PUBCOMP):
+            self._finished(*parse_acknowledgement(body))
+        elif packet_type == PacketType.PUBREC:
+            self._received(*parse_acknowledgement(body))
+        elif packet_type == PacketType.PUBREL:
+            packet_id, _ = parse_acknowledgement(body)
+            if packet_id in self.receiving:
+                self.receiving.discard(packet_id)
+                self.owner.mqtt_receiving(self, packet_id, False)
+            self._write(encode_acknowledgement(PacketType.PUBCOMP, packet_id))
+        elif packet_type == PacketType.SUBACK:
+            packet_id, code = parse_suback(self.version, body)
+            self._subscribing.discard(packet_id)
+            self.owner.mqtt_subscribed(self, packet_id, code)
+        elif packet_type == PacketType.UNSUBACK:
+            self._subscribing.discard(parse_acknowledgement(body)[0])
+        elif packet_type not in (PacketType.PINGRESP, PacketType.DISCONNECT):
+            raise MqttError(f"the broker sent a packet of type {packet_type}, which only clients send")
+
+    def _connack(self, answer: ConnAck) -> None:
+        if self.connected:
+            raise MqttError("the broker sent a second CONNACK")
+        if answer.code:
+            if self.version == 5 and answer.code in _UNACCEPTABLE_VERSION:
+                raise MqttError("the broker does not speak MQTT 5")
+            self.owner.mqtt_refused(self, answer)
+            raise MqttError(
+                f"the broker refuses the connection with code {answer.code} {answer.reason}".strip()
+            )
+        self._version_is_known = True
+        if self.login.fresh and self.version == 5 and not self._was_connected:
+            # Brokers do not store sessions that began clean: so one connection to clean up, and then another.
+            purged, self._is_purging = self._is_purging, answer.session_present
+            if purged or answer.session_present:
+                raise MqttError("the broker has a session of an earlier gateway, which is removed now")
+        self.connected = self._was_connected = True
+        self.has_identifiers = answer.subscription_identifiers
+        self._window = answer.receive_maximum
+        if not answer.session_present:
+            for packet_id in self.receiving:
+                self.owner.mqtt_receiving(self, packet_id, False)
+            self.receiving.clear()
+        self._in_flight = 0
+        self._waiting = deque(self._outgoing)
+        self.owner.mqtt_connected(self, answer)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self.connected and self._waiting and self._in_flight < self._window:
+            packet_id = self._waiting.popleft()
+            outgoing = self._outgoing[packet_id]
+            self._in_flight += 1
+            if outgoing.released:
+                self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
+                continue
+            self._write(
+                encode_publish(
+                    self.version,
+                    outgoing.topic,
+                    outgoing.payload,
+                    qos=outgoing.qos,
+                    retain=outgoing.retain,
+                    dup=outgoing.sent,
+                    packet_id=packet_id,
+                )
+            )
+            outgoing.sent = True
+
+    def _received(self, packet_id: int, code: int) -> None:
+        outgoing = self._outgoing.get(packet_id)
+        if outgoing is not None and code >= 0x80:
+            self._finished(packet_id, code)
+            return
+        if outgoing is not None:
+            outgoing.released = True
+        self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
+
+    def _finished(self, packet_id: int, code: int) -> None:
+        outgoing = self._outgoing.pop(packet_id, None)
+        if outgoing is None:
+            return
+        self._in_flight -= 1
+        self.owner.mqtt_published(self, outgoing.token, code)
+        self._send_waiting()

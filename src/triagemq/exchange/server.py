@@ -1,0 +1,342 @@
+"""The gateway with its sockets, its clock and its files: everything that the core leaves to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.faults import GatewayError
+from triagemq.exchange.gateway import GatewayCore, GatewaySettings
+from triagemq.exchange.gateway.actions import (
+    Broadcast,
+    CloseBroker,
+    OpenBroker,
+    SendControl,
+    SendMany,
+    SendPublish,
+)
+from triagemq.exchange.gateway.link import Link
+from triagemq.exchange.gateway.observer import Numbers
+from triagemq.exchange.gateway.restoring import restore
+from triagemq.exchange.mqtt import MqttConnection, MqttSession
+from triagemq.exchange.outlets import DirectOutlet, Outlet
+from triagemq.exchange.store import Store
+
+if TYPE_CHECKING:
+    from triagemq.exchange.live_trace import LiveTrace
+    from triagemq.plan import Egress, Fate, OnFate
+
+__all__ = ["Gateway", "MakeEgress"]
+
+MakeEgress = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
+"""Makes a data plane that sends from this socket, reports to that, and takes the time from there."""
+
+_SOCKET_BUFFER_BYTES = 8 << 20
+_DATAGRAMS_AT_ONCE = 256
+_LARGEST_DATAGRAM = 65_535
+_TRACE_EVERY_SECONDS = 0.5
+
+
+class Gateway:
+    """One gateway in the running event loop: `start`, then `wait` until it fails or is cancelled, then `close`."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        broker: BrokerAddress,
+        listen: tuple[str, int],
+        *,
+        state: Path | None = None,
+        numbers: Numbers | None = None,
+        trace: LiveTrace | None = None,
+        make_egress: MakeEgress | None = None,
+        broadcast: tuple[str, int] | None = None,
+    ) -> None:
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        # Unix time that never steps, whatever is done to the machine's clock.
+        self.clock: Callable[[], int] = lambda: offset_ns + time.monotonic_ns()
+        self._broker = broker
+        self._listen = listen
+        self._broadcast = broadcast
+        self._trace = trace
+        self._make_egress = make_egress
+        self._store = None if state is None else Store(state)
+        # What the broker's address says, unless the settings say something else.
+        settings = replace(
+            settings,
+            mqtt_version=min(broker.version, settings.mqtt_version),
+            user=settings.user or broker.user,
+            password=settings.password or broker.password,
+        )
+        self.core = GatewayCore(
+            settings,
+            now_ns=self.clock(),
+            stores=self._store is not None,
+            numbers=numbers,
+            observer=trace,
+        )
+        self._connections: dict[MqttSession, tuple[MqttConnection, asyncio.Task[None]]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._busy = False
+        self._socket: socket.socket | None = None
+        self._outlet: Outlet | None = None
+        self._failed: asyncio.Future[None] | None = None
+        self._tracing: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        assert self._socket is not None
+        name = self._socket.getsockname()
+        return name[0], name[1]
+
+    @property
+    def broker_is_connected(self) -> bool:
+        """Can the broker be reached now?"""
+        return self.core.link.available
+
+    @property
+    def broker_problem(self) -> str:
+        """Why not, if it could not at the last attempt."""
+        found = self._connections.get(self.core.link.lanes[0])
+        return "" if found is None else found[0].last_problem
+
+    async def start(self) -> None:
+        """Take the sessions up again, listen, and connect to the broker, now or as soon as it is there."""
+        loop = asyncio.get_running_loop()
+        self._failed = loop.create_future()
+        self._socket = _bind(self._listen)
+        if self._make_egress is None:
+            self._outlet = DirectOutlet(self.core, self._socket)
+        else:
+            # Planning takes a second to load, which a gateway without a plan need not wait for.
+            from triagemq.exchange.egress import EgressOutlet
+
+            outlet = EgressOutlet(self.core)
+
+            def on_fate(fates: Sequence[Fate]) -> None:
+                self._tick()
+                outlet.settled(fates)
+                self._do()
+
+            outlet.attach(self._make_egress(self._socket, on_fate, self.clock))
+            self._outlet = outlet
+        if self._store is not None:
+            restore(self.core, self._store.load())
+        self.core.start()
+        loop.add_reader(self._socket, self._readable)
+        if self._trace is not None:
+            self._tracing = loop.create_task(self._keep_tracing(self._trace))
+        self._do()
+
+    async def wait_for_broker(self, seconds: float) -> bool:
+        """Wait until the broker has been reached."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.broker_is_connected:
+                    await asyncio.sleep(0.01)
+        return self.broker_is_connected
+
+    async def wait(self) -> None:
+        """Run until something fails that cannot be put right."""
+        assert self._failed is not None
+        # Shielded: whoever gives up waiting must not make it look as if it had failed.
+        await asyncio.shield(self._failed)
+
+    async def close(self, *, tell_clients: bool = False) -> None:
+        """Stop. Sessions are stored and go on with the next start, unless clients are told that this is the end."""
+        if self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._socket)
+        if tell_clients:
+            self.core.stop()
+        self._do()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection, task in list(self._connections.values()):
+            await connection.close()
+            task.cancel()
+        tasks = [task for _, task in self._connections.values()] + list(self._closing)
+        if self._tracing is not None:
+            self._tracing.cancel()
+            tasks.append(self._tracing)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._outlet is not None:
+            self._outlet.close()
+        self._socket.close()
+        self._socket = None
+        if self._failed is not None and self._failed.done() and not self._failed.cancelled():
+            # Whoever did not wait for it has left on its own account; it is no surprise for the loop.
+            self._failed.exception()
+        if self._trace is not None:
+            self._trace.finish(self.core)
+        if self._store is not None:
+            self._store.save(self.core.changes.take())
+            self._store.close()
+
+    def _readable(self) -> None:
+        assert self._socket is not None
+        core = self.core
+        core.advance(self.clock())
+        receive = self._socket.recvfrom
+        for _ in range(_DATAGRAMS_AT_ONCE):
+            try:
+                datagram, address = receive(_LARGEST_DATAGRAM)
+            except OSError:
+                # None left, or an error of an earlier datagram that is reported here; the socket itself is well.
+                break
+            try:
+                core.datagram(_endpoint(address), datagram)
+            except Exception as error:
+                # One client's datagram must not end the service of all others; the loop's handler reports it.
+                core.counters.rejected["internal_error"] += 1
+                context = {"message": f"datagram {datagram.hex()} from {address}", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+        self._do()
+
+    def _changed(self, connection: MqttConnection) -> None:
+        link = connection.session.owner
+        if not connection.session.connected and isinstance(link, Link):
+            link.lost(connection.session)
+        self._do()
+
+    def _tick(self) -> None:
+        self.core.advance(self.clock())
+
+    def _due(self) -> None:
+        self._timer = None
+        self._tick()
+        self._do()
+
+    def _do(self) -> None:
+        """Store what changed, then do what follows from it; in this order, or kill -9 would lose something."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            self._do_all()
+        except Exception as error:
+            if self._failed is not None and not self._failed.done():
+                self._failed.set_exception(error)
+        finally:
+            self._busy = False
+
+    def _do_all(self) -> None:
+        core, outlet = self.core, self._outlet
+        assert outlet is not None
+        while True:
+            if self._store is not None:
+                self._store.save(core.changes.take())
+            actions = core.take_actions()
+            for action in actions:
+                match action:
+                    case SendMany():
+                        outlet.publish_many(action)
+                    case SendPublish():
+                        outlet.publish(action)
+                    case SendControl():
+                        outlet.control(action)
+                    case OpenBroker(session):
+                        self._open(session)
+                    case CloseBroker(session):
+                        self._close(session)
+                    case Broadcast(datagram):
+                        self._broadcast_datagram(datagram)
+            outlet.flush()
+            if not actions:
+                break
+        if core.writers:
+            writers, core.writers = core.writers, []
+            for session in writers:
+                found = self._connections.get(session)
+                if found is not None:
+                    found[0].flush()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        due_ns = self.core.next_deadline_ns
+        if due_ns is None or (self._timer is not None and self._timer_ns <= due_ns):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = due_ns
+        delay = max(0.0, (due_ns - self.clock()) / 1e9)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._due)
+
+    def _open(self, session: MqttSession) -> None:
+        if session not in self._connections:
+            connection = MqttConnection(self._broker, session, before=self._tick, changed=self._changed)
+            task = asyncio.get_running_loop().create_task(self._run(connection))
+            self._connections[session] = (connection, task)
+
+    async def _run(self, connection: MqttConnection) -> None:
+        try:
+            await connection.run()
+        except Exception as error:
+            if self._failed is not None and not self._failed.done():
+                self._failed.set_exception(error)
+
+    def _close(self, session: MqttSession) -> None:
+        found = self._connections.pop(session, None)
+        if found is not None:
+            task = asyncio.get_running_loop().create_task(_end(*found))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _broadcast_datagram(self, datagram: bytes) -> None:
+        if self._broadcast is not None and self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendto(datagram, self._broadcast)
+
+    async def _keep_tracing(self, trace: LiveTrace) -> None:
+        while True:
+            await asyncio.sleep(_TRACE_EVERY_SECONDS)
+            try:
+                trace.write()
+            except Exception as error:
+                assert self._failed is not None
+                if not self._failed.done():
+                    self._failed.set_exception(error)
+                return
+
+
+async def _end(connection: MqttConnection, task: asyncio.Task[None]) -> None:
+    await connection.close()
+    task.cancel()
+
+
+def _endpoint(address: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:
+    return (address[0], address[1]) if len(address) > 2 else address
+
+
+def _bind(listen: tuple[str, int]) -> socket.socket:
+    host, port = listen
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise GatewayError(f"{host}:{port}: {error.strerror or error}; give --listen HOST:PORT") from error
+    try:
+        bound.setblocking(False)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            bound.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise GatewayError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen"
+        ) from error
+    return bound

@@ -1,0 +1,181 @@
+"""The Trace of a running gateway: it holds every publication and what became of every copy, and is read while live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
+
+from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
+from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.timestamps import stamp_payload
+from triagemq.mqttsn import Disconnect
+from triagemq.trace import Trace
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+
+
+def run_with_trace(
+    tmp_path: Path, scenario: Any, *, make_egress: Any = None, **settings: Any
+) -> dict[str, Any]:
+    """Run a gateway in this process with a trace, do something in a thread, and return the counters."""
+    broker = Mosquitto(tmp_path / "broker")
+
+    async def run() -> dict[str, Any]:
+        numbers = Numbers()
+        trace = LiveTrace(tmp_path / "trace", numbers, rotate_seconds=0.5)
+        gateway = Gateway(
+            GatewaySettings(**settings),
+            BrokerAddress("127.0.0.1", broker.port),
+            ("127.0.0.1", 0),
+            numbers=numbers,
+            trace=trace,
+            make_egress=make_egress,
+        )
+        await gateway.start()
+        assert await gateway.wait_for_broker(5)
+        await asyncio.to_thread(scenario, gateway.address[1], broker.port)
+        await gateway.close()
+        return gateway.core.counters.as_json()
+
+    with ended(broker):
+        return asyncio.run(run())
+
+
+def test_every_copy_is_in_the_trace_with_its_outcome(tmp_path: Path) -> None:
+    def scenario(port: int, broker_port: int) -> None:
+        clients = [SnClient(port, f"c{number}") for number in range(4)]
+        publisher = Publisher(broker_port)
+        with ended(publisher, *clients):
+            for number, client in enumerate(clients):
+                client.connect().subscribe("a/#" if number else "a/b", number % 2)
+            clients[2].ask(Disconnect(), Disconnect)
+            clients[3].ask(Disconnect(600), Disconnect)
+            begin_ns = time.time_ns()
+            for number in range(100):
+                publisher.publish("a/b", stamp_payload(b"%d" % number, begin_ns + number), 1)
+            publisher.wait()
+            for client in clients[:2]:
+                client.collect(5, 100)
+                assert len(client.messages) == 100
+            time.sleep(0.7)
+
+    counters = run_with_trace(tmp_path, scenario, read_timestamps=True)
+    trace = Trace.open(tmp_path / "trace")
+    publications = trace.table("publications").to_pylist()
+    deliveries = trace.table("deliveries").to_pylist()
+    # Overlapping filters: the broker sent two copies of each message, which are one publication.
+    assert counters["broker_messages"] == 200
+    assert len(publications) == 100
+    published = [row["published_ns"] for row in publications]
+    assert [one - published[0] for one in published] == list(range(100))
+    names = trace.manifest.extra["subscribers"]
+    found = {name: {"outcomes": set(), "rows": 0} for name in names}
+    for row in deliveries:
+        one = found[names[row["subscriber_id"]]]
+        one["rows"] += 1  # type: ignore[operator]
+        one["outcomes"].add(row["outcome"])  # type: ignore[attr-defined]
+        assert (row["delivered_ns"] is not None) == (row["outcome"] == "delivered")
+    assert {name: (one["rows"], one["outcomes"]) for name, one in found.items()} == {
+        "c0": (100, {"delivered"}),
+        "c1": (100, {"delivered"}),
+        "c2": (100, {"subscriber_gone"}),
+        "c3": (100, {"in_flight"}),
+    }
+    assert counters["delivered"] == 200
+    assert counters["undelivered"] == {"subscriber_gone: not connected": 100}
+
+
+def test_trace_is_readable_while_the_gateway_runs(tmp_path: Path) -> None:
+    def scenario(port: int, broker_port: int) -> None:
+        client = SnClient(port, "c")
+        publisher = Publisher(broker_port)
+        with ended(publisher, client):
+            client.connect().subscribe("a")
+            publisher.publish("a", b"x")
+            deadline = time.monotonic() + 10
+            while not list((tmp_path / "trace" / "deliveries").glob("*.parquet")):
+                assert time.monotonic() < deadline
+                publisher.publish("a", b"x")
+                time.sleep(0.1)
+
+    run_with_trace(tmp_path, scenario)
+
+
+def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: Path) -> None:
+    network = pytest.importorskip("triagemq.network")
+    from triagemq.plan import FlowKey, SetFlow, SetPort
+
+    planes: list[Any] = []
+
+    def make_egress(udp_socket: Any, on_fate: Any, clock: Any) -> Any:
+        plane = network.EmbeddedDataPlane(network.DatagramSender(udp_socket), on_fate, clock=clock)
+        planes.append(plane)
+        return plane
+
+    def scenario(port: int, broker_port: int) -> None:
+        clients = [SnClient(port, f"c{number}") for number in range(2)]
+        publisher = Publisher(broker_port)
+        with ended(publisher, *clients):
+            for client in clients:
+                client.connect().subscribe("a")
+            keys = [FlowKey(*client.socket.getsockname()) for client in clients]
+            plane = planes[0]
+            # From the loop's thread: a data plane is used from one thread only.
+            loop.call_soon_threadsafe(
+                plane.apply,
+                [
+                    SetPort("port", 1e6, 1000, 8),
+                    SetFlow(keys[0], "port", 0, 0, 0.0),
+                    SetFlow(keys[1], "port", 1, 1, 1.0),
+                ],
+            )
+            time.sleep(0.1)
+            for number in range(50):
+                publisher.publish("a", b"%d" % number)
+            clients[0].collect(5, 50)
+            assert len(clients[0].messages) == 50
+            clients[1].collect(0.2)
+            assert clients[1].messages == []
+            # Too slow to be sent before the gateway ends.
+            loop.call_soon_threadsafe(plane.apply, [SetPort("port", 1e3, 1000, 8)])
+            time.sleep(0.1)
+            for number in range(5):
+                publisher.publish("a", b"%d" % number)
+            time.sleep(0.3)
+
+    loop: Any = None
+    original = asyncio.to_thread
+
+    async def noting(*arguments: Any) -> Any:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        return await original(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "to_thread", noting)
+        counters = run_with_trace(tmp_path, scenario, make_egress=make_egress)
+    assert counters["undelivered"] == {"dropped_by_policy: output port": 55, "in_flight: output port": 5}
+    rows = Trace.open(tmp_path / "trace").table("deliveries").to_pylist()
+    delivered = [row for row in rows if row["outcome"] == "delivered"]
+    assert len(delivered) == 50
+    assert all(row["enqueued_ns"] < row["dequeued_ns"] == row["delivered_ns"] for row in delivered)
+
+
+def test_numbers_of_a_scenario_are_its_rows() -> None:
+    from triagemq.scenario.generators import table2
+
+    scenario = table2(seed=1)
+    numbers = ScenarioNumbers(scenario, lambda client_id: client_id.partition("/")[0])
+    subscriptions = scenario.subscriptions
+    for row in range(0, len(subscriptions.topic), 7):
+        subscriber = scenario.subscribers.name[subscriptions.subscriber[row]]
+        topic = scenario.topics.name[subscriptions.topic[row]]
+        assert numbers.topic(topic) == subscriptions.topic[row]
+        assert numbers.subscriber(f"{subscriber}/3") == subscriptions.subscriber[row]
+        assert numbers.subscription(f"{subscriber}/3", topic) == row
+    assert numbers.topic("unheard of") == len(scenario.topics.name)

@@ -1,0 +1,264 @@
+"""The MQTT client: packets cut anywhere, QoS over lost connections, limits of the broker, both versions."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.exchange.memory_broker import MemoryBroker
+from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, ended
+
+from triagemq.errors import ParameterError
+from triagemq.exchange import BrokerAddress, BrokerError, MqttError
+from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.mqtt import ConnAck, Login, Message, MqttSession, PacketStream
+from triagemq.exchange.mqtt.packets import encode_connect, encode_publish, parse_connack, parse_publish
+from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
+
+
+class Recorder:
+    """An owner that remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[bytes, int]] = []
+        self.published: list[tuple[object, int]] = []
+        self.refusals: list[int] = []
+        self.connections: list[bool] = []
+
+    def mqtt_connected(self, session: MqttSession, answer: ConnAck) -> None:
+        self.connections.append(answer.session_present)
+
+    def mqtt_refused(self, session: MqttSession, answer: ConnAck) -> None:
+        self.refusals.append(answer.code)
+
+    def mqtt_message(self, session: MqttSession, message: Message) -> None:
+        self.messages.append((message.payload, message.qos))
+
+    def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
+        self.published.append((token, code))
+
+    def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None: ...
+    def mqtt_writes(self, session: MqttSession) -> None: ...
+    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None: ...
+
+
+def connected(broker: MemoryBroker, *, clean: bool = False) -> tuple[Recorder, MqttSession]:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me", clean=clean))
+    broker.connect(session)
+    settle(broker)
+    return recorder, session
+
+
+def settle(broker: MemoryBroker, pieces: int = 1 << 30) -> None:
+    while broker.exchange(pieces):
+        pass
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=300), st.integers(0, 2)), max_size=20),
+    st.lists(st.integers(1, 50), min_size=1, max_size=50),
+    st.sampled_from([4, 5]),
+)
+def test_stream_gives_the_same_packets_however_it_is_cut(
+    messages: list[tuple[bytes, int]], cuts: list[int], version: int
+) -> None:
+    octets = b"".join(
+        encode_publish(version, b"topic", payload, qos=qos, packet_id=7 if qos else 0)
+        for payload, qos in messages
+    )
+    stream = PacketStream()
+    found = []
+    position = number = 0
+    while position < len(octets):
+        size = cuts[number % len(cuts)]
+        for first, body in stream.feed(octets[position : position + size]):
+            message = parse_publish(version, first, body)
+            found.append((message.payload, message.qos))
+        position += size
+        number += 1
+    assert found == messages
+
+
+def test_large_packet_in_many_pieces_is_not_copied_for_each() -> None:
+    octets = encode_publish(4, b"t", bytes(2_000_000))
+    stream = PacketStream()
+    found = [
+        packet for start in range(0, len(octets), 500) for packet in stream.feed(octets[start : start + 500])
+    ]
+    assert len(found) == 1
+
+
+@given(st.integers(0, 268_435_455))
+def test_lengths_survive_the_way_there_and_back(length: int) -> None:
+    found, position = parse_properties(encode_properties([(0x0B, length)]), 0)
+    assert found == [(0x0B, length)]
+    assert position == 2 + len(encode_length(length))
+
+
+@given(st.binary(max_size=60), st.integers(0, 255), st.sampled_from([4, 5]))
+def test_no_octets_of_a_broker_cause_anything_but_an_mqtt_error(
+    octets: bytes, first: int, version: int
+) -> None:
+    session = MqttSession(Recorder(), Login("me"), version=version)
+    session.opened()
+    for data in (b"\x20\x02\x00\x00" if version == 4 else b"\x20\x03\x00\x00\x00", bytes((first,)) + octets):
+        try:
+            session.receive(data)
+        except MqttError:
+            return
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_qos_1_and_2_are_finished_over_a_lost_connection(version: int) -> None:
+    broker = MemoryBroker(versions=(version,))
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me", clean=False), version=version)
+    broker.connect(session)
+    settle(broker)
+    broker.holds_acknowledgements = True
+    session.publish(b"a", b"1", qos=1, token="one")
+    session.publish(b"a", b"2", qos=2, token="two")
+    settle(broker)
+    broker.lose(session)
+    session.publish(b"a", b"3", qos=1, token="three")
+    assert not session.publish(b"a", b"4", qos=0)
+    broker.holds_acknowledgements = False
+    broker.connect(session)
+    settle(broker)
+    assert sorted(recorder.published) == [("one", 0), ("three", 0), ("two", 0)]
+    assert session.backlog == 0
+    # QoS 1 may come twice, QoS 2 may not.
+    assert [payload for _, payload, _, _ in broker.published] == [b"1", b"2", b"1", b"3"]
+
+
+def test_qos_2_from_the_broker_is_reported_once_over_a_lost_connection() -> None:
+    broker = MemoryBroker()
+    recorder, session = connected(broker)
+    session.subscribe("a", 2, identifier=None)
+    settle(broker)
+    broker.publish("a", b"x", 2)
+    # The message arrives, our PUBREC does not.
+    broker._connections[0].session.receive(bytes(broker._connections[0].output))
+    broker.lose(session)
+    broker.connect(session)
+    settle(broker)
+    assert recorder.messages == [(b"x", 2)]
+    assert recorder.connections == [False, True]
+    assert not session.receiving
+
+
+def test_receive_maximum_of_the_broker_is_kept() -> None:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me"))
+    session.opened()
+    properties = encode_properties([(0x21, 2)])
+    session.receive(bytes((0x20, 2 + len(properties), 0, 0)) + properties)
+    session.output.clear()
+    for number in range(5):
+        session.publish(b"a", b"%d" % number, qos=1, token=number)
+    assert len(list(PacketStream().feed(bytes(session.output)))) == 2
+    session.output.clear()
+    session.receive(b"\x40\x02\x00\x01")
+    assert recorder.published == [(0, 0)]
+    assert [body[-1:] for _, body in PacketStream().feed(bytes(session.output))] == [b"2"]
+
+
+def test_broker_of_3_1_1_is_recognised_by_its_refusal_and_by_its_closing() -> None:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me"))
+    session.opened()
+    with pytest.raises(MqttError, match="MQTT 5"):
+        session.receive(b"\x20\x02\x00\x01")
+    session.closed()
+    assert session.version == 4
+    session.opened()
+    session.receive(b"\x20\x02\x00\x00")
+    assert session.connected
+    session.closed()
+    assert session.version == 4
+    assert recorder.refusals == []
+
+
+def test_refusal_is_reported_with_its_reason() -> None:
+    answer = parse_connack(5, b"\0\x87" + encode_properties([(0x1F, b"not you")]))
+    assert (answer.code, answer.reason) == (0x87, "not you")
+
+
+def test_connect_carries_user_and_password() -> None:
+    packet = encode_connect(4, "me", clean=True, keep_alive_seconds=1, user="u", password="p")
+    assert packet[9] == 0xC2
+    assert packet.endswith(b"\0\2me\0\1u\0\1p")
+
+
+def test_addresses_say_what_is_wrong_with_them() -> None:
+    assert str(BrokerAddress.parse("mqtt://u:p%40ss@host:77")) == "mqtt://host:77"
+    assert BrokerAddress.parse("mqtt://u:p%40ss@host:77").password == "p@ss"
+    for url in ("host:1883", "mqtt://", "mqtt://host/topic", "mqtt://host:x", "mqtts://host?colour=red"):
+        with pytest.raises(ParameterError, match="broker"):
+            BrokerAddress.parse(url)
+    with pytest.raises(BrokerError, match="TLS files"):
+        BrokerAddress.parse("mqtts://host?ca=/nowhere").ssl_context()
+
+
+class CuttingProxy(threading.Thread):
+    """Between gateway and broker: passes octets on, in pieces of every size from 1 on."""
+
+    def __init__(self, broker_port: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._broker_port = broker_port
+        self._sockets: list[socket.socket] = [self._listener]
+
+    def run(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._broker_port))
+            self._sockets += [near, far]
+            for source, target in ((near, far), (far, near)):
+                target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        size = 0
+        try:
+            while data := source.recv(65536):
+                position = 0
+                while position < len(data):
+                    size = size % 130 + 1
+                    target.sendall(data[position : position + size])
+                    position += size
+            target.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+
+    def end(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_tcp_that_is_cut_everywhere_loses_nothing(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker")
+    proxy = CuttingProxy(broker.port)
+    proxy.start()
+    gateway = GatewayProcess(tmp_path, "--broker", f"mqtt://127.0.0.1:{proxy.port}")
+    client = SnClient(gateway.port, "one")
+    publisher = Publisher(broker.port)
+    things: tuple[Any, ...] = (gateway, client, publisher, proxy, broker)
+    with ended(*things):
+        client.connect().subscribe("a/#", 1)
+        for number in range(2000):
+            publisher.publish(f"a/{number % 7}", b"%d" % number + b"x" * (number % 200), 1)
+        publisher.wait()
+        client.collect(20, 2000)
+        assert sorted(int(message.payload.rstrip(b"x")) for message in client.messages) == list(range(2000))

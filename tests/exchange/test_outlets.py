@@ -1,0 +1,240 @@
+"""How datagrams leave: marks, priorities, full sockets, and a data plane in between."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from triagemq.exchange import many_datagrams
+from triagemq.exchange.egress import EgressOutlet
+from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy
+from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
+from triagemq.exchange.gateway.model import Delivery, Publication, Session, SessionState, Subscription
+from triagemq.exchange.gateway.routes import Group
+from triagemq.exchange.many_datagrams import AddressList, socket_address
+from triagemq.exchange.outlets import CS6, DirectOutlet
+from triagemq.mqttsn import TopicIdType
+from triagemq.trace import Outcome
+
+
+@pytest.fixture
+def receivers() -> Iterator[list[socket.socket]]:
+    sockets = []
+    for _ in range(5):
+        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        one.bind(("127.0.0.1", 0))
+        one.settimeout(2.0)
+        one.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        sockets.append(one)
+    yield sockets
+    for one in sockets:
+        one.close()
+
+
+@pytest.fixture
+def sender() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        one.setblocking(False)
+        yield one
+
+
+def core(**settings: Any) -> GatewayCore:
+    return GatewayCore(GatewaySettings(**settings), now_ns=0)
+
+
+def member(
+    gateway: GatewayCore, number: int, address: tuple[str, int], qos: int = 0
+) -> tuple[Session, Subscription]:
+    session = Session(f"c{number}", number, address, gateway.link, True, 0, state=SessionState.ACTIVE)
+    gateway.sessions[session.client_id] = session
+    subscription = Subscription("a", qos, TopicIdType.NORMAL, number)
+    session.subscriptions["a"] = subscription
+    return session, subscription
+
+
+def group_of(members: list[tuple[Session, Subscription]]) -> Group:
+    group = Group(TopicIdType.NORMAL, 1)
+    group.members = members
+    return group
+
+
+def publication(topic: str = "a") -> Publication:
+    return Publication(0, topic, b"x", 0, 0)
+
+
+def _mark(one: socket.socket) -> tuple[bytes, int]:
+    datagram, found, _, _ = one.recvmsg(100, 100)
+    return datagram, found[0][2][0]
+
+
+def test_control_packets_bear_cs6_and_publish_does_not(
+    receivers: list[socket.socket], sender: socket.socket
+) -> None:
+    gateway = core()
+    outlet = DirectOutlet(gateway, sender)
+    address = receivers[0].getsockname()
+    session, subscription = member(gateway, 0, address)
+    outlet.control(SendControl(address, b"control"))
+    delivery = Delivery(1, publication(), subscription, 0, False, 0)
+    outlet.publish(SendPublish(session, delivery, b"publish"))
+    assert _mark(receivers[0]) == (b"control", CS6)
+    assert _mark(receivers[0]) == (b"publish", 0)
+    assert gateway.counters.delivered == 1
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_one_datagram_reaches_a_whole_group(
+    receivers: list[socket.socket], sender: socket.socket, batched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not batched:
+        monkeypatch.setattr("triagemq.exchange.outlets.is_available", lambda: False)
+    elif not many_datagrams.is_available():
+        pytest.skip("this system has no sendmmsg")
+    gateway = core()
+    outlet = DirectOutlet(gateway, sender)
+    group = group_of([member(gateway, number, one.getsockname()) for number, one in enumerate(receivers)])
+    for payload in (b"one\0", b"two"):
+        outlet.publish_many(SendMany(group, publication(), group.datagram(payload)))
+    for one in receivers:
+        assert one.recv(100)[7:] == b"one\0"
+        assert one.recv(100)[7:] == b"two"
+    assert gateway.counters.sent == gateway.counters.delivered == 10
+
+
+def test_address_that_cannot_be_reached_does_not_stop_the_others(
+    receivers: list[socket.socket], sender: socket.socket
+) -> None:
+    gateway = core()
+    outlet = DirectOutlet(gateway, sender)
+    addresses = [("255.255.255.255", 9), *(one.getsockname() for one in receivers)]
+    group = group_of([member(gateway, number, address) for number, address in enumerate(addresses)])
+    outlet.publish_many(SendMany(group, publication(), group.datagram(b"x")))
+    for one in receivers:
+        assert one.recv(100)
+    assert gateway.counters.undelivered == {"lost_on_link: output port": 1}
+    assert gateway.counters.delivered == 5
+
+
+class FullSocket:
+    """A socket that takes nothing until it is told to."""
+
+    family = socket.AF_INET
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real = real
+        self.full = True
+        self.sent: list[bytes] = []
+
+    def fileno(self) -> int:
+        return self.real.fileno()
+
+    def sendto(self, datagram: bytes, address: Any) -> None:
+        if self.full:
+            raise BlockingIOError(errno.EAGAIN, "full")
+        self.sent.append(datagram)
+
+    def sendmsg(self, pieces: Any, mark: Any, flags: int, address: Any) -> None:
+        self.sendto(pieces[0], address)
+
+
+def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first(
+    sender: socket.socket,
+) -> None:
+    async def scenario() -> None:
+        policy = Policy(priorities=[("urgent", 0)], lowest_class=5)
+        gateway = core(policy=policy)
+        full = FullSocket(sender)
+        outlet = DirectOutlet(gateway, full, most_waiting=4)  # type: ignore[arg-type]
+        session, subscription = member(gateway, 0, ("127.0.0.1", 9))
+        group = group_of([(session, subscription)])
+        for topic, datagram in (("rest", b"1"), ("rest", b"2"), ("urgent", b"3"), ("rest", b"4")):
+            outlet.publish_many(SendMany(group, publication(topic), datagram))
+        outlet.control(SendControl(("127.0.0.1", 9), b"control"))
+        outlet.publish_many(SendMany(group, publication("rest"), b"5"))
+        assert gateway.counters.undelivered == {"dropped_by_buffer: output port": 2}
+        full.full = False
+        await asyncio.sleep(0.05)
+        assert full.sent == [b"control", b"3", b"1", b"2"]
+        assert gateway.counters.delivered == 3
+        outlet.close()
+
+    asyncio.run(scenario())
+
+
+class FakePlane:
+    """A data plane that keeps packets until told what becomes of them."""
+
+    def __init__(self, outlet: EgressOutlet) -> None:
+        self.outlet = outlet
+        self.packets: list[Any] = []
+
+    def send(self, packets: Any) -> None:
+        self.packets += packets
+
+    def decide(self, *outcomes: Outcome) -> None:
+        tokens = [packet.token for packet in self.packets if not packet.control]
+        self.packets.clear()
+        self.outlet.settled([(token, outcome, 5, 7) for token, outcome in zip(tokens, outcomes, strict=True)])
+
+
+def test_data_plane_gets_flows_and_its_fates_are_counted() -> None:
+    gateway = core()
+    outlet = EgressOutlet(gateway)
+    plane = FakePlane(outlet)
+    outlet.attach(plane)
+    group = group_of([member(gateway, number, ("10.0.0.1", 100 + number)) for number in range(3)])
+    outlet.control(SendControl(("10.0.0.1", 100), b"control"))
+    outlet.publish_many(SendMany(group, publication(), b"x"))
+    outlet.flush()
+    assert [(packet.key.udp_port, packet.control) for packet in plane.packets] == [
+        (100, True),
+        (100, False),
+        (101, False),
+        (102, False),
+    ]
+    plane.decide(Outcome.delivered, Outcome.dropped_by_policy, Outcome.dropped_by_buffer)
+    assert gateway.counters.delivered == gateway.counters.sent == 1
+    assert gateway.counters.undelivered == {
+        "dropped_by_policy: output port": 1,
+        "dropped_by_buffer: output port": 1,
+    }
+
+
+def test_qos_1_dropped_by_policy_is_not_sent_again_but_dropped_by_a_full_buffer_is() -> None:
+    gateway = core(retry_seconds=1.0)
+    outlet = EgressOutlet(gateway)
+    plane = FakePlane(outlet)
+    outlet.attach(plane)
+    session, subscription = member(gateway, 0, ("10.0.0.1", 100), qos=1)
+    topic = gateway.assign_topic("a")
+    assert topic is not None
+    gateway.make_known(session, topic, told=True)
+
+    def pass_on() -> int:
+        for action in gateway.take_actions():
+            if isinstance(action, SendPublish):
+                outlet.publish(action)
+        outlet.flush()
+        return len(plane.packets)
+
+    for _ in range(2):
+        gateway.deliver.deliver(session, subscription, publication(), 1)
+    assert pass_on() == 2
+    plane.decide(Outcome.dropped_by_policy, Outcome.dropped_by_buffer)
+    assert len(session.in_flight) == 1
+    gateway.advance(1_100_000_000)
+    assert pass_on() == 1
+    plane.decide(Outcome.delivered)
+    assert gateway.counters.undelivered == {"dropped_by_policy: output port": 1}
+
+
+def test_addresses_of_both_families() -> None:
+    assert len(socket_address(socket.AF_INET, "127.0.0.1", 1)) == 16
+    assert socket_address(socket.AF_INET6, "10.0.0.1", 1)[8:24] == bytes(10) + b"\xff\xff\x0a\0\0\1"
+    assert AddressList(socket.AF_INET, []).send(0, b"x") == (0, 0)

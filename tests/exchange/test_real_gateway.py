@@ -1,0 +1,221 @@
+"""The gateway as users run it: real Mosquitto, real UDP, TLS, passwords, access rules, the embedded broker."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, ended
+
+from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.mqttsn import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PingReq,
+    PingResp,
+    PubAck,
+    Publish,
+    ReturnCode,
+    TopicIdType,
+)
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+
+
+def test_messages_pass_both_ways_at_every_qos(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker")
+    with ended(broker):
+        gateway = GatewayProcess(tmp_path, "--broker", broker.url)
+        one, two = SnClient(gateway.port, "one"), SnClient(gateway.port, "two")
+        with ended(gateway, one, two):
+            assert gateway.ready["broker_reached"]
+            one.connect().subscribe("floor/+", 2)
+            two.connect().subscribe("floor/1", 1)
+            topic_id = two.register("floor/1")
+            two.ask(Publish(TopicIdType.NORMAL, topic_id, b"qos1", qos=1, message_id=7), PubAck)
+            publisher = Publisher(broker.port)
+            for qos in range(2):
+                publisher.publish("floor/1", b"mqtt%d" % qos, qos)
+            publisher.wait()
+            one.collect(5, 3)
+            two.collect(5, 3)
+            assert [message.payload for message in one.messages] == [b"qos1", b"mqtt0", b"mqtt1"]
+            assert [message.qos for message in two.messages] == [1, 0, 1]
+            assert gateway.counters()["sessions"] == 2
+            publisher.end()
+
+
+def test_retained_and_overlapping_filters_are_right_with_mosquitto(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker")
+    with ended(broker):
+        publisher = Publisher(broker.port)
+        publisher.publish("floor/1", b"kept", 1, retain=True)
+        publisher.wait()
+        gateway = GatewayProcess(tmp_path, "--broker", broker.url)
+        clients = [SnClient(gateway.port, f"client{number}") for number in range(4)]
+        with ended(gateway, publisher, *clients):
+            for client in clients:
+                client.connect().subscribe("floor/1", 1)
+                client.collect(0.3)
+                assert [(message.payload, message.retain) for message in client.messages] == [(b"kept", True)]
+            for topic_filter in ("floor/#", "+/1", "#"):
+                clients[0].subscribe(topic_filter, 1)
+            clients[0].collect(0.3)
+            for client in clients:
+                client.messages.clear()
+            for number in range(50):
+                publisher.publish("floor/1", b"%d" % number, 1)
+            for client in clients:
+                client.collect(1.0)
+                assert [message.payload for message in client.messages] == [b"%d" % n for n in range(50)]
+
+
+def test_transparent_mode_uses_the_clients_own_credentials_and_access_rules(tmp_path: Path) -> None:
+    (tmp_path / "acl").write_text("user alice\ntopic readwrite open/#\nuser bob\ntopic readwrite #\n")
+    (tmp_path / "passwords").write_text("alice:alice\nbob:bob\n")
+    subprocess.run(["mosquitto_passwd", "-U", str(tmp_path / "passwords")], check=True)
+    (tmp_path / "credentials.yaml").write_text(
+        "one: {user: alice, password: alice}\ntwo: {user: bob, password: bob}\n"
+        "three: {user: bob, password: wrong}\n"
+    )
+    rules = f"allow_anonymous false\npassword_file {tmp_path}/passwords\nacl_file {tmp_path}/acl\n"
+    broker = Mosquitto(tmp_path / "broker", rules)
+    with ended(broker):
+        gateway = GatewayProcess(
+            tmp_path,
+            *("--broker", broker.url, "--mode", "transparent"),
+            *("--credentials", str(tmp_path / "credentials.yaml")),
+        )
+        one, two, three = (SnClient(gateway.port, name) for name in ("one", "two", "three"))
+        with ended(gateway, one, two, three):
+            one.connect().subscribe("open/+", 1)
+            one.subscribe("closed/+", 1)
+            two.connect().subscribe("closed/+", 1)
+            refused = three.ask(Connect("three", 60), ConnAck)
+            assert refused.return_code is ReturnCode.REJECTED_NOT_SUPPORTED
+            publisher = Publisher(broker.port, user="bob")
+            for topic in ("open/1", "closed/1"):
+                publisher.publish(topic, topic.encode(), 1)
+            publisher.wait()
+            one.collect(1.0)
+            two.collect(1.0)
+            assert [message.payload for message in one.messages] == [b"open/1"]
+            assert [message.payload for message in two.messages] == [b"closed/1"]
+            one.ask(Disconnect(), Disconnect)
+            publisher.publish("open/1", b"while away", 1)
+            publisher.wait()
+            one.messages.clear()
+            one.connect()
+            one.collect(2.0, 1)
+            assert [message.payload for message in one.messages] == [b"while away"]
+            publisher.end()
+
+
+def test_tls_with_a_private_authority(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+            ),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    extra = f"certfile {certificate}\nkeyfile {key}\n"
+    broker = Mosquitto(tmp_path / "broker", extra)
+    with ended(broker):
+        good = GatewayProcess(
+            tmp_path / "good", "--broker", f"mqtts://127.0.0.1:{broker.port}?ca={certificate}"
+        )
+        bad = GatewayProcess(tmp_path / "bad", "--broker", f"mqtts://127.0.0.1:{broker.port}")
+        client = SnClient(good.port, "one")
+        with ended(good, bad, client):
+            assert good.ready["broker_reached"]
+            assert not bad.ready["broker_reached"]
+            client.connect().subscribe("a", 1)
+            topic_id = client.register("a")
+            client.ask(Publish(TopicIdType.NORMAL, topic_id, b"x", qos=1, message_id=7), PubAck)
+            client.collect(2.0, 1)
+            assert [message.payload for message in client.messages] == [b"x"]
+
+
+def test_gateway_without_a_broker_url_runs_one_and_restarts_it(tmp_path: Path) -> None:
+    gateway = GatewayProcess(tmp_path, "--state", str(tmp_path / "state"))
+    client = SnClient(gateway.port, "one")
+    with ended(gateway, client):
+        assert gateway.ready["broker_reached"]
+        client.connect().subscribe("a", 1)
+        topic_id = client.register("a")
+        client.ask(Publish(TopicIdType.NORMAL, topic_id, b"x", qos=1, message_id=7), PubAck)
+        client.collect(2.0, 1)
+        assert [message.payload for message in client.messages] == [b"x"]
+        assert client.ask(PingReq(), PingResp) == PingResp()
+    counters = gateway.end() if gateway.child.process.poll() is None else {}
+    assert counters == {}
+
+
+def test_ctrl_c_ends_it_cleanly_and_tells_clients(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker")
+    with ended(broker):
+        gateway = GatewayProcess(tmp_path, "--broker", broker.url)
+        client = SnClient(gateway.port, "one")
+        with ended(client):
+            client.connect()
+            started = time.monotonic()
+            counters = gateway.end()
+            assert time.monotonic() - started < 5
+            assert gateway.child.process.returncode == 0
+            assert counters["connects"] == 1
+            assert client.receive(1.0) == Disconnect()
+
+
+def test_full_disk_ends_the_gateway_with_one_line_instead_of_acknowledging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from triagemq.exchange import BrokerAddress, Gateway, GatewayError, GatewaySettings
+    from triagemq.exchange.store import Store
+
+    broker = Mosquitto(tmp_path / "broker")
+
+    def fail(store: Store, changes: object) -> None:
+        if changes:
+            raise GatewayError("cannot be written: database or disk is full; make room on the disk")
+
+    async def run() -> None:
+        gateway = Gateway(
+            GatewaySettings(),
+            BrokerAddress("127.0.0.1", broker.port),
+            ("127.0.0.1", 0),
+            state=tmp_path / "state",
+        )
+        await gateway.start()
+        assert await gateway.wait_for_broker(5)
+        monkeypatch.setattr(Store, "save", fail)
+        client = SnClient(gateway.address[1], "one")
+        with ended(client):
+            client.send(Connect("one", 60))
+            with pytest.raises(GatewayError, match="disk is full"):
+                async with asyncio.timeout(5):
+                    await gateway.wait()
+            assert await asyncio.to_thread(client.receive, 0.2) is None
+        monkeypatch.undo()
+        await gateway.close()
+
+    with ended(broker):
+        asyncio.run(run())
