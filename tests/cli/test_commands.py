@@ -15,10 +15,10 @@ import pytest
 TRIAGE = str(Path(sys.executable).parent / "triage")
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, folder: Path, seconds: float = 100) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
     return subprocess.run(
-        [TRIAGE, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+        [TRIAGE, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds
     )
 
 
@@ -174,8 +174,11 @@ def test_help_needs_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_demo_compares_the_three_configurations(tmp_path: Path) -> None:
-    done = run("demo", folder=tmp_path)
+@pytest.mark.timeout(600)
+def test_the_demo_compares_the_three_configurations_and_ends_in_a_report(tmp_path: Path) -> None:
+    done = run("demo", folder=tmp_path, seconds=590)
     assert done.returncode == 0, done.stderr
     for words in ("one queue", "priorities", "of the maximum utility", "Why"):
         assert words in done.stdout
+    assert (tmp_path / "out/demo/classes.png").stat().st_size > 10_000
+    assert "priorities and drops" in (tmp_path / "out/demo/report.html").read_text()

@@ -98,11 +98,12 @@ def counted_one_by_one(
     blocks: Sequence[Block], window: float, slide: float, watermark: float
 ) -> tuple[dict[tuple[int, float, int], dict[str, Any]], dict[int, list[int]]]:
     """Windows by topic, length and beginning, and counts by topic, straight from the definitions."""
-    latest, known = -math.inf, dict[tuple[int, int], int]()
+    # Whole nanoseconds throughout: a float of this size is off by a hundred of them.
+    latest, known = -(10**18), dict[tuple[int, int], int]()
     counters: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     members: dict[tuple[int, float, int], list[Event]] = defaultdict(list)
     for block in blocks:
-        mark = latest - watermark * SECOND
+        mark = latest - round(watermark * SECOND)
         for event in block:
             number, topic, published, _ = event
             if published < mark:
@@ -120,7 +121,7 @@ def counted_one_by_one(
 
 def windows_around(published: int, length: float, step: float) -> set[tuple[float, int]]:
     last = published // round(step * SECOND) * round(step * SECOND)
-    starts = range(last, int(published - length * SECOND), -round(step * SECOND))
+    starts = range(last, published - round(length * SECOND), -round(step * SECOND))
     return {(length, start) for start in starts if start >= 0}
 
 
