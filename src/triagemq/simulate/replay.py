@@ -74,4 +74,4 @@ class Replayed:
 
     def change_rate(self, rate: Floats, now: float) -> None:
         """A recorded table knows no rates; `simulate` refuses to change them."""
-        raise NotImplementedError
+        raise ParameterError("changes", "a recorded table has no rates to change")
