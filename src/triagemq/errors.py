@@ -5,6 +5,7 @@ TriageError                  base; `exit_code` is what the command line returns
 ├── ParameterError           a number handed to a function is impossible (shape, sign, NaN, range)
 ├── PlanError                a plan cannot be made, read, or does not fit the scenario it is used with
 ├── TraceError               a trace cannot be recorded or read: interrupted, damaged, or not a trace
+├── NetworkError             this machine's network cannot be changed as asked, or lacks what that needs
 ├── DecodeError              a datagram is not MQTT-SN 1.2; carries reason, message type, offset
 ├── OutputError              a result cannot be written where it was asked to go
 └── MissingDependencyError   a command needs an install group that is not there
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 __all__ = [
     "DecodeError",
     "MissingDependencyError",
+    "NetworkError",
     "OutputError",
     "ParameterError",
     "PipelineError",
@@ -77,6 +79,10 @@ class PlanError(TriageError):
 
 class TraceError(TriageError):
     """A trace cannot be recorded (columns that do not fit) or read (interrupted, damaged, or not a trace)."""
+
+
+class NetworkError(TriageError):
+    """This machine's network cannot be changed as asked: no such interface, no right to, or a kernel without it."""
 
 
 class DecodeError(TriageError):

@@ -140,9 +140,12 @@ def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> N
     load, true_load = (
         by_topic(rows, rows.rate_per_second * rows.size_bytes) for rows in (found, publications)
     )
+    # Some topics have no publisher. The rarest of the others has 8,000 events: chance alone is 1.1 % (one deviation).
     published = true_rate > 0
     np.testing.assert_allclose(rate[published], true_rate[published], rtol=0.02)
-    np.testing.assert_allclose((load / rate)[published], (true_load / true_rate)[published], rtol=0.02)
+    size, true_size = load[published] / rate[published], true_load[published] / true_rate[published]
+    np.testing.assert_allclose(size, true_size, rtol=0.02)
+    # Every publication is found to be Poisson, so its ca2 is exactly the true one.
     assert (found.arrival_process == ArrivalProcess.POISSON).all()
     estimated = estimate_scenario(Tables(tmp_path / "out"))
     results = []
@@ -150,3 +153,6 @@ def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> N
         plan = make_plan(each, priorities="cluster", drops="exponential")
         results.append(summary(each, plan, forecast(each, plan)))
     assert results[1]["utility"]["rate"] == pytest.approx(results[0]["utility"]["rate"], rel=0.03)
+    for one, other in zip(results[0]["classes"], results[1]["classes"], strict=True):
+        assert other["success_rate"] == pytest.approx(one["success_rate"], rel=0.03)
+        assert other["mean_latency_seconds"] == pytest.approx(one["mean_latency_seconds"], rel=0.03)

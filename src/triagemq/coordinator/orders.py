@@ -1,0 +1,57 @@
+"""What a plan means for a gateway: ports, flows by client id, and which flow carries which topic of a subscriber.
+
+A flow is a connection of its own: subscriber `ff-7` connects as `ff-7~0`, `ff-7~1` and so on (its slots), each from its
+own UDP port. It subscribes over slot 0; the gateway sends each topic over the slot that the orders name, or over slot 0
+while that one is not connected. A change of orders takes effect between two packets, so that no event is lost or repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from triagemq.plan import SetPort
+
+__all__ = ["FLOW_MARK", "FlowOrder", "Orders", "client_id_of", "subscriber_of"]
+
+FLOW_MARK = "~"
+"""Between the name of a subscriber and the number of a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOrder:
+    """What happens to packets to one connection. `flow_id` is the plan's number of the flow."""
+
+    port: str
+    flow_id: int
+    priority_class: int
+    drop_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number."""
+
+    generation: int = 0
+    ports: Mapping[str, SetPort] = field(default_factory=dict)
+    flows: Mapping[str, FlowOrder] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def client_id_of(subscriber: str, slot: int) -> str:
+    """The client id of a subscriber's connection.
+
+    >>> client_id_of("ff-7", 2)
+    'ff-7~2'
+    """
+    return f"{subscriber}{FLOW_MARK}{slot}"
+
+
+def subscriber_of(client_id: str) -> tuple[str, int]:
+    """The subscriber that a connection belongs to, and its slot; a client of another kind is its own slot 0.
+
+    >>> subscriber_of("ff-7~2"), subscriber_of("pump"), subscriber_of("a~b")
+    (('ff-7', 2), ('pump', 0), ('a~b', 0))
+    """
+    name, mark, number = client_id.rpartition(FLOW_MARK)
+    return (name, int(number)) if mark and name and number.isascii() and number.isdigit() else (client_id, 0)
