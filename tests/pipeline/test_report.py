@@ -140,7 +140,7 @@ def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> di
             "dropped_by_policy": 100,
             "dropped_by_buffer": 300 * level,
             **outcomes,
-            "bins": [{"bin": 1400, "count": 500}, {"bin": 1500, "count": 400 - 300 * level}],
+            "bins": [(1400 << 48) + 500, (1500 << 48) + 400 - 300 * level],
         }
         for run in runs
         for level in (0, 1)

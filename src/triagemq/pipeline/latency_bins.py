@@ -6,30 +6,48 @@ billion. Whoever computes percentiles from these bins, the simulator included, g
 
 from __future__ import annotations
 
+import math
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (the name everybody uses for it)
 
-__all__ = ["PERCENTILE_ERROR", "bin_middle", "bin_of", "packed_bins", "percentile_bin"]
+__all__ = [
+    "PERCENTILE_ERROR",
+    "bin_middle",
+    "bin_of",
+    "exponent_of",
+    "packed_bin",
+    "percentile_bin",
+    "unpacked_bin",
+]
 
 PARTS_PER_DOUBLING = 64
 
 _COUNT_BITS = 48
+# Spark's log2 takes two logarithms.
+_DOUBLINGS = 1 / math.log(2)
 
 PERCENTILE_ERROR = 1 / (2 * PARTS_PER_DOUBLING)
 """Largest relative error of a percentile: half of a bin, 0.8 %."""
 
 
-def bin_of(value: Column) -> Column:
+def bin_of(value: Column, exponent: Column | None = None) -> Column:
     """The bin of a whole number: 0 for 0, else 64 for each doubling, divided evenly in between.
 
-    The logarithm may be a hair too large just below a power of two; the division then still lands in the last
-    bin below it, so the result does not depend on how a machine rounds.
+    The logarithm may be a hair too large or too small beside a power of two; the division then still lands in the
+    right bin, so the result does not depend on how a machine rounds. Give the exponent as a column of its own where
+    there are many rows: Spark computes an expression in each place where it stands.
     """
     positive = F.greatest(value, F.lit(1).cast("bigint"))
-    exponent = F.floor(F.log2(positive)).cast("int")
+    exponent = exponent_of(value) if exponent is None else exponent
     part = F.call_function("shiftright", F.shiftleft(positive, 6), exponent).cast("int")
     numbered = exponent * PARTS_PER_DOUBLING + part - (PARTS_PER_DOUBLING - 1)
     return F.when(value < 1, 0).otherwise(numbered).cast("int")
+
+
+def exponent_of(value: Column) -> Column:
+    """How often a number from 1 on can be halved; 0 for those below."""
+    return F.floor(F.log(F.greatest(value, F.lit(1).cast("bigint"))) * _DOUBLINGS).cast("int")
 
 
 def bin_middle(bin_number: Column) -> Column:
@@ -41,12 +59,14 @@ def bin_middle(bin_number: Column) -> Column:
     return F.when(bin_number < 1, 0.0).otherwise(lower + width / PARTS_PER_DOUBLING / 2)
 
 
-def packed_bins(bins: Column) -> Column:
-    """An array of (bin, count) as sorted numbers: numbers sort, and are walked over, many times faster than pairs."""
-    packed = F.transform(
-        bins, lambda entry: F.shiftleft(entry["bin"].cast("bigint"), _COUNT_BITS) + entry["count"]
-    )
-    return F.sort_array(packed)
+def packed_bin(bin_number: Column, count: Column) -> Column:
+    """A bin and its count as one number: numbers are collected, sorted and walked over many times faster than pairs."""
+    return F.shiftleft(bin_number.cast("bigint"), _COUNT_BITS) + count
+
+
+def unpacked_bin(packed: Column) -> tuple[Column, Column]:
+    """The bin and the count."""
+    return F.shiftright(packed, _COUNT_BITS).cast("int"), packed.bitwiseAND(F.lit((1 << _COUNT_BITS) - 1))
 
 
 def percentile_bin(packed: Column, total: Column, share: float) -> Column:

@@ -22,6 +22,8 @@ MOST_RUNS_BY_CLASS = 4
 LEVELS = 9
 """Colours for classes in the style sheet; classes beyond take the last."""
 
+# How `latency_bins` packs a bin and its count into one number.
+_COUNT_BITS = 48
 _PARTS_PER_DOUBLING = 64
 _OUTCOMES = (
     "delivered",
@@ -129,7 +131,10 @@ def _curves_of_histogram(inputs: Inputs, *, by_class: bool) -> dict[tuple[str, i
     parents = pc.list_parent_indices(bins)
     exploded = pa.table(
         {name: table[name].take(parents) for name in keys}
-        | {"bin": pc.struct_field(entries, "bin"), "count": pc.struct_field(entries, "count")}
+        | {
+            "bin": pc.shift_right(entries, _COUNT_BITS),
+            "count": pc.bit_wise_and(entries, (1 << _COUNT_BITS) - 1),
+        }
     )
     counted = exploded.group_by([*keys, "bin"]).aggregate([("count", "sum")]).sort_by("bin")
     found: dict[tuple[str, int | None], tuple[list[int], list[int]]] = {}

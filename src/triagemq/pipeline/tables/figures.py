@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.latency_bins import bin_middle, packed_bins, percentile_bin
+from triagemq.pipeline.latency_bins import bin_middle, packed_bin, percentile_bin, unpacked_bin
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
 __all__ = ["add_up", "figures"]
@@ -22,12 +22,14 @@ def add_up(histogram: DataFrame, *keys: str, also: tuple[Column, ...] = ()) -> D
         F.max("latency_max_ns").alias("latency_max_ns"),
         *also,
     )
+    bin_number, count = unpacked_bin(F.col("packed"))
     bins = (
-        histogram.select(*keys, F.explode("bins").alias("entry"))
-        .groupBy(*keys, F.col("entry.bin").alias("bin"))
-        .agg(F.sum("entry.count").alias("count"))
+        histogram.select(*keys, F.explode("bins").alias("packed"))
+        .select(*keys, bin_number.alias("bin"), count.alias("count"))
+        .groupBy(*keys, "bin")
+        .agg(F.sum("count").alias("count"))
         .groupBy(*keys)
-        .agg(F.collect_list(F.struct("bin", "count")).alias("bins"))
+        .agg(F.collect_list(packed_bin(F.col("bin"), F.col("count"))).alias("bins"))
     )
     return totals.join(bins, list(keys), "left")
 
@@ -35,7 +37,7 @@ def add_up(histogram: DataFrame, *keys: str, also: tuple[Column, ...] = ()) -> D
 def figures(histogram: DataFrame) -> DataFrame:
     """Add count, success_rate, mean_latency_seconds, p50, p95, p99 and max (all latencies in seconds)."""
     count = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
-    found = histogram.withColumn("count", count).withColumn("packed", packed_bins(F.col("bins")))
+    found = histogram.withColumn("count", count).withColumn("packed", F.sort_array("bins"))
     # Columns of their own: an expression that is used in several places is computed in each of them.
     found = found.withColumns(
         {

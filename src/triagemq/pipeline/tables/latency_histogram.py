@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.latency_bins import bin_of
+from triagemq.pipeline.latency_bins import bin_of, exponent_of, packed_bin
 from triagemq.trace import Outcome
 
 __all__ = ["OUTCOMES", "SCHEMA", "transform"]
@@ -26,7 +26,7 @@ SCHEMA = """
     in_flight          bigint,
     latency_sum_ns     decimal(38,0)  COMMENT 'of the delivered; a whole number, so that means are exact',
     latency_max_ns     bigint,
-    bins               array<struct<bin: int, count: bigint>>  COMMENT 'latencies in ns, see latency_bins'
+    bins               array<bigint>  COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'
 """
 
 _PARTITIONS_PER_FILE = 16
@@ -51,11 +51,13 @@ def transform(deliveries: DataFrame, partitions: int) -> DataFrame:
             value = value.when(F.col("outcome") == outcome.name, F.lit(-int(outcome)).cast("bigint"))
     is_latency = F.col("value") >= 0
     latency = F.when(is_latency, F.col("value"))
+    latency_bin = bin_of(F.col("value"), F.col("exponent"))
     binned = (
         deliveries.where("measured")
         .select((key + F.col("priority_class")).alias("key"), value.alias("value"))
         .repartition(partitions, "key")
-        .withColumn("bin", F.when(is_latency, bin_of(F.col("value"))).otherwise(F.col("value").cast("int")))
+        .withColumn("exponent", exponent_of(F.col("value")))
+        .withColumn("bin", F.when(is_latency, latency_bin).otherwise(F.col("value").cast("int")))
         .groupBy("key", "bin")
         .agg(F.count("*").alias("count"), F.sum(latency).alias("sum"), F.max(latency).alias("max"))
     )
@@ -78,7 +80,7 @@ def _gathered(binned: DataFrame) -> DataFrame:
         F.sum(F.call_function("div", F.col("sum"), billion)).alias("seconds"),
         F.sum(F.col("sum") % billion).alias("nanoseconds"),
         F.max("max").alias("latency_max_ns"),
-        F.collect_list(F.when(is_latency, F.struct("bin", "count"))).alias("bins"),
+        F.collect_list(F.when(is_latency, packed_bin(F.col("bin"), F.col("count")))).alias("bins"),
     )
 
 
