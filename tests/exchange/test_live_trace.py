@@ -12,8 +12,8 @@ from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
 from triagemq.exchange.broker_process import find_mosquitto
-from triagemq.exchange.timestamps import stamp_payload
 from triagemq.mqttsn import Disconnect
+from triagemq.mqttsn.timestamps import stamp_payload
 from triagemq.trace import Trace
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")

@@ -18,6 +18,7 @@ from triagemq.exchange.gateway.actions import (
     SendPublish,
 )
 from triagemq.exchange.gateway.restoring import restore
+from triagemq.exchange.gateway.slots import Identify, own_name
 from triagemq.exchange.mqtt import MqttSession
 from triagemq.exchange.store import Store
 from triagemq.mqttsn import (
@@ -129,8 +130,10 @@ class VirtualGateway:
         *,
         now_ns: int = _START_NS,
         pieces: int = 1 << 30,
+        identify: Identify = own_name,
         **settings: Any,
     ) -> None:
+        self._identify = identify
         self.broker = broker or MemoryBroker()
         self.broker_is_up = True
         self._store_path = store
@@ -145,7 +148,11 @@ class VirtualGateway:
 
     def _start(self, now_ns: int) -> None:
         self.core = GatewayCore(
-            GatewaySettings(**self._settings), now_ns=now_ns, stores=self._store is not None, observer=self
+            GatewaySettings(**self._settings),
+            now_ns=now_ns,
+            stores=self._store is not None,
+            observer=self,
+            identify=self._identify,
         )
         if self._store is not None:
             restore(self.core, self._store.load())

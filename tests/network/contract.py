@@ -72,6 +72,9 @@ class DataPlaneContract:
     served_share = 0.98
     """Delivered of each class that the bandwidth suffices for."""
 
+    latency_tolerance = 0.1
+    """How far the median packet of a class may be off, as a share of the class's mean latency."""
+
     def test_overload_is_borne_by_the_lowest_classes(self, open_bench: Callable[[int], Bench]) -> None:
         bench = open_bench(8)
         classes = bench.priority_classes
@@ -86,6 +89,9 @@ class DataPlaneContract:
         arrivals = bench.play(offers)
         share = delivered_share(offers, arrivals)
         assert all(share[flow] >= self.served_share for flow in range(4)), share
+        # Where the buffer is not shared, a starved class sends what it has waiting when the load has ended.
+        last_ns = max(each.offered_ns for each in arrivals)
+        share = delivered_share(offers, [each for each in arrivals if each.arrived_ns <= last_ns])
         assert all(share[flow] <= 0.02 for flow in (classes - 2, classes - 1)), share
         counters = bench.plane.counters()
         check_counters_add_up(counters)
@@ -180,21 +186,25 @@ class DataPlaneContract:
         assert sum(port.control.drops for port in counters.ports.values()) == 0
 
     def test_latency_is_that_of_the_simulator(self, open_bench: Callable[[int], Bench]) -> None:
-        """For the same arrivals, a packet's latency at 2 Mbit/s is within 10 % of its class's mean in the simulator.
+        """For the same arrivals, latencies at 2 Mbit/s are the simulator's, within a share of the mean of their class.
 
         The median packet counts: on a busy machine some wake-ups are very late. Three runs, because all of one may be.
         """
-        scenario = eight_classes(0.8)
         worst = []
         for attempt in range(3):
             bench = open_bench(8)
+            classes = bench.priority_classes
+            scenario = eight_classes(0.8, classes=classes)
             bench.plane.apply(
                 [
-                    SetPort("radio", BANDWIDTH_BPS, float("inf"), 8),
-                    *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
+                    SetPort("radio", BANDWIDTH_BPS, float("inf"), classes),
+                    *(
+                        SetFlow(key, "radio", flow, flow, 0.0)
+                        for flow, key in enumerate(bench.keys[:classes])
+                    ),
                 ]
             )
-            offers = poisson(8, 0.8 * packets_per_second(BANDWIDTH_BPS), 3.0, seed=attempt)
+            offers = poisson(classes, 0.8 * packets_per_second(BANDWIDTH_BPS), 3.0, seed=attempt)
             arrivals = sorted(bench.play(offers), key=lambda each: (each.offered_ns, each.offer))
             assert len(arrivals) == len(offers)
             begin_ns = arrivals[0].offered_ns
@@ -208,10 +218,10 @@ class DataPlaneContract:
             difference = [
                 abs(float(np.median((measured - expected)[flow == each])))
                 / float(expected[flow == each].mean())
-                for each in range(8)
+                for each in range(classes)
             ]
             worst.append(max(difference))
-            if worst[-1] <= 0.1:
+            if worst[-1] <= self.latency_tolerance:
                 return
         pytest.fail(f"the median packet of a class is off by {worst} of the class's mean latency")
 

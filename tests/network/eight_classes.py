@@ -16,19 +16,19 @@ BANDWIDTH_BPS = 2e6
 DATAGRAM_BYTES = 100
 
 
-def eight_classes(rho: float, buffer_packets: str = ".inf") -> Scenario:
-    """Equal Poisson streams of packets of 142 bytes in every class, `rho` in all."""
-    rate = rho * BANDWIDTH_BPS / 8 / 142 / CLASSES
+def eight_classes(rho: float, buffer_packets: str = ".inf", classes: int = CLASSES) -> Scenario:
+    """Equal Poisson streams of packets of 142 bytes in every class (of eight, or fewer), `rho` in all."""
+    rate = rho * BANDWIDTH_BPS / 8 / 142 / classes
     publications = ", ".join(
         f"topic{number}: {{rate_per_second: {rate}, size_bytes: {DATAGRAM_BYTES}, sizes: constant}}"
-        for number in range(CLASSES)
+        for number in range(classes)
     )
-    subscriptions = ", ".join(f"topic{number}: log:1" for number in range(CLASSES))
+    subscriptions = ", ".join(f"topic{number}: log:1" for number in range(classes))
     buffer = "" if buffer_packets == ".inf" else f", buffer_packets: {buffer_packets}"
     return loads(
         f"""
 overhead_bytes: 42
-planning: {{flows_per_subscriber: {CLASSES}, priority_classes: {CLASSES}}}
+planning: {{flows_per_subscriber: {classes}, priority_classes: {classes}}}
 brokers: {{hall: }}
 switches: {{core: }}
 ports: {{radio: {{switch: core, bandwidth_bps: {BANDWIDTH_BPS}{buffer}}}}}
@@ -40,12 +40,13 @@ subscribers: {{commander: {{port: radio, subscribes: {{{subscriptions}}}}}}}
 
 def class_per_topic(scenario: Scenario) -> Plan:
     """Topic i in flow i in class i, nothing dropped."""
-    zeros = np.zeros(CLASSES)
-    nobody = np.zeros(CLASSES, dtype=np.int32)
-    numbers = np.arange(CLASSES, dtype=np.int32)
+    classes = len(scenario.topics)
+    zeros = np.zeros(classes)
+    nobody = np.zeros(classes, dtype=np.int32)
+    numbers = np.arange(classes, dtype=np.int32)
     return Plan(
         scenario_fingerprint=scenario.fingerprint,
-        made_by=PlannerChoice("given", "given", "given", "port", 0, CLASSES, CLASSES, 0.1),
+        made_by=PlannerChoice("given", "given", "given", "port", 0, classes, classes, 0.1),
         flow=numbers,
         rank=zeros,
         flows=Flows(nobody, nobody, numbers, zeros, zeros, zeros),

@@ -104,6 +104,29 @@ def test_an_ipv6_socket_sends_to_ipv4_addresses(batched: bool) -> None:
         assert received(receiver) == [b"mapped"]
 
 
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_control_datagrams_alone_are_marked(family: socket.AddressFamily, batched: bool) -> None:
+    if family == socket.AF_INET6 and not has_ipv6():
+        pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
+    level, wanted, kind = (
+        (socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, socket.IPV6_TCLASS)
+        if family == socket.AF_INET6
+        else (socket.IPPROTO_IP, socket.IP_RECVTOS, socket.IP_TOS)
+    )
+    with closing(bound(family)) as output, closing(bound(family)) as receiver:
+        receiver.setsockopt(level, wanted, 1)
+        receiver.settimeout(10.0)
+        address = receiver.getsockname()[:2]
+        sender = DatagramSender(output, batched=batched)
+        for marked in (True, False, True):
+            (sender.control if marked else sender)([(address, b"one"), (address, b"two")])
+            for expected in (b"one", b"two"):
+                datagram, ancillary, _, _ = receiver.recvmsg(100, 100)
+                (mark,) = [value[0] for at, what, value in ancillary if (at, what) == (level, kind)]
+                assert (datagram, mark) == (expected, 0xC0 if marked else 0)
+
+
 class FullSocket(socket.socket):
     """Takes `room` datagrams, then none until it is given more room."""
 

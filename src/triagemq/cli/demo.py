@@ -1,178 +1,187 @@
-"""`triage demo`: the whole loop on the building fire."""
+"""`triage demo`: the whole loop on the building fire, run for real with and without triage."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from triagemq.cli.options import Seed, duration, percent
 
 if TYPE_CHECKING:
-    from triagemq.plan import Plan
-    from triagemq.scenario import Floats, Integers, Scenario
+    from triagemq.coordinator.up.live_run import LiveResult
+    from triagemq.scenario import Scenario
 
-__all__ = ["CONFIGURATIONS", "demo"]
+__all__ = ["demo"]
 
-CONFIGURATIONS = (
-    ("one queue", "none", "none"),
-    ("priorities", "greedy", "none"),
-    ("priorities and drops", "greedy", "exponential"),
-)
-"""The three configurations that PrioDeX section 6.2 compares: title, priorities, drops."""
-
-PUBLICATIONS = 100_000
-"""About 12 minutes of the fire: long enough for the overloaded queues to settle."""
+WITH, WITHOUT = "with triage", "without triage"
 
 Output = Annotated[
     Path, typer.Option("--output", "-o", help="Directory for scenario, picture, traces, tables and report.")
 ]
+Seconds = Annotated[
+    float, typer.Option("--for", min=2, help="Seconds of real traffic, with triage and again without.")
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one configuration delivers, forecast and simulated, by the classes that the full plan makes."""
-
-    title: str
-    run_id: str
-    success: Floats
-    latency_seconds: Floats
-    forecast_utility: float
-    simulated_utility: float
-    deliveries: int
-    wall_seconds: float
-
-
-def demo(seed: Seed = 0, output: Output = Path("out/demo")) -> None:
-    """Generate a building fire, plan it, and see what each way of sharing the network delivers."""
-    from triagemq.plan import explain, make_plan
-    from triagemq.scenario import save
-    from triagemq.scenario.generators import building
+def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = Path("out/demo")) -> None:
+    """Run a building fire on this machine with real packets, with and without triage, and see what arrives."""
+    from triagemq.plan import explain
+    from triagemq.scenario import load
 
     console = Console()
-    scenario = building(seed=seed)
-    output.mkdir(parents=True, exist_ok=True)
-    save(scenario, output / "building-fire.yaml")
+    if not console.is_terminal:
+        console = Console(width=120)
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    file = output / "building-fire.yaml"
+    shutil.copyfile(_example(), file)
+    scenario = load(file)
     console.print(
         f"[bold]{scenario.name}[/bold]: {len(scenario.publishers)} publishers, "
         f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
-        f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions "
-        f"({output / 'building-fire.yaml'})."
+        f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions ({file})."
     )
-    plans = [
-        make_plan(scenario, priorities=priorities, drops=drops, seed=seed)
-        for _, priorities, drops in CONFIGURATIONS
-    ]
+    results = {
+        name: _run(console, name, file, seconds, seed, output / name.split()[0]) for name in (WITH, WITHOUT)
+    }
+    plan = results[WITH].forecast.plan
     for name, offered, planned in zip(
-        scenario.ports.name, plans[-1].ports.rho_offered, plans[-1].ports.rho_planned, strict=True
+        scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
     ):
         console.print(
-            f"Port {name} is offered {percent(float(offered))} of what it can carry; planned {percent(float(planned))}."
+            f"Port {name} is offered {percent(float(offered))} of what it can carry; "
+            f"triage plans {percent(float(planned))}."
         )
-    for made_before in ("traces", "tables"):
-        shutil.rmtree(output / made_before, ignore_errors=True)
-    with console.status("simulating"):
-        outcomes = [
-            _outcome(title, scenario, plan, plans[-1].subscription_class, seed, output / "traces" / title)
-            for (title, _, _), plan in zip(CONFIGURATIONS, plans, strict=True)
-        ]
-    console.print(_comparison(outcomes))
-    for each in outcomes:
+    console.print(_comparison(results))
+    for name, result in results.items():
         console.print(
-            f"{each.title}: {percent(each.simulated_utility)} of the maximum utility "
-            f"(forecast {percent(each.forecast_utility)})"
+            f"{name}: {percent(result.measured.utility['rate'])} of the maximum utility "
+            f"(forecast {percent(result.forecast.figures['utility']['rate'])}), "
+            f"{result.measured.deliveries:,} deliveries",
+            highlight=False,
         )
-    deliveries, seconds = (
-        sum(each.deliveries for each in outcomes),
-        sum(each.wall_seconds for each in outcomes),
-    )
-    console.print(f"{deliveries:,} deliveries simulated in {seconds:.1f} s.")
-    picture = _draw(outcomes, output)
-    subscriber = next(name for name in scenario.subscribers.name if name.startswith("ff-"))
-    row = int((scenario.subscriptions.subscriber == scenario.subscribers.name.index(subscriber)).argmax())
-    topic = scenario.topics.name[scenario.subscriptions.topic[row]]
+    subscriber, topic = _something_urgent(scenario)
     console.print(f"\n[bold]Why {topic} got what it got for {subscriber}[/bold]")
-    console.print(explain(scenario, plans[-1], subscriber, topic), soft_wrap=True, highlight=False)
-    report = _report(outcomes, output)
+    console.print(explain(scenario, plan, subscriber, topic), soft_wrap=True, highlight=False)
+    picture = _draw(results, output)
+    report = _report(output)
     console.print(f"\nPicture: {picture}\nReport:  {report}", soft_wrap=True, highlight=False)
 
 
-def _outcome(title: str, scenario: Scenario, plan: Plan, level: Integers, seed: int, trace: Path) -> Outcome:
-    """Forecast and simulate one plan; figures by the given class of every subscription."""
-    import numpy as np
-
-    from triagemq.cli.simulate import trace_writer
-    from triagemq.forecast import forecast
-    from triagemq.simulate import simulate
-
-    predicted = forecast(scenario, plan)
-    with trace_writer(trace, scenario, plan) as writer:
-        measured = simulate(scenario, plan, publications=PUBLICATIONS, seed=seed, sink=writer)
-        writer.finish(measured_from_ns=measured.measured_from_ns)
-    rows = measured.subscriptions
-    delivered = np.bincount(level, rows.delivered)
-    latency = np.where(rows.delivered > 0, rows.mean_latency_seconds, 0.0)
-    return Outcome(
-        title=title,
-        run_id=writer.run_id,
-        success=delivered / np.bincount(level, rows.count),
-        latency_seconds=np.bincount(level, rows.delivered * latency) / np.maximum(delivered, 1),
-        forecast_utility=float(predicted.utility.sum() / predicted.maximum_utility.sum()),
-        simulated_utility=measured.utility.rate,
-        deliveries=measured.copies,
-        wall_seconds=measured.wall_seconds,
+def _example() -> Path:
+    """The scenario file: beside the package where it is installed, in `examples` where it is developed."""
+    package = Path(__file__).resolve().parents[1]
+    places = (package / "examples", package.parents[1] / "examples")
+    return next(
+        (place / "building-fire.yaml" for place in places if (place / "building-fire.yaml").is_file()),
+        places[0] / "building-fire.yaml",
     )
 
 
-def _comparison(outcomes: list[Outcome]) -> Table:
-    """Success and latency per class, the configurations side by side."""
-    table = Table(title="simulated, by the class that triage gives", title_justify="left")
+def _run(console: Console, name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveResult:
+    from triagemq.coordinator.up.exchange import ExchangeOptions
+    from triagemq.coordinator.up.live_run import run_live
+
+    options = ExchangeOptions(state=state, scenario=file, no_triage=name == WITHOUT, seed=seed)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{name}, real packets", total=seconds, now="starting")
+        return asyncio.run(
+            run_live(
+                options,
+                seconds=seconds,
+                ended=asyncio.Event(),
+                on_tick=lambda exchange, figures, elapsed: bar.update(
+                    task, completed=max(0.0, elapsed), now=f"{max(0.0, elapsed):.0f} of {seconds:.0f} s"
+                ),
+            )
+        )
+
+
+def _comparison(results: dict[str, LiveResult]) -> Table:
+    """Success and latency per class, measured and forecast, the two runs side by side."""
+    table = Table(title="measured (forecast), by the class that triage gives", title_justify="left")
     table.add_column("class", justify="right")
-    for each in outcomes:
-        table.add_column(f"{each.title}\nsuccess", justify="right")
+    for name in results:
+        table.add_column(f"{name}\nsuccess", justify="right")
         table.add_column("\nlatency", justify="right")
-    for level in range(len(outcomes[-1].success)):
+    for level in (row["priority_class"] for row in results[WITH].measured.classes):
         cells = [str(level)]
-        for each in outcomes:
-            success = float(each.success[level])
-            cells += [percent(success), duration(float(each.latency_seconds[level]) if success > 0 else None)]
+        for result in results.values():
+            row = _row(result.measured.classes, level)
+            expected = _row(result.forecast.by_level, level)
+            cells += [
+                f"{percent(row.get('success_rate'))} ({percent(expected.get('success_rate'))})",
+                f"{duration(row.get('mean_latency_seconds'))} ({duration(expected.get('mean_latency_seconds'))})",
+            ]
         table.add_row(*cells)
     return table
 
 
-def _draw(outcomes: list[Outcome], folder: Path) -> Path:
+def _row(rows: list[dict[str, float]], level: float) -> dict[str, float]:
+    return next((row for row in rows if row["priority_class"] == level), {})
+
+
+def _something_urgent(scenario: Scenario) -> tuple[str, str]:
+    """The subscription that is worth most: subscriber and topic."""
+    row = int(scenario.subscriptions.utility_weight.argmax())
+    return (
+        scenario.subscribers.name[scenario.subscriptions.subscriber[row]],
+        scenario.topics.name[scenario.subscriptions.topic[row]],
+    )
+
+
+def _draw(results: dict[str, LiveResult], folder: Path) -> Path:
     from triagemq.papers.experiment import Panel, Series
     from triagemq.papers.plotting import draw_png
 
-    levels = range(len(outcomes[-1].success))
-    success = [Series.of(each.title, levels, 100 * each.success) for each in outcomes]
-    latency = [Series.of(each.title, levels, 1000 * each.latency_seconds) for each in outcomes]
+    def series(name: str, result: LiveResult, figure: str, scale: float) -> Series:
+        rows = [row for row in result.measured.classes if row[figure] is not None]
+        return Series.of(name, [row["priority_class"] for row in rows], [scale * row[figure] for row in rows])
+
     path = folder / "classes.png"
     draw_png(
         path,
         "A building on fire, with too little radio",
         (
-            Panel("delivered", "priority class", "% of events", tuple(success)),
-            Panel("latency", "priority class", "milliseconds", tuple(latency), logarithmic=True),
+            Panel(
+                "delivered",
+                "priority class",
+                "% of events",
+                tuple(series(name, result, "success_rate", 100) for name, result in results.items()),
+            ),
+            Panel(
+                "latency",
+                "priority class",
+                "milliseconds",
+                tuple(series(name, result, "mean_latency_seconds", 1000) for name, result in results.items()),
+                logarithmic=True,
+            ),
         ),
     )
     return path
 
 
-def _report(outcomes: list[Outcome], folder: Path) -> Path:
-    """What the three runs left behind, through the Spark pipeline, as one page."""
+def _report(folder: Path) -> Path:
+    """What the two runs left behind, through the Spark pipeline, as one page."""
     from triagemq.pipeline import run_pipeline
     from triagemq.pipeline.report import report_tables
+    from triagemq.trace import Trace, runs
 
-    run_pipeline([folder / "traces"], folder / "tables", progress=True)
+    traces = {name: folder / name.split()[0] / "trace" for name in (WITH, WITHOUT)}
+    run_pipeline(list(traces.values()), folder / "tables", progress=True)
     return report_tables(
         folder / "tables",
         folder / "report.html",
         title="A building on fire, with too little radio",
-        run_names={each.run_id: each.title for each in outcomes},
+        run_names={
+            Trace.open(path).run_id: name for name, place in traces.items() for path in runs(place).complete
+        },
     )

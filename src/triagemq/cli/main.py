@@ -13,14 +13,17 @@ from triagemq.cli import (
     check,
     demo,
     doctor,
+    emulate,
     forecast,
     gateway,
     generate,
+    network,
     pipeline,
     plan,
     reproduce,
     simulate,
     sweep,
+    up,
 )
 from triagemq.errors import MissingDependencyError, TriageError
 
@@ -37,6 +40,12 @@ INSTALL_GROUPS = {
     "yaml": "coordinator",
     "pyarrow": "coordinator",
     "amqtt": "coordinator",
+    "fastapi": "coordinator",
+    "uvicorn": "coordinator",
+    "websockets": "coordinator",
+    "sqlalchemy": "coordinator",
+    "pyroute2": "network",
+    "os_ken": "network",
     "matplotlib": "lab",
     "plotly": "pipeline",
     "pandas": "pipeline",
@@ -59,6 +68,9 @@ app.command("simulate")(simulate.simulate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(sweep.sweep)
 app.add_typer(pipeline.app, name="pipeline")
+app.command("up")(up.up)
+app.command("emulate")(emulate.emulate)
+app.add_typer(network.app, name="network")
 app.command("gateway")(gateway.gateway)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)

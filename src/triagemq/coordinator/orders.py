@@ -20,7 +20,7 @@ FLOW_MARK = "~"
 
 @dataclass(frozen=True, slots=True)
 class FlowOrder:
-    """What happens to packets to one connection. `flow_id` is the plan's number of the flow."""
+    """What happens to packets to one connection. `flow_id` is the first plan's number of the flow, and stays."""
 
     port: str
     flow_id: int

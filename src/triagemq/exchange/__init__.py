@@ -10,10 +10,11 @@ from triagemq.exchange.broker_address import BrokerAddress
 from triagemq.exchange.broker_process import BrokerProcess, find_mosquitto
 from triagemq.exchange.faults import BrokerError, GatewayError, MqttError
 from triagemq.exchange.gateway import BrokerLoss, Credentials, GatewaySettings, Mode, Policy
+from triagemq.exchange.gateway.actions import Gone, Present
 from triagemq.exchange.gateway.observer import Numbers, Observer
 from triagemq.exchange.live_trace import LiveTrace
 from triagemq.exchange.scenario_numbers import ScenarioNumbers
-from triagemq.exchange.server import Gateway, MakeEgress
+from triagemq.exchange.server import Gateway, MakeEgress, Presence
 
 __all__ = [
     "BrokerAddress",
@@ -24,6 +25,7 @@ __all__ = [
     "Gateway",
     "GatewayError",
     "GatewaySettings",
+    "Gone",
     "LiveTrace",
     "MakeEgress",
     "Mode",
@@ -31,6 +33,8 @@ __all__ = [
     "Numbers",
     "Observer",
     "Policy",
+    "Presence",
+    "Present",
     "ScenarioNumbers",
     "find_mosquitto",
 ]

@@ -14,6 +14,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 
 from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.faults import BrokerError
 
 __all__ = ["BrokerProcess", "find_mosquitto", "free_port"]
@@ -121,23 +122,29 @@ class BrokerProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGUSR1)
 
-    async def _launch(self) -> None:
+    def command(self) -> list[str]:
+        """What runs it, with its configuration written; for those who start it themselves."""
         host, port = self.address.host, self.address.port
         if self._mosquitto is None:
-            command = [sys.executable, "-m", "triagemq.exchange.embedded_broker", host, str(port)]
-        else:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            configuration = self._directory / "mosquitto.conf"
-            configuration.write_text(
-                _CONFIGURATION.format(
-                    host=host, port=port, user=getpass.getuser(), directory=self._directory
-                ),
-                encoding="utf-8",
-            )
-            command = [self._mosquitto, "-c", str(configuration)]
+            return [sys.executable, "-m", "triagemq.exchange.embedded_broker", host, str(port)]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        configuration = self._directory / "mosquitto.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), directory=self._directory),
+            encoding="utf-8",
+        )
+        return [self._mosquitto, "-c", str(configuration)]
+
+    async def _launch(self) -> None:
+        command = self.command()
         # A session of its own: Ctrl-C ends the gateway first, and the gateway ends the broker.
         self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, start_new_session=True
+            *command,
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            start_new_session=True,
+            preexec_fn=dying_with_parent(),
         )
         await self._wait_until_it_answers(self._process)
 

@@ -58,6 +58,8 @@ class LiveTrace:
         self._publications: list[Publication] = []
         self._fanned_out: list[tuple[Group, Publication, int]] = []
         self._single: list[tuple[int, ...]] = []
+        # Counts plans: columns that were made for a group hold for one of them.
+        self._plans = 0
 
     @property
     def writer(self) -> TraceWriter:
@@ -95,7 +97,7 @@ class LiveTrace:
         self._single.append(
             (
                 publication.publication_id,
-                subscription.number,
+                self._numbers.subscription_for(session, subscription, publication.topic),
                 session.number,
                 self._numbers.topic(publication.topic),
                 flow_id,
@@ -108,6 +110,11 @@ class LiveTrace:
                 int(outcome),
             )
         )
+
+    def flows_changed(self) -> None:
+        """A new plan: what was sent until now went by the old one."""
+        self.write()
+        self._plans += 1
 
     def write(self) -> None:
         """Hand over what was collected; the writing itself is done by a thread."""
@@ -192,20 +199,21 @@ class LiveTrace:
         )
 
     def _columns(self, group: Group, topic: str) -> _Columns:
-        columns: _Columns | None = group.traced
-        if columns is None:
+        known: tuple[int, _Columns] | None = group.traced
+        if known is None or known[0] != self._plans:
             members = group.members
             flows = [self._flow(session) for session, _ in members]
-            columns = group.traced = tuple(
+            columns = tuple(
                 np.array(values, dtype=np.int32)
                 for values in (
-                    [subscription.number for _, subscription in members],
+                    [self._numbers.subscription_for(*member, topic) for member in members],
                     [session.number for session, _ in members],
                     [flow_id for flow_id, _ in flows],
                     [priority_class for _, priority_class in flows],
                 )
             )
-        return columns
+            known = group.traced = (self._plans, columns)
+        return known[1]
 
     def _flow(self, session: Session) -> tuple[int, int]:
         found = None if self._flow_of is None else self._flow_of(session.endpoint)

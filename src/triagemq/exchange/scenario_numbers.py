@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from triagemq.exchange.gateway.observer import Numbers
 
 if TYPE_CHECKING:
+    from triagemq.exchange.gateway.model import Session, Subscription
     from triagemq.scenario import Scenario
 
 __all__ = ["ScenarioNumbers"]
@@ -16,28 +17,26 @@ __all__ = ["ScenarioNumbers"]
 class ScenarioNumbers(Numbers):
     """Row numbers of the scenario; what it does not know gets numbers behind its last rows.
 
-    A subscriber has a connection for each of its flows: `subscriber_of` tells its name from a client id.
+    The scenario has a subscription for each topic, also where a client has one filter for several of them.
     """
 
     def __init__(
         self, scenario: Scenario, subscriber_of: Callable[[str], str] = lambda client_id: client_id
     ) -> None:
-        super().__init__()
-        self._subscriber_of = subscriber_of
+        super().__init__(subscriber_of)
         topics, subscribers = list(scenario.topics.name), list(scenario.subscribers.name)
         self.topics = {name: row for row, name in enumerate(topics)}
         self.subscribers = {name: row for row, name in enumerate(subscribers)}
-        pairs = zip(
-            scenario.subscriptions.subscriber.tolist(), scenario.subscriptions.topic.tolist(), strict=True
+        pairs = list(
+            zip(
+                scenario.subscriptions.subscriber.tolist(), scenario.subscriptions.topic.tolist(), strict=True
+            )
         )
         self.subscriptions = {
             (subscribers[subscriber], topics[topic]): row for row, (subscriber, topic) in enumerate(pairs)
         }
+        self._rows = {(subscriber, topics[topic]): row for row, (subscriber, topic) in enumerate(pairs)}
 
-    def subscriber(self, client_id: str) -> int:
-        """subscriber_id of the subscriber that a client belongs to."""
-        return super().subscriber(self._subscriber_of(client_id))
-
-    def subscription(self, client_id: str, topic_filter: str) -> int:
-        """subscription_id of a subscriber's topic."""
-        return super().subscription(self._subscriber_of(client_id), topic_filter)
+    def subscription_for(self, session: Session, subscription: Subscription, topic: str) -> int:
+        """subscription_id of a subscriber's topic, if the scenario has it, else that of the filter."""
+        return self._rows.get((session.number, topic), subscription.number)

@@ -17,7 +17,9 @@ from triagemq.exchange.gateway import GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
     Broadcast,
     CloseBroker,
+    Gone,
     OpenBroker,
+    Present,
     SendControl,
     SendMany,
     SendPublish,
@@ -25,6 +27,7 @@ from triagemq.exchange.gateway.actions import (
 from triagemq.exchange.gateway.link import Link
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.restoring import restore
+from triagemq.exchange.gateway.slots import Identify, own_name
 from triagemq.exchange.mqtt import MqttConnection, MqttSession
 from triagemq.exchange.outlets import DirectOutlet, Outlet
 from triagemq.exchange.store import Store
@@ -33,10 +36,13 @@ if TYPE_CHECKING:
     from triagemq.exchange.live_trace import LiveTrace
     from triagemq.plan import Egress, Fate, OnFate
 
-__all__ = ["Gateway", "MakeEgress"]
+__all__ = ["Gateway", "MakeEgress", "Presence"]
 
 MakeEgress = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
 """Makes a data plane that sends from this socket, reports to that, and takes the time from there."""
+
+Presence = Callable[[Present | Gone], None]
+"""Is told where clients are, before anything is sent there."""
 
 _SOCKET_BUFFER_BYTES = 8 << 20
 _DATAGRAMS_AT_ONCE = 256
@@ -58,6 +64,8 @@ class Gateway:
         trace: LiveTrace | None = None,
         make_egress: MakeEgress | None = None,
         broadcast: tuple[str, int] | None = None,
+        identify: Identify = own_name,
+        presence: Presence | None = None,
     ) -> None:
         offset_ns = time.time_ns() - time.monotonic_ns()
         # Unix time that never steps, whatever is done to the machine's clock.
@@ -81,7 +89,9 @@ class Gateway:
             stores=self._store is not None,
             numbers=numbers,
             observer=trace,
+            identify=identify,
         )
+        self._presence = presence
         self._connections: dict[MqttSession, tuple[MqttConnection, asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -184,6 +194,14 @@ class Gateway:
             self._store.save(self.core.changes.take())
             self._store.close()
 
+    def change(self, how: Callable[[GatewayCore], None]) -> None:
+        """Change something from outside, and do what follows from it."""
+        self._tick()
+        try:
+            how(self.core)
+        finally:
+            self._do()
+
     def _readable(self) -> None:
         assert self._socket is not None
         core = self.core
@@ -252,6 +270,9 @@ class Gateway:
                         self._close(session)
                     case Broadcast(datagram):
                         self._broadcast_datagram(datagram)
+                    case Present() | Gone():
+                        if self._presence is not None:
+                            self._presence(action)
             outlet.flush()
             if not actions:
                 break

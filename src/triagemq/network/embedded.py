@@ -56,7 +56,8 @@ class EmbeddedDataPlane:
 
     `clock` gives nanoseconds and never goes back; hand in the one that stamps the rest of the trace. A datagram
     takes `overhead_bytes_per_packet` more on the wire than it has, so that its size is the scenario's. `alarm` makes
-    the Alarm that calls back; tests put virtual time there. `sender` is not closed with the data plane.
+    the Alarm that calls back; tests put virtual time there. `control_sender` takes the control packets, where they are
+    to leave with a mark, before all others of the moment. Neither sender is closed with the data plane.
     """
 
     priority_classes: ClassVar[int] = PRIORITY_CLASSES
@@ -69,10 +70,12 @@ class EmbeddedDataPlane:
         clock: Callable[[], int] | None = None,
         alarm: Callable[[Callable[[], None]], Alarm] = open_alarm,
         seed: int | None = None,
+        control_sender: Sender | None = None,
         overhead_bytes_per_packet: int = UDP_OVER_ETHERNET_BYTES,
         wake_ups_apart_ns: int = _WAKE_UPS_APART_NS,
     ) -> None:
         self._sender, self._on_fate = sender, on_fate
+        self._control_sender = control_sender
         self._clock = unix_clock() if clock is None else clock
         self._random = random.Random(seed).random
         self._overhead_bytes = overhead_bytes_per_packet
@@ -121,7 +124,7 @@ class EmbeddedDataPlane:
         sent: list[Queued] = []
         dropped: list[Queued] = []
         fates: list[Fate] = []
-        unmanaged: Datagrams = []
+        unmanaged: tuple[Datagrams, Datagrams] = ([], [])
         for packet in packets:
             flow = flows.get(packet.key)
             if flow is None:
@@ -146,11 +149,15 @@ class EmbeddedDataPlane:
             if not port.scheduled:
                 port.scheduled = True
                 self._schedule(port)
-        if unmanaged:
-            self._sender(unmanaged)
+        datagrams, control = unmanaged
+        if control and self._control_sender is not None:
+            self._control_sender(control)
+        if datagrams:
+            self._sender(datagrams)
         self._hand_over(sent, dropped, fates, now_ns)
 
-    def counters(self) -> Counters:
+    def counters(self, *, with_flows: bool = True) -> Counters:
+        """What has been counted until now; ports alone are quicker to tell than tens of thousands of flows."""
         return Counters(
             ports={
                 name: port.counters()
@@ -159,7 +166,7 @@ class EmbeddedDataPlane:
             },
             flows={
                 key: flow.counters()
-                for flows in (self._flows, self._draining_flows)
+                for flows in ((self._flows, self._draining_flows) if with_flows else ())
                 for key, flow in flows.items()
             },
             unmanaged=UnmanagedCounters(
@@ -209,14 +216,27 @@ class EmbeddedDataPlane:
             flow.removed = True
             self._draining_flows[flow.key] = flow
 
-    def _pass_unmanaged(self, packet: OutgoingPacket, unmanaged: Datagrams, fates: list[Fate]) -> None:
-        unmanaged.append(((packet.key.address, packet.key.udp_port), packet.datagram))
+    def _pass_unmanaged(
+        self, packet: OutgoingPacket, unmanaged: tuple[Datagrams, Datagrams], fates: list[Fate]
+    ) -> None:
+        marked = packet.control and self._control_sender is not None
+        unmanaged[marked].append(((packet.key.address, packet.key.udp_port), packet.datagram))
         self._unmanaged_packets += 1
         self._unmanaged_bytes += len(packet.datagram) + self._overhead_bytes
         if packet.control:
             self._unmanaged_control_packets += 1
         elif packet.token is not None:
             fates.append((packet.token, Outcome.delivered, None, None))
+
+    def _send(self, sent: list[Queued]) -> None:
+        if self._control_sender is not None:
+            control = [(one.flow.address, one.packet.datagram) for one in sent if one.packet.control]
+            if control:
+                self._control_sender(control)
+                sent = [one for one in sent if not one.packet.control]
+                if not sent:
+                    return
+        self._sender([(queued.flow.address, queued.packet.datagram) for queued in sent])
 
     def _schedule(self, port: OutputPort) -> None:
         self._entries += 1
@@ -255,7 +275,7 @@ class EmbeddedDataPlane:
         """Send, count and report. Last in every call: whoever is told a fate may call `send` again."""
         try:
             if sent:
-                self._sender([(queued.flow.address, queued.packet.datagram) for queued in sent])
+                self._send(sent)
         finally:
             self._set_alarm()
         for packet, flow, _, _, enqueued_ns in dropped:

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.inputs import TraceInput
+from triagemq.pipeline.partitions import in_one_piece, spread
 from triagemq.pipeline.storage import InputFile
 from triagemq.scenario import Scenario
 from triagemq.trace import TABLES, Outcome
@@ -67,7 +68,7 @@ def check_runs(
     One pass counts rows by reason and looks for keys that come twice; only if there are any are the rows looked at
     again, to keep the first of each.
     """
-    checked = {table: _read_all(spark, table, runs) for table in _KEYS}
+    checked = {table: _read_all(spark, table, runs, partitions) for table in _KEYS}
     keys = [
         each.rows.select(
             "run",
@@ -82,8 +83,7 @@ def check_runs(
     ]
     # The exchange first: nearly all keys are different, so that counting before it would only cost.
     times = (
-        reduce(DataFrame.unionByName, keys)
-        .repartition(partitions, "key")
+        spread(reduce(DataFrame.unionByName, keys), partitions, "key")
         .groupBy("run", "table", "reason", "key", "other")
         .agg(F.count("*").alias("times"))
     )
@@ -99,12 +99,14 @@ def check_runs(
     return checked, counts
 
 
-def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput]) -> Checked:
+def _read_all(
+    spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int
+) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
     if not parts:
         schema = f"{spark_schema(table)}, source string, run int, line bigint, reason string"
         return Checked(table, spark.createDataFrame([], schema))
-    return Checked(table, reduce(DataFrame.unionByName, parts))
+    return Checked(table, in_one_piece(reduce(DataFrame.unionByName, parts), partitions))
 
 
 def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> DataFrame:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from triagemq.pipeline.partitions import in_one_piece
 from triagemq.scenario import Scenario, port_depths
 
 __all__ = ["Dimensions"]
@@ -52,14 +53,17 @@ class Dimensions:
     subscriptions: DataFrame
 
     @classmethod
-    def of(cls, spark: SparkSession, scenarios: Mapping[int, Scenario]) -> Dimensions:
+    def of(cls, spark: SparkSession, scenarios: Mapping[int, Scenario], partitions: int) -> Dimensions:
         """From the scenario of each run, by the run's number."""
         tables: dict[str, list[pa.Table]] = {name: [] for name in _SCHEMAS}
         for run, scenario in scenarios.items():
             for name, columns in _columns(scenario).items():
                 tables[name].append(_table(_SCHEMAS[name], run, columns))
         frames = {
-            name: spark.createDataFrame(pa.concat_tables(parts) if parts else _SCHEMAS[name].empty_table())
+            name: in_one_piece(
+                spark.createDataFrame(pa.concat_tables(parts) if parts else _SCHEMAS[name].empty_table()),
+                partitions,
+            )
             for name, parts in tables.items()
         }
         return cls(**frames)

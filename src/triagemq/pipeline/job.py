@@ -18,6 +18,7 @@ from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
 from triagemq.pipeline.inputs import LogInput, TraceInput
+from triagemq.pipeline.partitions import in_one_piece
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.published import PublishedRun
 from triagemq.pipeline.tables import (
@@ -34,6 +35,7 @@ from triagemq.pipeline.tables import (
     topic_correlation,
     topic_rates,
 )
+from triagemq.pipeline.writing import write_table
 
 __all__ = ["TABLES", "Batch"]
 
@@ -95,6 +97,7 @@ class Batch:
         self._dimensions = Dimensions.of(
             self._spark,
             {run: each.scenario for run, each in self._traces.items() if each.scenario is not None},
+            self._partitions,
         )
         self._topics = self._with_log_names(self._dimensions.topics, "topic")
         self._publishers = self._with_log_names(self._dimensions.publishers, "publisher")
@@ -317,10 +320,7 @@ class Batch:
             if field.name != "run_id"
         ]
         rows = frame.select(run_ids[F.col("run")].alias("run_id"), *columns, "run")
-        if len(self._inputs) == 1:
-            rows.drop("run").write.parquet(str(self._work / table / "run=0"))
-        else:
-            rows.write.partitionBy("run").parquet(str(self._work / table))
+        write_table(rows, self._work / table, len(self._inputs), self._partitions)
         self._progress.finish()
 
     def _read(self, table: str) -> DataFrame:
@@ -329,7 +329,7 @@ class Batch:
         place = self._work / table
         if not place.exists():
             return self._spark.createDataFrame([], schema)
-        return self._spark.read.schema(schema).parquet(str(place))
+        return in_one_piece(self._spark.read.schema(schema).parquet(str(place)), self._partitions)
 
     def _files(self, run: int) -> dict[str, list[Path]]:
         places = {table: self._work / table / f"run={run}" for table in (*TABLES, SCENARIOS)}

@@ -38,7 +38,9 @@ _SPARING_COMPILER = (
 _COMPILED_ROWS = 100_000
 """Below this many rows it takes longer to compile a query than to interpret it."""
 
-_ROWS_PER_PARTITION = 400_000
+ONE_PARTITION_ROWS = 400_000
+"""Below this many rows every table is made by one task: nothing is exchanged, and Spark has less to plan."""
+
 _MOST_PARTITIONS = 512
 
 _LOGGING = """\
@@ -84,8 +86,8 @@ def shuffle_partitions(rows: int, cores: int = 1) -> int:
     >>> shuffle_partitions(1000), shuffle_partitions(50_000_000), shuffle_partitions(10**12)
     (1, 125, 512)
     """
-    wanted = -(-rows // _ROWS_PER_PARTITION)
-    return max(1 if rows < _ROWS_PER_PARTITION else cores, min(wanted, _MOST_PARTITIONS))
+    wanted = -(-rows // ONE_PARTITION_ROWS)
+    return max(1 if rows < ONE_PARTITION_ROWS else cores, min(wanted, _MOST_PARTITIONS))
 
 
 @contextlib.contextmanager
@@ -169,6 +171,9 @@ def _configuration(options: SparkOptions) -> dict[str, str]:
         # The manifest is what says that a table is whole.
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }
+    if options.rows < ONE_PARTITION_ROWS:
+        # Two sides in one partition are joined where they are; a broadcast is a job of its own.
+        settings |= {"spark.sql.optimizer.disableHints": "true", "spark.sql.autoBroadcastJoinThreshold": "-1"}
     if options.rows < _COMPILED_ROWS:
         settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     if options.local:

@@ -44,9 +44,18 @@ def _counting_sort(group: Rows, count: int) -> tuple[Rows, Rows]:
     return offsets, rows
 
 
-def cut_evenly(group: Integers, preference: Floats, lists: int) -> Integers:
+@compiled
+def _sort_groups(offsets: Rows, rows: Rows, preference: Floats) -> None:
+    """Sort every group's rows by preference, highest first, ties as they stand. Small sorts beat one of everything."""
+    for which in range(len(offsets) - 1):
+        own = rows[offsets[which] : offsets[which + 1]]
+        own[:] = own[np.argsort(-preference[own], kind="mergesort")]
+
+
+def cut_evenly(group: Integers, preference: Floats, lists: int | Integers) -> Integers:
     """The list of every row when each group is sorted and cut into `lists` nearly equal lists.
 
+    `lists` may have a number of its own for every group.
     Rows are sorted by preference, highest first, ties by row. The larger lists come first (PrioDeX 4.2:
     "preferring higher priorities first"); a group with fewer rows than lists gets one list per row.
 
@@ -56,12 +65,11 @@ def cut_evenly(group: Integers, preference: Floats, lists: int) -> Integers:
     if not np.isfinite(preference).all():
         raise ParameterError("preference", "holds NaN or infinity; rows cannot be sorted by it")
     count = int(group.max(initial=-1)) + 1
-    by_preference = np.argsort(-preference, kind="stable")
-    offsets, places = group_rows(group[by_preference], count)
-    rows = by_preference[places]
+    offsets, rows = group_rows(group, count)
+    _sort_groups(offsets, rows, np.ascontiguousarray(preference))
     sizes = np.diff(offsets)
     position = np.arange(len(rows)) - np.repeat(offsets[:-1], sizes)
-    small, larger_lists = np.divmod(sizes, lists)
+    small, larger_lists = np.divmod(sizes, lists if isinstance(lists, int) else lists[:count])
     small = np.repeat(small, sizes)
     larger_lists = np.repeat(larger_lists, sizes)
     in_larger = larger_lists * (small + 1)

@@ -46,12 +46,14 @@ def make_plan(
     priority_classes: int | None = None,
     rho_tolerance: float | None = None,
     freshness: Floats | None = None,
+    flow_limits: Integers | None = None,
 ) -> Plan:
     """The plan of the named algorithms (PrioDeX section 4); what is not given is taken from the scenario.
 
     An algorithm is named by its key in FLOW_ALGORITHMS, PRIORITY_ALGORITHMS or DROP_POLICIES, or is a
     function of your own named `module:function`. `freshness` holds a factor per subscription by which the
-    latency of an earlier forecast lowers its worth. With a `previous` plan of the same scenario the new one
+    latency of an earlier forecast lowers its worth. `flow_limits` says per subscriber how many flows it can open, where
+    that is fewer than `flows_per_subscriber`. With a `previous` plan of the same scenario the new one
     says what it changed.
 
     >>> from triagemq.scenario.generators import table2
@@ -81,14 +83,17 @@ def make_plan(
     load = asked.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
     subscriber = scenario.subscriptions.subscriber
+    limits = _flow_limits(flow_limits, len(scenario.subscribers), choice.flows_per_subscriber)
     place = _called(
         "flow algorithm",
         flows,
         cut_flows,
-        FlowProblem(subscriber, rank, choice.flows_per_subscriber, seed),
+        FlowProblem(subscriber, rank, choice.flows_per_subscriber, seed, limits),
         len(subscriber),
         choice.flows_per_subscriber,
     )
+    if limits is not None and (place >= limits[subscriber]).any():
+        raise PlanError(f"flow algorithm {flows!r} gave a subscriber more flows than it can open")
     flow, owner = _number_flows(subscriber, place, choice.flows_per_subscriber)
     count = len(owner)
     made = Flows(
@@ -177,6 +182,17 @@ def _freshness(factors: Floats | None, count: int) -> Floats:
     if not ((factors >= 0) & (factors <= 1)).all():
         raise ParameterError("freshness", "holds factors outside [0, 1]")
     return factors
+
+
+def _flow_limits(limits: Integers | None, count: int, most: int) -> Integers | None:
+    if limits is None:
+        return None
+    limits = np.asarray(limits)
+    if limits.shape != (count,) or not np.issubdtype(limits.dtype, np.integer):
+        raise ParameterError("flow_limits", f"has shape {limits.shape}; one integer per subscriber is needed")
+    if (limits < 1).any():
+        raise ParameterError("flow_limits", "holds a number below 1")
+    return np.minimum(limits, most).astype(np.int32)
 
 
 def _called(

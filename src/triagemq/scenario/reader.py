@@ -14,7 +14,10 @@ from triagemq.scenario.mistakes import Mistake, described, explain, listed, near
 
 __all__ = ["Pair", "Reader"]
 
-TEXT_KEYS = frozenset({"name", "broker", "switch", "port", "fed_by", "from", "to", "between"})
+TEXT_KEYS = frozenset(
+    {"name", "broker", "switch", "port", "fed_by", "backup", "from", "to", "between"}
+    | {"publisher", "subscriber", "link"}
+)
 """Keys whose values are names, so that `broker: 1` means the broker called 1."""
 
 MOST_SUGGESTIONS = 50

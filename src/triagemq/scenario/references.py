@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from triagemq.scenario.condition_checks import check_backups, check_conditions
 from triagemq.scenario.document import BrokerLinkEntry
 from triagemq.scenario.mistakes import listed
 from triagemq.scenario.reader import Reader
@@ -21,6 +22,8 @@ def check_references(reader: Reader, sections: Sections) -> None:
     _check_links(reader, sections)
     _check_tree(reader, sections)
     _check_queues(reader, sections)
+    check_backups(reader, sections)
+    check_conditions(reader, sections)
 
 
 def _report(reader: Reader, section: Entries[SomeEntry], name: str, key: str, what: str, fix: str) -> None:
@@ -50,6 +53,9 @@ def _check_names(reader: Reader, sections: Sections) -> None:
             if switch.fed_by is not None and switch.fed_by not in sections.ports:
                 what, fix = reader.unknown("port", switch.fed_by, sections.ports, "ports")
                 _report(reader, sections.switches, name, "fed_by", what, fix)
+            if switch.backup is not None and switch.backup not in sections.ports:
+                what, fix = reader.unknown("port", switch.backup, sections.ports, "ports")
+                _report(reader, sections.switches, name, "backup", what, fix)
     if sections.switches:
         for name, port in sections.ports.right.items():
             if port.switch not in sections.switches:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from triagemq.scenario.document import (
     BrokerEntry,
     BrokerLinkEntry,
+    ConditionEntry,
     Entry,
     Header,
     Planning,
@@ -23,7 +24,7 @@ from triagemq.scenario.lines import Mapping, Node, Scalar, Sequence
 from triagemq.scenario.mistakes import nearest
 from triagemq.scenario.reader import Pair, Reader
 
-__all__ = ["Entries", "Link", "Sections", "read_sections"]
+__all__ = ["Entries", "Link", "Listed", "Sections", "read_sections"]
 
 SomeEntry = TypeVar("SomeEntry", bound=Entry)
 REQUIRED = {
@@ -43,6 +44,7 @@ SECTIONS = (
     "topics",
     "publishers",
     "subscribers",
+    "conditions",
 )
 
 
@@ -65,12 +67,15 @@ class Entries(Collection[str], Generic[SomeEntry]):
 
 
 @dataclass(frozen=True)
-class Link:
-    """One entry of broker_links and where it stands; `entry` is None if it is wrong."""
+class Listed(Generic[SomeEntry]):
+    """One entry of a list and where it stands; `entry` is None if it is wrong."""
 
     field: str
     pair: Pair
-    entry: BrokerLinkEntry | None
+    entry: SomeEntry | None
+
+
+Link = Listed[BrokerLinkEntry]
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class Sections:
     topics: Entries[TopicEntry]
     publishers: Entries[PublisherEntry]
     subscribers: Entries[SubscriberEntry]
+    conditions: list[Listed[ConditionEntry]]
 
 
 def read_sections(reader: Reader, root: Node | None) -> Sections | None:
@@ -114,13 +120,20 @@ def read_sections(reader: Reader, root: Node | None) -> Sections | None:
         header=reader.entry(whole, "", Header, apart=SECTIONS),
         planning=planning,
         brokers=section("brokers", BrokerEntry),
-        broker_links=_read_links(reader, pairs),
+        broker_links=_read_list(reader, pairs, "broker_links", BrokerLinkEntry, "{between: [hall, annex]}"),
         unmanaged_switches=section("unmanaged_switches", UnmanagedSwitchEntry),
         switches=section("switches", SwitchEntry),
         ports=section("ports", PortEntry),
         topics=_read_topics(reader, pairs),
         publishers=section("publishers", PublisherEntry, "publishes"),
         subscribers=section("subscribers", SubscriberEntry, "subscribes"),
+        conditions=_read_list(
+            reader,
+            pairs,
+            "conditions",
+            ConditionEntry,
+            "{at_seconds: 20, port: radio, bandwidth_bps: 160000}",
+        ),
     )
 
 
@@ -154,21 +167,23 @@ def _read_section(
     return entries
 
 
-def _read_links(reader: Reader, pairs: dict[str, Pair]) -> list[Link]:
-    if "broker_links" not in pairs:
+def _read_list(
+    reader: Reader, pairs: dict[str, Pair], title: str, model: type[SomeEntry], example: str
+) -> list[Listed[SomeEntry]]:
+    if title not in pairs:
         return []
-    key, node = pairs["broker_links"]
+    key, node = pairs[title]
     if isinstance(node, Scalar) and node.is_null:
         return []
     if not isinstance(node, Sequence):
-        reader.report(key, "broker_links", "is not a list", "write - {between: [hall, annex]} under it")
+        reader.report(key, title, "is not a list", f"write - {example} under it")
         return []
-    links = []
+    found = []
     for number, item in enumerate(node.items, start=1):
-        name = f"broker_links.{number}"
+        name = f"{title}.{number}"
         pair = Pair(Scalar(item.line, name, plain=True), item)
-        links.append(Link(name, pair, reader.entry(pair, name, BrokerLinkEntry)))
-    return links
+        found.append(Listed(name, pair, reader.entry(pair, name, model)))
+    return found
 
 
 def _read_topics(reader: Reader, pairs: dict[str, Pair]) -> Entries[TopicEntry]:

@@ -70,10 +70,14 @@ class TopicTree:
         self.topic: str | None = None
         self.below: dict[str, TopicTree] = {}
         for topic in topics:
-            node = self
-            for level in topic.split("/"):
-                node = node.below.setdefault(level, TopicTree(()))
-            node.topic = topic
+            self.add(topic)
+
+    def add(self, topic: str) -> None:
+        """Add a topic; a second time is the same as once."""
+        node = self
+        for level in topic.split("/"):
+            node = node.below.setdefault(level, TopicTree(()))
+        node.topic = topic
 
     def matching(self, pattern: str) -> list[str]:
         """The topics a pattern matches; a leading wildcard does not match topics that begin with $."""

@@ -9,7 +9,17 @@ if TYPE_CHECKING:
     from triagemq.exchange.gateway.routes import Group
     from triagemq.exchange.mqtt.session import MqttSession
 
-__all__ = ["Action", "Broadcast", "CloseBroker", "OpenBroker", "SendControl", "SendMany", "SendPublish"]
+__all__ = [
+    "Action",
+    "Broadcast",
+    "CloseBroker",
+    "Gone",
+    "OpenBroker",
+    "Present",
+    "SendControl",
+    "SendMany",
+    "SendPublish",
+]
 
 
 class SendControl(NamedTuple):
@@ -53,4 +63,20 @@ class CloseBroker(NamedTuple):
     session: MqttSession
 
 
-Action: TypeAlias = SendControl | SendPublish | SendMany | Broadcast | OpenBroker | CloseBroker
+class Present(NamedTuple):
+    """A client is at an endpoint now. It comes before everything that is sent there."""
+
+    client_id: str
+    endpoint: Endpoint
+    subscribes: bool
+
+
+class Gone(NamedTuple):
+    """A client is not connected any more."""
+
+    client_id: str
+
+
+Action: TypeAlias = (
+    SendControl | SendPublish | SendMany | Broadcast | OpenBroker | CloseBroker | Present | Gone
+)

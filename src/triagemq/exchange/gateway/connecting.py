@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import publishing, rows
+from triagemq.exchange.gateway import publishing, rows, subscribing
+from triagemq.exchange.gateway.actions import Gone
 from triagemq.exchange.gateway.model import Endpoint, Session, SessionState, Will
 from triagemq.exchange.gateway.settings import BrokerLoss, Mode
 from triagemq.exchange.mqtt.session import Login
@@ -41,6 +42,7 @@ __all__ = [
     "link_for",
     "lose",
     "move",
+    "revoke",
     "supervise",
     "to_disconnected",
     "update_will_message",
@@ -64,7 +66,9 @@ def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
     settings = gateway.settings
     is_new = message.client_id not in gateway.sessions
     waiting = len(gateway.sessions) + len(gateway.handshakes)
-    if is_new and settings.policy.refuses_connection(message.client_id, waiting):
+    if settings.policy.forbids_connection(message.client_id):
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
+    elif is_new and settings.policy.refuses_connection(message.client_id, waiting):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "policy")
     elif _broker_stays_away(gateway, gateway.link) and settings.mode is Mode.AGGREGATING:
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "no broker")
@@ -85,6 +89,9 @@ def will_topic(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic) -> 
     elif message.topic_name is None:
         del gateway.handshakes[endpoint]
         _establish(gateway, endpoint, handshake.message, None)
+    elif gateway.settings.policy.forbids_publication(handshake.message.client_id, message.topic_name):
+        del gateway.handshakes[endpoint]
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "will not allowed")
     else:
         handshake.topic = message
         handshake.attempts = 1
@@ -108,6 +115,10 @@ def update_will_topic(gateway: GatewayCore, session: Session, message: WillTopic
     """A new topic for the will, or none: then the will is deleted."""
     if message.topic_name is None:
         session.will = None
+    elif gateway.settings.policy.forbids_publication(session.client_id, message.topic_name):
+        gateway.counters.refused["will: not allowed"] += 1
+        gateway.send(session.endpoint, WillTopicResp(ReturnCode.REJECTED_NOT_SUPPORTED))
+        return
     else:
         payload = session.will.payload if session.will else b""
         session.will = Will(message.topic_name, payload, message.qos, message.retain)
@@ -126,6 +137,10 @@ def update_will_message(gateway: GatewayCore, session: Session, message: WillMsg
 
 
 def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will: Will | None) -> None:
+    if gateway.settings.policy.forbids_connection(message.client_id):
+        # Since its CONNECT, which may have waited for a will.
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
+        return
     gateway.counters.connects += 1
     other = gateway.by_endpoint.get(endpoint)
     if other is not None and other.client_id != message.client_id:
@@ -141,6 +156,7 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
             message.client_id, number, endpoint, link, message.clean_session, message.duration_seconds
         )
         gateway.sessions[message.client_id] = session
+        gateway.slots.add(session)
     else:
         session.duration_seconds = message.duration_seconds
         session.told.clear()
@@ -164,8 +180,9 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
 
 def _connected(gateway: GatewayCore, session: Session) -> None:
     session.state = SessionState.ACTIVE
-    session.link.forget_routes(session)
+    gateway.slots.changed(session)
     gateway.changes.put("sessions", *rows.session(session))
+    gateway.present(session)
     gateway.send(session.endpoint, ConnAck(ReturnCode.ACCEPTED))
     supervise(gateway, session, session.duration_seconds)
     if session.buffer:
@@ -249,15 +266,38 @@ def to_disconnected(gateway: GatewayCore, session: Session) -> None:
     if gateway.by_endpoint.get(session.endpoint) is session:
         del gateway.by_endpoint[session.endpoint]
     gateway.deliver.requeue(session)
+    gateway.slots.hand_back(session, ended=False)
     kept = session.buffer.clear()
     session.buffer.push_front(delivery for delivery in kept if delivery.qos)
     for delivery in kept:
         if not delivery.qos:
             gateway.deliver.give_up(session, delivery, Outcome.subscriber_gone, "disconnected")
     gateway.changes.put("sessions", *rows.session(session))
+    gateway.act(Gone(session.client_id))
     if session.link is not gateway.link:
         session.link.close()
     expire_later(gateway, session)
+
+
+def revoke(gateway: GatewayCore) -> None:
+    """The policy has changed: end sessions that it forbids, and subscriptions and wills of the others."""
+    policy = gateway.settings.policy
+    for session in list(gateway.sessions.values()):
+        client_id = session.client_id
+        if policy.forbids_connection(client_id):
+            if session.connected:
+                gateway.send(session.endpoint, Disconnect())
+            gateway.counters.refused["session: no longer allowed"] += 1
+            end(gateway, session, "no longer allowed")
+            continue
+        for topic_filter in [
+            one for one in session.subscriptions if policy.forbids_subscription(client_id, one)
+        ]:
+            gateway.counters.refused["subscription: no longer allowed"] += 1
+            subscribing.drop(gateway, session, topic_filter)
+        if session.will is not None and policy.forbids_publication(client_id, session.will.topic):
+            session.will = None
+            gateway.changes.put("sessions", *rows.session(session))
 
 
 def expire_later(gateway: GatewayCore, session: Session) -> None:
@@ -278,9 +318,13 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     del gateway.sessions[client_id]
     if gateway.by_endpoint.get(session.endpoint) is session:
         del gateway.by_endpoint[session.endpoint]
+    if session.connected:
+        gateway.act(Gone(client_id))
     session.state = SessionState.DISCONNECTED
+    gateway.slots.remove(session)
     session.link.leave(session)
     gateway.deliver.requeue(session)
+    gateway.slots.hand_back(session, ended=True)
     for delivery in session.buffer.clear():
         gateway.deliver.give_up(session, delivery, Outcome.subscriber_gone, reason)
     gateway.forget_topics(session)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from triagemq.errors import DecodeError
 from triagemq.exchange.gateway import connecting, publishing, rows, sleeping, subscribing
-from triagemq.exchange.gateway.actions import Action, Broadcast, SendControl
+from triagemq.exchange.gateway.actions import Action, Broadcast, Present, SendControl
 from triagemq.exchange.gateway.changes import Changes
 from triagemq.exchange.gateway.counters import GatewayCounters
 from triagemq.exchange.gateway.delivering import Deliverer
@@ -22,6 +22,7 @@ from triagemq.exchange.gateway.link import Link
 from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
 from triagemq.exchange.gateway.observer import Numbers, Observer
 from triagemq.exchange.gateway.settings import GatewaySettings
+from triagemq.exchange.gateway.slots import Identify, Slots, own_name
 from triagemq.exchange.gateway.spreading import Spreader
 from triagemq.exchange.gateway.topics import Topic, TopicTable
 from triagemq.exchange.mqtt.session import Login, MqttSession
@@ -71,6 +72,7 @@ class GatewayCore:
         stores: bool = False,
         numbers: Numbers | None = None,
         observer: Observer | None = None,
+        identify: Identify = own_name,
     ) -> None:
         self.settings = settings
         self.now_ns = now_ns
@@ -89,6 +91,7 @@ class GatewayCore:
         self.writers: list[MqttSession] = []
         self.spread = Spreader(self)
         self.deliver = Deliverer(self)
+        self.slots = Slots(self, identify)
         self._actions: list[Action] = []
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_number = 0
@@ -129,6 +132,10 @@ class GatewayCore:
             self._actions = []
         return actions
 
+    def present(self, session: Session) -> None:
+        """Say where a client is, and whether messages will go there."""
+        self._actions.append(Present(session.client_id, session.endpoint, bool(session.subscriptions)))
+
     def send(self, endpoint: Endpoint, message: PlainMessage) -> None:
         """Send anything but a PUBLISH."""
         self._actions.append(SendControl(endpoint, self.framed(endpoint, encode(message))))
@@ -153,6 +160,10 @@ class GatewayCore:
             self.counters.delivered += 1
         if self.observer is not None:
             self.observer.settled(session, subscription, publication, outcome, delivery, self.now_ns)
+
+    def policy_changed(self) -> None:
+        """What the policy forbids now ends now."""
+        connecting.revoke(self)
 
     # Time.
 

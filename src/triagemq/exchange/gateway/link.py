@@ -96,6 +96,12 @@ class Link:
         for lane in self.lanes:
             self._gateway.act(OpenBroker(lane))
 
+    def begin_anew(self) -> None:
+        """Before `open`: whatever the broker still has for this gateway is for clients that nobody knows any more."""
+        self.login = replace(self.login, purges=True)
+        for lane in self.lanes:
+            lane.login = self.login
+
     def close(self) -> None:
         """Leave the broker."""
         self.is_closed = True
@@ -357,6 +363,10 @@ class Link:
     def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
         """The broker has what a client published."""
         publishing.broker_answered(self._gateway, token, code)
+
+    def mqtt_released(self, session: MqttSession, token: object) -> None:
+        """The broker holds what a client published at QoS 2."""
+        publishing.broker_holds(self._gateway, token)
 
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """The broker's answer goes to everyone who was waiting for it."""

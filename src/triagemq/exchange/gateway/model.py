@@ -104,12 +104,16 @@ class Delivery:
 
 @dataclass(slots=True)
 class Arrival:
-    """A QoS 2 message from a client: stored from PUBREC until the broker has it. `packet_id` 0: not released."""
+    """A QoS 2 message from a client: stored from PUBREC until the broker has it. `packet_id` 0: not released.
+
+    `broker_holds_it`: the broker has answered PUBREC, and would take the message for a new one after PUBREL.
+    """
 
     topic: str
     payload: bytes
     retain: bool
     packet_id: int = 0
+    broker_holds_it: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -150,6 +154,9 @@ class Session:
     retry_is_due: bool = False
     supervised_until_ns: int = 0
     away_since_ns: int = 0
+    # The subscriber whose connection it is, and which of several (see slots.py).
+    subscriber: str = ""
+    slot: int = 0
 
     @property
     def waiting(self) -> int:

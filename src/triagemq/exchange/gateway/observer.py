@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -36,12 +37,15 @@ class Observer(Protocol):
 class Numbers:
     """Ids of the Trace for what has only names here, in order of appearance.
 
+    A subscriber may have several connections: `subscriber_of` tells its name from a client id.
+
     >>> numbers = Numbers()
     >>> numbers.topic("a"), numbers.topic("b"), numbers.topic("a")
     (0, 1, 0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, subscriber_of: Callable[[str], str] = lambda client_id: client_id) -> None:
+        self._subscriber_of = subscriber_of
         self.topics: dict[str, int] = {}
         self.subscribers: dict[str, int] = {}
         self.subscriptions: dict[tuple[str, str], int] = {}
@@ -52,8 +56,13 @@ class Numbers:
 
     def subscriber(self, client_id: str) -> int:
         """subscriber_id of a client."""
-        return self.subscribers.setdefault(client_id, len(self.subscribers))
+        return self.subscribers.setdefault(self._subscriber_of(client_id), len(self.subscribers))
 
     def subscription(self, client_id: str, topic_filter: str) -> int:
         """subscription_id of a client's filter."""
-        return self.subscriptions.setdefault((client_id, topic_filter), len(self.subscriptions))
+        pair = (self._subscriber_of(client_id), topic_filter)
+        return self.subscriptions.setdefault(pair, len(self.subscriptions))
+
+    def subscription_for(self, session: Session, subscription: Subscription, topic: str) -> int:
+        """subscription_id of a message that a client gets by a filter."""
+        return subscription.number

@@ -17,10 +17,10 @@ from triagemq.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
 
-__all__ = ["broker_answered", "pub_rel", "publish", "resume", "without_connection"]
+__all__ = ["broker_answered", "broker_holds", "pub_rel", "publish", "resume", "without_connection"]
 
 _REFUSED = 0x80
-_REMEMBERED_ANSWERS = 16
+_REMEMBERED_ANSWERS = 64
 
 
 class _Token(NamedTuple):
@@ -36,6 +36,8 @@ def without_connection(gateway: GatewayCore, message: Publish) -> None:
     name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
     if name is None:
         gateway.counters.refused["publish: unknown topic id"] += 1
+    elif gateway.settings.policy.forbids_publication("", name):
+        gateway.counters.refused["publish: not allowed"] += 1
     elif not gateway.link.publish(name, message.payload, qos=0, retain=message.retain):
         gateway.counters.refused["publish: no broker"] += 1
 
@@ -43,17 +45,19 @@ def without_connection(gateway: GatewayCore, message: Publish) -> None:
 def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
     """A message from a client that is connected."""
     gateway.counters.client_messages += 1
-    if message.qos == 2 and message.message_id in session.arrivals:
+    name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
+    if message.qos == 2 and _is_stored(session, message, name):
         gateway.counters.duplicates += 1
         gateway.send(session.endpoint, PubRec(message.message_id))
         return
     if message.qos == 1 and _is_duplicate(gateway, session, message):
         return
-    name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
     known = message.topic_id_type is not TopicIdType.NORMAL or message.topic_id in session.known
     lane = session.link.lanes[0]
     if name is None or not known:
         _refuse(gateway, session, message, ReturnCode.REJECTED_INVALID_TOPIC_ID, "unknown topic id")
+    elif gateway.settings.policy.forbids_publication(session.client_id, name):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
     elif gateway.settings.policy.refuses_publication(session.client_id, name, gateway.now_ns):
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
     elif message.qos <= 0:
@@ -96,7 +100,19 @@ def resume(session: Session, message_id: int, arrival: Arrival) -> None:
         retain=arrival.retain,
         token=_Token(session.client_id, message_id, 0, 2),
         packet_id=arrival.packet_id,
+        released=arrival.broker_holds_it,
     )
+
+
+def broker_holds(gateway: GatewayCore, token: object) -> None:
+    """QoS 2: the broker has answered PUBREC. After a restart only PUBREL is sent: it may have had that already."""
+    session = gateway.sessions.get(token.client_id) if isinstance(token, _Token) else None
+    if session is None or not isinstance(token, _Token):
+        return
+    arrival = session.arrivals.get(token.message_id)
+    if arrival is not None:
+        arrival.broker_holds_it = True
+        gateway.changes.put("arrivals", *rows.arrival(session, token.message_id, arrival))
 
 
 def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
@@ -109,7 +125,11 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
     if session is None:
         return
     if token.qos == 2:
-        if session.arrivals.pop(token.message_id, None) is not None:
+        arrival = session.arrivals.pop(token.message_id, None)
+        if arrival is not None:
+            session.answered.pop(token.message_id, None)
+            session.answered[token.message_id] = _finished(arrival.topic, arrival.payload)
+            _forget_old_answers(session)
             gateway.changes.remove("arrivals", (session.client_id, token.message_id))
             if session.connected:
                 gateway.send(session.endpoint, PubComp(token.message_id))
@@ -118,11 +138,33 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
     accepted = code < _REFUSED
     if not accepted:
         session.answered.pop(token.message_id, None)
-    while len(session.answered) > _REMEMBERED_ANSWERS + len(session.publishing):
-        del session.answered[next(iter(session.answered))]
+    _forget_old_answers(session)
     if session.connected:
         answer = ReturnCode.ACCEPTED if accepted else ReturnCode.REJECTED_NOT_SUPPORTED
         gateway.send(session.endpoint, PubAck(token.topic_id, token.message_id, answer))
+
+
+def _is_stored(session: Session, message: Publish, name: str | None) -> bool:
+    """QoS 2, sent again or late. A new message may come under the id of one that the client will never release:
+    such a one is left when the client has forgotten its messages.
+    """
+    arrival = session.arrivals.get(message.message_id)
+    if name is None:
+        return arrival is not None
+    if arrival is None:
+        # A copy that comes after PUBCOMP: a late copy of PUBREL would have it published once more.
+        return message.dup and session.answered.get(message.message_id) == _finished(name, message.payload)
+    return arrival.packet_id != 0 or (arrival.topic, arrival.payload) == (name, message.payload)
+
+
+def _finished(topic: str, payload: bytes) -> tuple[int, int]:
+    """What is remembered of a QoS 2 message; no topic id is negative."""
+    return -1, zlib.crc32(payload, zlib.crc32(topic.encode()))
+
+
+def _forget_old_answers(session: Session) -> None:
+    while len(session.answered) > _REMEMBERED_ANSWERS + len(session.publishing):
+        del session.answered[next(iter(session.answered))]
 
 
 def _is_duplicate(gateway: GatewayCore, session: Session, message: Publish) -> bool:

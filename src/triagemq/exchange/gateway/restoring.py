@@ -28,6 +28,9 @@ __all__ = ["restore"]
 def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     """Put everything back, into a gateway that has not started. Clients that were connected still are."""
     _note_what_is_stored(gateway, tables)
+    if not any(tables.values()):
+        # A new state, or one whose directory was lost: subscriptions of before would bring second copies.
+        gateway.link.begin_anew()
     for topic_id, name in tables["topics"]:
         gateway.topics.restore(topic_id, name)
     for row in tables["sessions"]:
@@ -50,11 +53,14 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     for client_id, message_id, topic_name, payload, retain, packet_id in tables["arrivals"]:
         session = gateway.sessions.get(client_id)
         if session is not None:
-            arrival = Arrival(topic_name, payload, bool(retain), packet_id)
+            arrival = Arrival(topic_name, payload, bool(retain), abs(packet_id), packet_id < 0)
             session.arrivals[message_id] = arrival
             if packet_id:
                 publishing.resume(session, message_id, arrival)
     for session in gateway.sessions.values():
+        if session.connected:
+            gateway.present(session)
+    for session in list(gateway.sessions.values()):
         _resume(gateway, session)
 
 
@@ -85,6 +91,7 @@ def _session(gateway: GatewayCore, row: Row) -> None:
     elif session.state is SessionState.CONNECTING:
         session.state = SessionState.DISCONNECTED
     gateway.sessions[client_id] = session
+    gateway.slots.add(session)
     if session.connected:
         gateway.by_endpoint[endpoint] = session
     elif session.link is not gateway.link:
@@ -109,7 +116,7 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
     session = gateway.sessions.get(client_id)
     if session is None:
         return
-    subscription = session.subscriptions.get(topic_filter)
+    subscription = gateway.slots.subscription_owner(session).subscriptions.get(topic_filter)
     if subscription is None:
         # Unsubscribed since; what was accepted for it is still delivered.
         number = gateway.numbers.subscription(client_id, topic_filter)

@@ -47,20 +47,23 @@ class Group:
 class Route:
     """All recipients of a copy: those who get it at once at QoS 0, and those to be looked at one by one."""
 
-    __slots__ = ("groups", "singles", "topic_name")
+    __slots__ = ("groups", "singles", "subscribers", "topic_name")
 
     def __init__(self, topic_name: str) -> None:
         self.topic_name = topic_name
         self.groups: list[Group] = []
         self.singles: list[tuple[Session, Subscription]] = []
+        # Those who subscribed and get their messages through another session.
+        self.subscribers: list[Session] = []
 
     def sessions(self) -> Iterator[Session]:
-        """Everyone it leads to."""
+        """Everyone on whom it depends."""
         for group in self.groups:
             for session, _ in group.members:
                 yield session
         for session, _ in self.singles:
             yield session
+        yield from self.subscribers
 
 
 def best_subscription(session: Session, topic_name: str) -> Subscription | None:

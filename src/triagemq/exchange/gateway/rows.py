@@ -60,6 +60,7 @@ def delivery(owner: Session, value: Delivery) -> tuple[tuple[str, int], Row]:
 
 
 def arrival(owner: Session, message_id: int, value: Arrival) -> tuple[tuple[str, int], Row]:
-    """A QoS 2 message of a client that the broker does not have for sure."""
+    """A QoS 2 message of a client that the broker does not have for sure; a negative packet id: it holds it."""
     key = (owner.client_id, message_id)
-    return key, (*key, value.topic, value.payload, int(value.retain), value.packet_id)
+    packet_id = -value.packet_id if value.broker_holds_it else value.packet_id
+    return key, (*key, value.topic, value.payload, int(value.retain), packet_id)

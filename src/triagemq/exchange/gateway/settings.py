@@ -80,6 +80,20 @@ class Policy:
         """Is what a client publishes answered with "rejected: congestion"?"""
         return False
 
+    # What is forbidden is answered with "rejected: not supported": to try again later is of no use.
+
+    def forbids_connection(self, client_id: str) -> bool:
+        """Is a client never let in?"""
+        return False
+
+    def forbids_subscription(self, client_id: str, topic_filter: str) -> bool:
+        """Does a filter take in topics that a client must not get?"""
+        return False
+
+    def forbids_publication(self, client_id: str, topic: str) -> bool:
+        """May a client never publish to a topic? Also asked for wills; "" is one without a connection."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings:
@@ -118,7 +132,7 @@ class GatewaySettings:
     retained_quiet_seconds: float = 0.5
     """MQTT 3.1.1 only: pause between two fetches of the retained messages of one filter."""
     read_timestamps: bool = False
-    """Take publication times from payload prefixes and user properties (exchange/timestamps.py)."""
+    """Take publication times from payload prefixes and user properties (mqttsn/timestamps.py)."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.gateway_id <= 0xFF:

@@ -24,6 +24,7 @@ def disconnect(gateway: GatewayCore, session: Session, message: Disconnect) -> N
     session.state = SessionState.ASLEEP
     session.link.forget_routes(session)
     gateway.deliver.requeue(session)
+    gateway.slots.hand_back(session, ended=False)
     for delivery in session.buffer:
         gateway.deliver.store(session, delivery)
     gateway.changes.put("sessions", *rows.session(session))
@@ -56,6 +57,7 @@ def ping_from_elsewhere(gateway: GatewayCore, endpoint: Endpoint, message: PingR
     connecting.move(gateway, session, endpoint)
     session.heard_ns = gateway.now_ns
     gateway.changes.put("sessions", *rows.session(session))
+    gateway.present(session)
     ping(gateway, session, message)
 
 

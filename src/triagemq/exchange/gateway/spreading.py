@@ -8,8 +8,8 @@ from triagemq.exchange.gateway.actions import SendMany
 from triagemq.exchange.gateway.model import Publication, SessionState
 from triagemq.exchange.gateway.routes import Group, Origin, Route, RouteKey, best_subscription
 from triagemq.exchange.mqtt.packets import Message
-from triagemq.exchange.timestamps import USER_PROPERTY, published_ns_of
 from triagemq.mqttsn import TopicIdType, valid_topic_name
+from triagemq.mqttsn.timestamps import USER_PROPERTY, published_ns_of
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ __all__ = ["Spreader"]
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
 _LARGEST_PAYLOAD = 65_507 - 9 - 255
+# Whoever publishes to ever new topics must not fill the memory with their counts.
+_MOST_TOPICS = 1_000_000
 
 
 class Spreader:
@@ -30,6 +32,8 @@ class Spreader:
         self._next_publication = 0
         self._last: Publication | None = None
         self._last_origins: set[Origin] = set()
+        # By topic: publications and bytes of payload since the start, whatever the number of copies.
+        self.received: dict[str, list[int]] = {}
 
     def message(self, link: Link, origin: Origin, message: Message) -> None:
         """A copy of a message, as the broker sent it."""
@@ -86,7 +90,8 @@ class Spreader:
                 )
                 continue
             qos = min(message.qos, subscription.qos)
-            gateway.deliver.deliver(session, subscription, publication, qos, retain=True)
+            carrier = gateway.slots.carrier(session, topic_name)
+            gateway.deliver.deliver(carrier, subscription, publication, qos, retain=True)
 
     def publication(self, topic: str, payload: bytes, published_ns: int, received_ns: int) -> Publication:
         """A publication with the next id."""
@@ -117,9 +122,20 @@ class Spreader:
         publication = self.publication(topic_name, message.payload, published_ns, gateway.now_ns)
         self._last = publication
         self._last_origins = {origin}
+        if not message.retain:
+            self._count(topic_name, len(message.payload))
         if gateway.observer is not None:
             gateway.observer.published(publication, message.qos)
         return publication
+
+    def _count(self, topic_name: str, payload_bytes: int) -> None:
+        received = self.received.get(topic_name)
+        if received is None:
+            if len(self.received) >= _MOST_TOPICS:
+                return
+            received = self.received[topic_name] = [0, 0]
+        received[0] += 1
+        received[1] += payload_bytes
 
     def _route(self, link: Link, key: RouteKey, topic_name: str) -> Route:
         gateway = self._gateway
@@ -131,22 +147,26 @@ class Spreader:
                 best = best_subscription(session, topic_name)
                 if best is None or best.topic_filter != entry.topic_filter:
                     continue
-                session.routes.add(key)
+                carrier = gateway.slots.carrier(session, topic_name)
+                if carrier is not session:
+                    route.subscribers.append(session)
+                    session.routes.add(key)
+                carrier.routes.add(key)
                 reference = None
                 if (
                     min(qos, best.qos) == 0
-                    and session.state is SessionState.ACTIVE
-                    and not session.draining
-                    and len(session.endpoint) == 2
+                    and carrier.state is SessionState.ACTIVE
+                    and not carrier.draining
+                    and len(carrier.endpoint) == 2
                 ):
-                    reference = gateway.deliver.reference(session, best, topic_name)
+                    reference = gateway.deliver.reference(carrier, best, topic_name)
                 if reference is None:
-                    route.singles.append((session, best))
+                    route.singles.append((carrier, best))
                     continue
                 group = groups.get(reference)
                 if group is None:
                     group = groups[reference] = Group(*reference)
-                group.members.append((session, best))
+                group.members.append((carrier, best))
         route.groups = list(groups.values())
         link.keep_route(key, route)
         return route

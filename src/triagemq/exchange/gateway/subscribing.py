@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
     from triagemq.exchange.gateway.topics import Topic
 
-__all__ = ["register", "subscribe", "unsubscribe"]
+__all__ = ["drop", "register", "subscribe", "unsubscribe"]
 
 _REFUSED = 0x80
 
@@ -49,6 +49,9 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
     if topic_filter is None:
         gateway.counters.refused["subscribe: unknown predefined topic"] += 1
         refusal = ReturnCode.REJECTED_INVALID_TOPIC_ID
+    elif gateway.settings.policy.forbids_subscription(session.client_id, topic_filter):
+        gateway.counters.refused["subscribe: not allowed"] += 1
+        refusal = ReturnCode.REJECTED_NOT_SUPPORTED
     elif topic_filter not in session.subscriptions and gateway.settings.policy.refuses_subscription(
         session.client_id, topic_filter, len(session.subscriptions)
     ):
@@ -94,6 +97,8 @@ def _answered(
     session.subscriptions[subscription.topic_filter] = subscription
     session.link.forget_routes(session)
     gateway.changes.put("subscriptions", *rows.subscription(session, subscription))
+    if len(session.subscriptions) == 1:
+        gateway.present(session)
     topic_id = subscription.predefined_id
     if topic is not None:
         gateway.make_known(session, topic, told=True)
@@ -105,11 +110,16 @@ def unsubscribe(gateway: GatewayCore, session: Session, message: Unsubscribe) ->
     """A client no longer wants messages. It always succeeds, as in MQTT."""
     topic_filter = _filter(gateway, message)
     if topic_filter is not None:
-        session.subscriptions.pop(topic_filter, None)
-        session.link.unsubscribe(session, topic_filter)
-        session.link.forget_routes(session)
-        gateway.changes.remove("subscriptions", (session.client_id, topic_filter))
+        drop(gateway, session, topic_filter)
     gateway.send(session.endpoint, UnsubAck(message.message_id))
+
+
+def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
+    """A client gets no messages by a filter any more."""
+    session.subscriptions.pop(topic_filter, None)
+    session.link.unsubscribe(session, topic_filter)
+    session.link.forget_routes(session)
+    gateway.changes.remove("subscriptions", (session.client_id, topic_filter))
 
 
 def _filter(gateway: GatewayCore, message: Subscribe | Unsubscribe) -> str | None:

@@ -41,11 +41,13 @@ class Login:
     """What a CONNECT says. A session that is not `clean` outlives its connections on the broker, too.
 
     One that is `fresh` (MQTT 5 only) takes over nothing from before, but outlives broken connections from then on.
+    One that `purges` begins by removing what the broker has of an earlier session.
     """
 
     client_id: str
     clean: bool = True
     fresh: bool = False
+    purges: bool = False
     keep_alive_seconds: int = 60
     user: str | None = None
     password: str | None = None
@@ -66,6 +68,9 @@ class MqttOwner(Protocol):
 
     def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
         """The broker has (code below 0x80) or has refused what was published with `token`."""
+
+    def mqtt_released(self, session: MqttSession, token: object) -> None:
+        """QoS 2: the broker holds what was published with `token`; to be stored, since it must not be sent again."""
 
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """The broker's answer to the SUBSCRIBE of that packet id."""
@@ -125,13 +130,13 @@ class MqttSession:
         login = self.login
         clean, expiry_seconds = login.clean, 0 if login.clean else login.session_expiry_seconds
         if login.fresh:
-            clean, expiry_seconds = self.version < 5 or self._is_purging, _FRESH_SESSION_EXPIRY_SECONDS
+            clean, expiry_seconds = self.version < 5, _FRESH_SESSION_EXPIRY_SECONDS
         self.output.clear()
         self._write(
             encode_connect(
                 self.version,
                 login.client_id,
-                clean=clean,
+                clean=clean or self._is_purging,
                 keep_alive_seconds=login.keep_alive_seconds,
                 user=login.user,
                 password=login.password,
@@ -174,10 +179,12 @@ class MqttSession:
         retain: bool = False,
         token: object = None,
         packet_id: int | None = None,
+        released: bool = False,
     ) -> bool:
         """Publish; False if it is lost, which only happens to QoS 0: no connection, or a broker that does not read.
 
-        `packet_id` is one from `reserve`, or one of before a restart: then the broker knows a QoS 2 message again.
+        `packet_id` is one from `reserve`, or one of before a restart: then the broker knows a QoS 2 message again, and
+        if it was `released` only the end of the exchange is left.
         """
         if qos == 0:
             if not self.connected or self.is_congested:
@@ -186,7 +193,7 @@ class MqttSession:
             return True
         if packet_id is None:
             packet_id = self.reserve()
-        self._outgoing[packet_id] = _Outgoing(topic, payload, qos, retain, token)
+        self._outgoing[packet_id] = _Outgoing(topic, payload, qos, retain, token, released)
         self._waiting.append(packet_id)
         self._send_waiting()
         return True
@@ -283,7 +290,8 @@ class MqttSession:
                 f"the broker refuses the connection with code {answer.code} {answer.reason}".strip()
             )
         self._version_is_known = True
-        if self.login.fresh and self.version == 5 and not self._was_connected:
+        purges = self.login.purges or (self.login.fresh and self.version == 5)
+        if purges and not self._was_connected:
             # Brokers do not store sessions that began clean: so one connection to clean up, and then another.
             purged, self._is_purging = self._is_purging, answer.session_present
             if purged or answer.session_present:
@@ -328,6 +336,7 @@ class MqttSession:
             return
         if outgoing is not None:
             outgoing.released = True
+            self.owner.mqtt_released(self, outgoing.token)
         self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
 
     def _finished(self, packet_id: int, code: int) -> None:

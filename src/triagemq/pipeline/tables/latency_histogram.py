@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import bin_of, exponent_of, packed_bin
+from triagemq.pipeline.partitions import spread
 from triagemq.trace import Outcome
 
 __all__ = ["OUTCOMES", "SCHEMA", "transform"]
@@ -52,10 +53,11 @@ def transform(deliveries: DataFrame, partitions: int) -> DataFrame:
     is_latency = F.col("value") >= 0
     latency = F.when(is_latency, F.col("value"))
     latency_bin = bin_of(F.col("value"), F.col("exponent"))
+    measured = deliveries.where("measured").select(
+        (key + F.col("priority_class")).alias("key"), value.alias("value")
+    )
     binned = (
-        deliveries.where("measured")
-        .select((key + F.col("priority_class")).alias("key"), value.alias("value"))
-        .repartition(partitions, "key")
+        spread(measured, partitions, "key")
         .withColumn("exponent", exponent_of(F.col("value")))
         .withColumn("bin", F.when(is_latency, latency_bin).otherwise(F.col("value").cast("int")))
         .groupBy("key", "bin")

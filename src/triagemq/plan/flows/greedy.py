@@ -17,4 +17,4 @@ def greedy(problem: FlowProblem) -> Integers:
     >>> greedy(FlowProblem(np.array([0, 0, 0, 1], dtype=np.int32), rank, flows_per_subscriber=2)).tolist()
     [0, 1, 0, 0]
     """
-    return cut_evenly(problem.subscriber, problem.rank, problem.flows_per_subscriber)
+    return cut_evenly(problem.subscriber, problem.rank, problem.most_flows)

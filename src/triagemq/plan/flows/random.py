@@ -19,4 +19,4 @@ def random(problem: FlowProblem) -> Integers:
     [3, 2]
     """
     drawn = np.random.default_rng(problem.seed).random(len(problem.subscriber))
-    return cut_evenly(problem.subscriber, drawn, problem.flows_per_subscriber)
+    return cut_evenly(problem.subscriber, drawn, problem.most_flows)

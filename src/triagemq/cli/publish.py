@@ -1,0 +1,193 @@
+"""`triage pub`: publish one message, the lines of standard input, or generated events at a rate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json as json_format
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triagemq.cli import client_options
+from triagemq.errors import ParameterError
+
+if TYPE_CHECKING:
+    from triagemq.client import Publisher
+
+__all__ = ["pub"]
+
+_LINES_AHEAD = 100
+
+
+def pub(
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to publish to.")],
+    message: Annotated[
+        str | None,
+        typer.Option("--message", "-m", help="What to publish (default: each line of standard input)."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", "-r", help="Generate so many events a second, and declare it.")
+    ] = None,
+    size: Annotated[
+        int, typer.Option("--size", "-s", min=0, max=65_000, help="Payload of a generated event, in bytes.")
+    ] = 100,
+    qos: Annotated[int, typer.Option("--qos", "-q", min=-1, max=2, help="Quality of service.")] = 0,
+    retain: Annotated[bool, typer.Option("--retain", help="Have the broker keep the last message.")] = False,
+    stamp: Annotated[
+        bool, typer.Option("--stamp", help="Put the time in front, so that subscribers can tell the latency.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=1, help="Publish the message so often, or at most so much."),
+    ] = None,
+    coordinator: client_options.CoordinatorUrl = None,
+    gateway: client_options.GatewayAddress = None,
+    token: client_options.Token = None,
+    name: client_options.Name = None,
+    ca: client_options.Authority = None,
+    timeout: client_options.Timeout = 10.0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print what was published as one JSON object.")
+    ] = False,
+) -> None:
+    """Publish, and end when all is acknowledged (--qos 1 and 2). Exit code 1 if something was not."""
+    from triagemq.client import Publisher
+    from triagemq.client.topics import without_registration
+    from triagemq.mqttsn.timestamps import PREFIX_BYTES
+
+    if without_registration(topic, {}) is None and qos == -1:
+        raise ParameterError("--topic", f"QoS -1 needs a topic name of two octets, not {topic!r}")
+    if rate is not None and not 0 < rate <= 100_000:
+        raise ParameterError("--rate", f"must be above 0 and at most 100000, is {rate:g}")
+    if rate is not None and message is not None:
+        raise ParameterError("--message", "goes without --rate: that generates its own")
+    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout)
+    result = asyncio.run(
+        _publish(
+            Publisher(**whom, stamp=stamp),
+            topic,
+            _payloads(message, rate, max(0, size - PREFIX_BYTES) if stamp else size, count),
+            None if rate is None else (rate, float(max(1, size))),
+            qos,
+            retain,
+        )
+    )
+    if json:
+        typer.echo(json_format.dumps(result))
+    if result["not_acknowledged"] or result["refused"] or result["not_sent"]:
+        lost = ", ".join(
+            f"{result[key]} {key.replace('_', ' ')}" for key in ("not_acknowledged", "refused", "not_sent")
+        )
+        typer.echo(f"triage: {result['published']} published: {lost}", err=True)
+        raise typer.Exit(1)
+
+
+def _payloads(message: str | None, rate: float | None, size: int, count: int | None) -> AsyncIterator[bytes]:
+    if rate is not None:
+        return _generated(rate, size, count)
+    if message is not None:
+        return _repeated(message.encode(errors="surrogateescape"), count or 1)
+    return _lines(count)
+
+
+async def _publish(
+    publisher: Publisher,
+    topic: str,
+    payloads: AsyncIterator[bytes],
+    declared: tuple[float, float] | None,
+    qos: int,
+    retain: bool,
+) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    async def work() -> None:
+        await publisher.open()
+        if declared is not None:
+            await publisher.declare({topic: declared})
+        async for payload in payloads:
+            await publisher.publish(topic, payload, qos=qos, retain=retain, wait=False)
+        await publisher.flush()
+
+    working, stopping = loop.create_task(work()), loop.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+        await publisher.close()
+    counters = publisher.counters
+    acknowledgeable = counters.published if qos > 0 else 0
+    return {
+        "topic": topic,
+        "qos": qos,
+        "published": counters.published,
+        "acknowledged": counters.acknowledged,
+        "not_acknowledged": max(0, acknowledgeable - counters.acknowledged),
+        "refused": counters.refused,
+        "not_sent": counters.not_sent,
+        "retransmissions": counters.retransmissions,
+    }
+
+
+async def _repeated(payload: bytes, count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield payload
+
+
+async def _generated(rate: float, size: int, count: int | None) -> AsyncIterator[bytes]:
+    """Evenly spaced; what the machine could not send in time follows at once, so that the rate holds on average."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    number = 0
+    while count is None or number < count:
+        pause = started + number / rate - loop.time()
+        await asyncio.sleep(max(0.0, pause))
+        yield os.urandom(size)
+        number += 1
+
+
+async def _lines(count: int | None) -> AsyncIterator[bytes]:
+    """Lines of standard input, read in a thread: a terminal or a file cannot be waited for in an event loop."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+    room = threading.Semaphore(_LINES_AHEAD)
+
+    def put(line: bytes | None) -> None:
+        loop.call_soon_threadsafe(lines.put_nowait, line)
+
+    def read() -> None:
+        rest = b""
+        # Not through sys.stdin: a thread that waits in it would hold a lock that the interpreter wants at its end.
+        while piece := os.read(sys.stdin.fileno(), 65_536):
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                room.acquire()
+                put(line.removesuffix(b"\r"))
+        if rest:
+            put(rest)
+        put(None)
+
+    def read_while_wanted() -> None:
+        # RuntimeError: the loop has been closed, nobody wants more.
+        with contextlib.suppress(RuntimeError):
+            read()
+
+    # A daemon: it may wait for a line that never comes when we are told to stop.
+    threading.Thread(target=read_while_wanted, name="stdin", daemon=True).start()
+    number = 0
+    while (count is None or number < count) and (line := await lines.get()) is not None:
+        room.release()
+        number += 1
+        yield line

@@ -1,0 +1,126 @@
+"""`triage sub`: print events as they come, one line each."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json as json_format
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triagemq.cli import client_options
+from triagemq.errors import ParameterError
+
+if TYPE_CHECKING:
+    from triagemq.client import Event, Subscriber, Wanted
+
+__all__ = ["sub"]
+
+
+def sub(
+    topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic or filter; may be repeated.")],
+    utility: Annotated[
+        str | None, typer.Option("--utility", "-u", help="What it is worth: log:10, linear:2, step:3@0.8.")
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option("--deadline", help="How late an event may come, in seconds.")
+    ] = None,
+    qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
+    coordinator: client_options.CoordinatorUrl = None,
+    gateway: client_options.GatewayAddress = None,
+    token: client_options.Token = None,
+    name: client_options.Name = None,
+    port: Annotated[
+        str | None, typer.Option("--port", help="Output port of the network that this subscriber is behind.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")
+    ] = None,
+    ca: client_options.Authority = None,
+    timeout: client_options.Timeout = 10.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+) -> None:
+    """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
+    from triagemq.client import Subscriber, Wanted
+
+    wanted = [Wanted(one, utility, deadline, qos=qos) for one in dict.fromkeys(topic)]
+    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout)
+    for option, value in (("--utility", utility), ("--deadline", deadline), ("--port", port)):
+        if gateway is not None and value is not None:
+            raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
+    printed = asyncio.run(_listen(Subscriber(**whom, port=port), wanted, count, seconds, json))
+    if count is not None and printed < count:
+        typer.echo(f"triage: {printed} of {count} events came", err=True)
+        raise typer.Exit(1)
+
+
+async def _listen(
+    subscriber: Subscriber, wanted: list[Wanted], count: int | None, seconds: float | None, as_json: bool
+) -> int:
+    printed = 0
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    opening = loop.create_task(_open(subscriber, wanted))
+    stopping = loop.create_task(stop.wait())
+    try:
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not opening.done():
+            return printed
+        opening.result()
+        deadline = None if seconds is None else loop.time() + seconds
+        while not stop.is_set() and (count is None or printed < count):
+            taking = loop.create_task(subscriber.take_all())
+            left = None if deadline is None else max(0.0, deadline - loop.time())
+            await asyncio.wait({taking, stopping}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                taking.cancel()
+                break
+            for event in taking.result()[: None if count is None else count - printed]:
+                typer.echo(_as_json(event) if as_json else _as_text(event))
+                printed += 1
+            sys.stdout.flush()
+        return printed
+    finally:
+        stopping.cancel()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await subscriber.close()
+        if subscriber.overflowed:
+            typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
+
+
+async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> None:
+    await subscriber.open()
+    await subscriber.subscribe_all(wanted)
+
+
+def _as_text(event: Event) -> str:
+    payload = event.payload.decode(errors="backslashreplace").replace("\n", "\\n").replace("\r", "\\r")
+    latency = event.latency_seconds
+    return f"{event.topic} {payload}" + ("" if latency is None else f" ({1000 * latency:.1f} ms)")
+
+
+def _as_json(event: Event) -> str:
+    """Payloads that are no text go as base64."""
+    row: dict[str, Any] = {"topic": event.topic}
+    try:
+        row["payload"] = event.payload.decode()
+    except UnicodeDecodeError:
+        row["payload_base64"] = base64.b64encode(event.payload).decode()
+    row |= {
+        "qos": event.qos,
+        "slot": event.slot,
+        "retained": event.retained,
+        "published_ns": event.published_ns,
+        "received_ns": event.received_ns,
+        "latency_seconds": event.latency_seconds,
+    }
+    return json_format.dumps(row)

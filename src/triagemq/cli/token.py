@@ -1,0 +1,202 @@
+"""`triage token create|list|revoke`: who may use a coordinator, in its state directory or through REST."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from triagemq.cli import options
+from triagemq.cli.options import print_json
+from triagemq.errors import ParameterError, TriageError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_args_is_help=True)
+
+State = Annotated[
+    Path | None, typer.Option("--state", help="State directory of `triage up`: works on its database.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="Address of a coordinator; the operator's token is taken from TRIAGE_TOKEN."),
+]
+
+
+@app.command("create")
+def create(
+    role: Annotated[list[str], typer.Option("--role", help="publisher, subscriber or operator; may repeat.")],
+    publish: Annotated[
+        list[str] | None, typer.Option("--publish", help="Topic pattern it may publish on; may repeat.")
+    ] = None,
+    subscribe: Annotated[
+        list[str] | None, typer.Option("--subscribe", help="Topic pattern it may subscribe to; may repeat.")
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Name it may announce, * for any characters; may repeat."),
+    ] = None,
+    label: Annotated[str, typer.Option(help="What people call it.")] = "",
+    most_subscriptions: Annotated[int | None, typer.Option(min=0, help="Subscriptions in all.")] = None,
+    most_publications_per_second: Annotated[
+        float | None, typer.Option(min=0, help="Declared publications a second in all.")
+    ] = None,
+    expires_seconds: Annotated[float | None, typer.Option(min=1, help="Seconds until it is no good.")] = None,
+    state: State = None,
+    url: Url = None,
+    json: options.Json = False,
+) -> None:
+    """Make a token and print it: this is the only time it can be read."""
+    request = {
+        "label": label,
+        "roles": role,
+        "names": name or ["*"],
+        "publish": publish or [],
+        "subscribe": subscribe or [],
+        "most_subscriptions": most_subscriptions,
+        "most_publications_per_second": most_publications_per_second,
+        "expires_seconds": expires_seconds,
+    }
+    made = (
+        _ask(url, "POST", "/v1/tokens", request)
+        if _remote(state, url)
+        else _create(_database(state), request)
+    )
+    if json:
+        print_json(made)
+    else:
+        typer.echo(made["token"])
+
+
+@app.command("list")
+def list_tokens(state: State = None, url: Url = None, json: options.Json = False) -> None:
+    """Print all tokens, without their secrets."""
+    rows = _ask(url, "GET", "/v1/tokens") if _remote(state, url) else _list(_database(state))
+    if json:
+        print_json({"tokens": rows})
+        return
+    table = Table()
+    for column in ("id", "label", "roles", "names", "publish", "subscribe", "state"):
+        table.add_column(column)
+    for row in rows:
+        lists = (", ".join(row[column]) for column in ("roles", "names", "publish", "subscribe"))
+        table.add_row(row["token_id"], row["label"], *lists, _condition(row))
+    Console().print(table)
+
+
+@app.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it.")],
+    state: State = None,
+    url: Url = None,
+    json: options.Json = False,
+) -> None:
+    """Make a token useless; what was announced with it is withdrawn."""
+    if _remote(state, url):
+        _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
+    else:
+        _revoke(_database(state), token_id)
+    if json:
+        print_json({"revoked": token_id})
+    else:
+        typer.echo(f"revoked {token_id}")
+
+
+def _remote(state: Path | None, url: str | None) -> bool:
+    if (state is None) == (url is None):
+        raise ParameterError("state", "give --state DIR or --url ADDRESS")
+    return url is not None
+
+
+def _condition(row: dict[str, Any]) -> str:
+    if row["revoked_ns"] is not None:
+        return "revoked"
+    return "expired" if row["expires_ns"] is not None and row["expires_ns"] <= time.time_ns() else "good"
+
+
+def _database(state: Path | None) -> str:
+    if state is None or not state.is_dir():
+        raise ParameterError("state", f"{state} is no directory; give the one that `triage up --state` uses")
+    return f"sqlite:///{state / 'coordinator.sqlite'}"
+
+
+def _create(database: str, request: dict[str, Any]) -> dict[str, Any]:
+    from pydantic import ValidationError
+
+    from triagemq.coordinator.api.operations import made_token, token_answer
+    from triagemq.coordinator.api_models import TokenRequest
+    from triagemq.coordinator.store import Store
+    from triagemq.coordinator.store_changes import adding_token
+
+    try:
+        checked = TokenRequest.model_validate(request)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ParameterError(".".join(str(part) for part in first["loc"]), first["msg"]) from None
+    secret, token = made_token(checked)
+    store = Store(database)
+    try:
+        store.write_now(adding_token(token))
+    finally:
+        store.close_now()
+    return token_answer(token, secret).model_dump()
+
+
+def _list(database: str) -> list[dict[str, Any]]:
+    from triagemq.coordinator.api.operations import token_answer
+    from triagemq.coordinator.store import Store
+
+    store = Store(database)
+    try:
+        return [token_answer(token).model_dump(exclude={"token"}) for token in store.tokens()]
+    finally:
+        store.close_now()
+
+
+def _revoke(database: str, token_id: str) -> None:
+    from triagemq.coordinator.store import Store
+    from triagemq.coordinator.store_changes import revoking_token
+
+    store = Store(database)
+    try:
+        if token_id not in {token.token_id for token in store.tokens()}:
+            raise ParameterError(
+                "token_id", f"there is no token {token_id!r}; `triage token list` shows them"
+            )
+        store.write_now(revoking_token(token_id, time.time_ns()))
+    finally:
+        store.close_now()
+
+
+def _ask(url: str | None, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    address = (url or "").rstrip("/") + path
+    if not address.startswith(("http://", "https://")):
+        raise ParameterError("url", f"{url!r} is not an http:// or https:// address")
+    headers = {"Content-Type": "application/json"}
+    if secret := os.environ.get("TRIAGE_TOKEN"):
+        headers["Authorization"] = f"Bearer {secret}"
+    data = None if body is None else json_format.dumps(body).encode()
+    request = urllib.request.Request(address, data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            text = error.read()
+        try:
+            detail = json_format.loads(text)["detail"]
+        except (ValueError, KeyError, TypeError):
+            detail = error.reason
+        raise TriageError(f"{url}: {detail} (HTTP {error.code})") from None
+    except (OSError, ValueError) as error:
+        raise TriageError(f"{url}: {getattr(error, 'reason', error)}") from None
+    return json_format.loads(text) if text else None

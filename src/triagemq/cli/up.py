@@ -1,0 +1,240 @@
+"""`triage up`: a whole exchange on this machine, with a scenario's clients or for yours."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_format
+import signal
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from triagemq.cli import options
+from triagemq.cli.options import duration, percent, print_json, utility_line
+from triagemq.errors import ParameterError
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.gateway_link import Measured as GatewayFigures
+    from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
+    from triagemq.coordinator.up.live_run import LiveResult
+
+__all__ = ["comparison_table", "up"]
+
+
+def up(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Scenario whose network is used and whose clients run; none: bring your own."),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=1, help="Stop after so many seconds (default: Ctrl-C).")
+    ] = None,
+    no_triage: Annotated[
+        bool, typer.Option("--no-triage", help="One queue, no drops: what a plain exchange does.")
+    ] = False,
+    priorities: options.Priorities = None,
+    drops: options.Drops = None,
+    flows: options.Flows = "greedy",
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Directory of everything it remembers (default: a new one under out/up)."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Directory of the Trace (default: in the state).")
+    ] = None,
+    gateway: Annotated[str, typer.Option(help="UDP address of the gateway, HOST:PORT.")] = "127.0.0.1:10000",
+    rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
+    broker: Annotated[
+        str | None,
+        typer.Option(help="mqtt://HOST[:PORT] of a broker that runs already (default: an own one)."),
+    ] = None,
+    bandwidth: Annotated[
+        float,
+        typer.Option(min=1000, help="Without a FILE: bits a second of the port that subscribers share."),
+    ] = 10e6,
+    access: Annotated[
+        bool, typer.Option("--access", help="Everyone needs a token (see `triage token`).")
+    ] = False,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Certificate of the coordinator (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")
+    ] = False,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Start broker, gateway and coordinator, and with a FILE its publishers and subscribers as real clients."""
+    from triagemq.coordinator.up.exchange import ExchangeOptions
+    from triagemq.scenario import load
+
+    if file is not None:
+        load(file)
+    rest_host, rest_port = _host_and_port("rest", rest)
+    _host_and_port("gateway", gateway)
+    chosen = {"flows": flows, "priorities": priorities, "drops": drops}
+    exchange = ExchangeOptions(
+        state=state or Path("out/up") / time.strftime("%Y%m%d-%H%M%S"),
+        scenario=file,
+        trace=trace,
+        gateway=gateway,
+        rest_host=rest_host,
+        rest_port=rest_port,
+        broker=broker,
+        no_triage=no_triage,
+        seed=seed,
+        planner={name: value for name, value in chosen.items() if value is not None},
+        coordinator={
+            "access": access,
+            "insecure": insecure,
+            "tls_certificate": None if tls_certificate is None else str(tls_certificate.absolute()),
+            "tls_key": None if tls_key is None else str(tls_key.absolute()),
+            **({} if file is not None else {"bandwidth_bps": bandwidth}),
+        },
+    )
+    if file is None:
+        asyncio.run(_serve(exchange, seconds, json))
+    else:
+        result = asyncio.run(_run(exchange, seconds, json))
+        _print_result(result, exchange, json)
+
+
+async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:
+    from triagemq.coordinator.up.live_run import run_live
+
+    console = Console(stderr=True)
+    show = console.is_terminal and not as_json
+    live = Live(console=console, refresh_per_second=4, transient=True) if show else None
+
+    def tick(running: Exchange, figures: GatewayFigures | None, elapsed: float) -> None:
+        if live is not None:
+            live.update(_live_table(running, figures, elapsed, seconds))
+
+    with live or nullcontext():
+        return await run_live(
+            exchange,
+            seconds=seconds,
+            ended=_ended_by_signal(),
+            on_ready=lambda running: _say_ready(running, as_json),
+            on_tick=tick,
+        )
+
+
+async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> None:
+    """Without a scenario: run until ended; the clients are others'."""
+    from triagemq.coordinator.up.exchange import Exchange
+
+    ended = _ended_by_signal()
+    async with Exchange(exchange) as running:
+        _say_ready(running, as_json)
+        try:
+            async with asyncio.timeout(seconds):
+                await ended.wait()
+        except TimeoutError:
+            pass
+    if not as_json:
+        typer.echo(f"trace: {running.trace}")
+
+
+def _ended_by_signal() -> asyncio.Event:
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended
+
+
+def _say_ready(running: Exchange, as_json: bool) -> None:
+    broker = str(running.broker.address) if running.broker is not None else running.options.broker
+    if as_json:
+        facts = {
+            "ready": True,
+            "coordinator": running.rest,
+            "gateway": running.gateway,
+            "broker": broker,
+            "state": str(running.state),
+            "trace": str(running.trace),
+            "pids": running.pids,
+        }
+        # On standard error: standard output is for the one object at the end.
+        typer.echo(json_format.dumps(facts), err=running.options.scenario is not None)
+        return
+    typer.echo(f"coordinator {running.rest}, gateway udp {running.gateway}, broker {broker}")
+    typer.echo(f"state {running.state}; Ctrl-C ends it")
+
+
+def _live_table(
+    running: Exchange, figures: GatewayFigures | None, elapsed: float, seconds: float | None
+) -> Table:
+    clock = f"{max(0.0, elapsed):.0f} s" + ("" if seconds is None else f" of {seconds:.0f} s")
+    if figures is None:
+        return Table(title=f"{clock}: the gateway is being started again", title_justify="left")
+    table = Table(title=f"{clock}, plan {figures.generation}", title_justify="left")
+    for column in ("port", "class", "sent", "waiting", "dropped by buffer"):
+        table.add_column(column, justify="right")
+    for name, port in sorted(figures.ports.items()):
+        for number, queue in enumerate(port.queues):
+            table.add_row(
+                name if number == 0 else "",
+                str(number),
+                f"{queue.packets_out:,}",
+                f"{queue.backlog_packets:,}",
+                f"{queue.drops:,}",
+            )
+    restarted = [f"{name} {count}" for name, count in running.restarts.items() if count]
+    if restarted:
+        table.caption = f"started again: {', '.join(restarted)}"
+    return table
+
+
+def comparison_table(result: LiveResult, title: str) -> Table:
+    """Success and latency per class, measured beside forecast."""
+    table = Table(title=title, title_justify="left")
+    for column in ("class", "copies", "success", "forecast", "mean latency", "forecast", "p99"):
+        table.add_column(column, justify="right")
+    forecast = {row["priority_class"]: row for row in result.forecast.by_level}
+    for row in result.measured.classes:
+        expected = forecast.get(row["priority_class"], {})
+        table.add_row(
+            str(row["priority_class"]),
+            f"{row['count']:,}",
+            percent(row["success_rate"]),
+            percent(expected.get("success_rate")),
+            duration(row["mean_latency_seconds"]),
+            duration(expected.get("mean_latency_seconds")),
+            duration(row["p99_seconds"]),
+        )
+    return table
+
+
+def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) -> None:
+    if as_json:
+        report: dict[str, Any] = result.as_json()
+        report |= {"trace": str(exchange.trace or exchange.state / "trace"), "triage": not exchange.no_triage}
+        print_json(report)
+        return
+    how = (
+        "without triage, by the class that triage would give"
+        if exchange.no_triage
+        else "measured beside forecast"
+    )
+    console = Console()
+    console.print(comparison_table(result, f"{result.scenario.name}: {how}"))
+    console.print(utility_line(result.measured.utility), highlight=False)
+    restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
+    if restarted:
+        console.print(f"started again: {', '.join(restarted)}", style="yellow")
+    typer.echo(f"trace: {exchange.trace or exchange.state / 'trace'}")
+
+
+def _host_and_port(option: str, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 0xFFFF:
+        raise ParameterError(option, f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,140 @@
+"""An intent that is kept alive: announced, renewed by heartbeats, announced again when the coordinator forgot it.
+
+While the coordinator is away everything goes on as it was; reports are kept until they can be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from triagemq.client.coordinator import Announced, Coordinator
+from triagemq.client.faults import ClientError, CoordinatorError, CoordinatorUnreachableError
+
+__all__ = ["Lease"]
+
+_BEATS_PER_LEASE = 3
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 2.0
+_MISSING = 404
+_NOT_NOW = (502, 503, 504)
+
+
+class Lease:
+    """`intent` gives what is wanted at the moment, `report` takes what a heartbeat is to tell (or is given it back)."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        kind: str,
+        name: str,
+        *,
+        intent: Callable[[], Mapping[str, Any]],
+        on_announced: Callable[[Announced], Awaitable[None]],
+        report: Callable[[], Mapping[str, Any]] = dict,
+        give_back: Callable[[Mapping[str, Any]], None] = lambda report: None,
+        on_flows: Callable[[int], None] = lambda flows: None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._kind = kind
+        self._name = name
+        self._intent = intent
+        self._report = report
+        self._give_back = give_back
+        self._on_announced = on_announced
+        self._on_flows = on_flows
+        self._lease_seconds = 10.0
+        # Whether the coordinator knows the present intent, as far as we know.
+        self._is_announced = False
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.problem = ""
+        """Why the coordinator was not reached at the last attempt."""
+
+    async def begin(self, timeout_seconds: float) -> Announced:
+        """Announce for the first time; patient with a coordinator that is about to start, not with one that says no."""
+        announced = await self._until_reached(timeout_seconds)
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+        return announced
+
+    async def changed(self, timeout_seconds: float = 0.0) -> None:
+        """Tell a changed intent; while the coordinator is away that is left to the next heartbeat."""
+        try:
+            await self._until_reached(timeout_seconds)
+        except CoordinatorError as error:
+            if not _is_away(error):
+                raise
+            self.problem = str(error)
+            self._is_announced = False
+
+    async def end(self, timeout_seconds: float = 2.0) -> None:
+        """Withdraw, if the coordinator is there; otherwise the lease ends by itself."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                report = self._report()
+                if report:
+                    await self._coordinator.heartbeat(self._kind, self._name, report)
+                await self._coordinator.withdraw(self._kind, self._name)
+
+    async def _announce(self) -> Announced:
+        async with self._turn:
+            announced = await self._coordinator.announce(self._kind, self._name, self._intent())
+        self._lease_seconds = announced.lease_seconds
+        self._is_announced = True
+        self.problem = ""
+        await self._on_announced(announced)
+        return announced
+
+    async def _until_reached(self, timeout_seconds: float) -> Announced:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        delay = _FIRST_DELAY_SECONDS
+        while True:
+            try:
+                return await self._announce()
+            except CoordinatorError as error:
+                if not _is_away(error) or loop.time() + delay > deadline:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.7, _LONGEST_DELAY_SECONDS)
+
+    async def _beat(self) -> None:
+        delay = _FIRST_DELAY_SECONDS
+        while True:
+            pause = delay if self.problem else self._lease_seconds / _BEATS_PER_LEASE
+            await asyncio.sleep(pause * random.uniform(0.8, 1.0))
+            try:
+                if self._is_announced:
+                    await self._heartbeat()
+                else:
+                    await self._announce()
+            except CoordinatorError as error:
+                self.problem = str(error)
+                if error.status == _MISSING and self._is_announced:
+                    # It has forgotten us: it was away, or we were, for longer than the lease.
+                    self._is_announced = False
+                    delay = 0.0
+                else:
+                    delay = min(max(_FIRST_DELAY_SECONDS, delay * 1.7), _LONGEST_DELAY_SECONDS)
+            else:
+                self.problem, delay = "", _FIRST_DELAY_SECONDS
+
+    async def _heartbeat(self) -> None:
+        report = self._report()
+        try:
+            async with self._turn:
+                flows = await self._coordinator.heartbeat(self._kind, self._name, report)
+        except BaseException:
+            self._give_back(report)
+            raise
+        self._on_flows(flows)
+
+
+def _is_away(error: CoordinatorError) -> bool:
+    return isinstance(error, CoordinatorUnreachableError) or error.status in _NOT_NOW

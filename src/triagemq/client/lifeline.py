@@ -1,0 +1,301 @@
+"""The life of a connection: made, watched over by pings, lost, made again; asleep now and then; ended.
+
+Everything else on a connection happens while the lifeline is active, and starts again when it is again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from enum import Enum
+
+from triagemq.client.datagrams import DatagramSocket
+from triagemq.client.faults import ClosedError, GatewayUnreachableError, RefusedError
+from triagemq.client.handshake import Handshake
+from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.errors import ParameterError
+from triagemq.mqttsn import (
+    ConnAck,
+    Disconnect,
+    Message,
+    PingReq,
+    PingResp,
+    ReturnCode,
+    WillMsgReq,
+    WillTopicReq,
+    encode,
+)
+
+__all__ = ["LifeMessage", "Lifeline", "State"]
+
+LifeMessage = ConnAck | WillTopicReq | WillMsgReq | PingResp | Disconnect
+
+_LATE_CONNECT_SECONDS = 30.0
+_PATIENCE_SECONDS = 2.0
+_SHORT_LIFE_SECONDS = 1.0
+_LONGEST_LEAVE_SECONDS = 2.0
+
+
+class State(Enum):
+    """Where a connection is in its life."""
+
+    NEW = "new"
+    CONNECTING = "connecting"
+    ACTIVE = "active"
+    ASLEEP = "asleep"
+    CLOSED = "closed"
+
+
+class Lifeline:
+    """Calls `on_active` when connected, with True if the session is surely a new one, and `on_lost` when it is not."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        client_id: str,
+        settings: ConnectionSettings,
+        *,
+        on_datagram: Callable[[bytes], None],
+        on_active: Callable[[bool], None],
+        on_lost: Callable[[], None],
+        keep_session: bool,
+        clear_first: bool,
+        will: Will | None,
+    ) -> None:
+        self.state = State.NEW
+        self.connected = 0
+        self.problem = ""
+        self.heard_at = 0.0
+        self._sent_at = 0.0
+        self._address = address
+        self._client_id = client_id
+        self._settings = settings
+        self._on_datagram = on_datagram
+        self._on_active = on_active
+        self._on_lost = on_lost
+        self._keep_session = keep_session
+        self._clear_first = clear_first
+        self._cleared_at = float("-inf")
+        self._socket = DatagramSocket(self._datagram, settings.make_socket)
+        self._handshake = Handshake(self, settings, client_id, will)
+        self._active = asyncio.Event()
+        # Set to have `_watch` look at once: the connection is lost, or somebody doubts that it is not.
+        self._attention = asyncio.Event()
+        self._doubt = False
+        self._pong = asyncio.Event()
+        self._taken_leave = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Its own UDP port."""
+        return self._socket.local_address
+
+    def send(self, message: Message) -> bool:
+        """Send it, or lose it; False if the system cannot take it now."""
+        self._sent_at = asyncio.get_running_loop().time()
+        return self._socket.send(encode(message))
+
+    async def open(self) -> None:
+        """Connect; an error when that fails for too long."""
+        await self._socket.open(*self._address)
+        self.state = State.CONNECTING
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        timeout = self._settings.connect_timeout_seconds
+        try:
+            if await self._is_active_within(min(timeout, _PATIENCE_SECONDS)):
+                return
+            # A gateway may hear of a new client's rights a little later than the client itself.
+            if self._handshake.refusal is not ReturnCode.REJECTED_NOT_SUPPORTED and (
+                await self._is_active_within(timeout - _PATIENCE_SECONDS)
+            ):
+                return
+        except BaseException:
+            await self.end()
+            raise
+        refusal = self._handshake.refusal
+        await self.end()
+        where = "gateway {}:{}".format(*self._address)
+        if refusal is not None:
+            raise RefusedError(f"connecting as {self._client_id!r} to {where}", refusal)
+        raise GatewayUnreachableError(f"{where} does not answer; is it running there?")
+
+    async def _is_active_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._active.wait()
+        return self._active.is_set()
+
+    async def until_active(self) -> None:
+        """Wait for the connection; ClosedError when there will be none."""
+        await self._active.wait()
+        if self.state is State.CLOSED:
+            raise ClosedError(f"connection {self._client_id!r} was closed")
+
+    async def redirect(self, address: tuple[str, int], client_id: str) -> None:
+        """Be another client from now on, perhaps at another gateway; what is unfinished is begun again there."""
+        if (address, client_id) == (self._address, self._client_id):
+            return
+        await self._socket.redirect(*address)
+        self._address, self._client_id = address, client_id
+        self._handshake.client_id = client_id
+        self.lose("it goes on under another name")
+
+    async def leave(self) -> None:
+        """Take leave of the gateway, if it is there; it forgets the session unless that is to be kept."""
+        if self.state not in (State.ACTIVE, State.ASLEEP):
+            return
+        await self._stop_keeping()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(_LONGEST_LEAVE_SECONDS, self._settings.close_timeout_seconds)):
+                if not self._keep_session:
+                    await self._handshake.run(clean=True)
+                await self._disconnect(None)
+
+    async def end(self) -> None:
+        """Give the port back. Whoever waits for the connection wakes up and finds it closed."""
+        self.state = State.CLOSED
+        self._active.set()
+        await self._stop_keeping()
+        self._socket.close()
+
+    async def _stop_keeping(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+
+    # Being connected.
+
+    async def _keep(self) -> None:
+        delay = 0.0
+        while True:
+            await asyncio.sleep(delay)
+            fresh = self._clear_first
+            if fresh:
+                await self._handshake.run(clean=True)
+                self._clear_first = False
+                self._cleared_at = asyncio.get_running_loop().time()
+            await self._handshake.run(clean=False)
+            self.connected += 1
+            self.problem = ""
+            self.state = State.ACTIVE
+            self._active.set()
+            self._on_active(fresh)
+            began = asyncio.get_running_loop().time()
+            await self._watch()
+            # A gateway that lets clients in only to send them away, or two clients of one id, must not go in circles.
+            lived = asyncio.get_running_loop().time() - began
+            longer = max(self._settings.first_delay_seconds, delay * 2)
+            delay = 0.0 if lived > _SHORT_LIFE_SECONDS else min(longer, self._settings.longest_delay_seconds)
+
+    async def _watch(self) -> None:
+        """Until the connection is lost."""
+        loop = asyncio.get_running_loop()
+        ping_seconds = self._settings.ping_seconds
+        while self.state is not State.CONNECTING:
+            pause = min(self._sent_at, self.heard_at) + ping_seconds - loop.time()
+            if self.state is State.ACTIVE and (self._doubt or pause <= 0):
+                self._doubt = False
+                await self._ping()
+            else:
+                self._attention.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause if pause > 0 else ping_seconds):
+                        await self._attention.wait()
+
+    def probe(self) -> None:
+        """Find out whether the gateway is there: somebody misses an answer."""
+        self._doubt = True
+        self._attention.set()
+
+    async def _ping(self) -> None:
+        for _ in range(1 + self._settings.retries):
+            self._pong.clear()
+            self.send(PingReq())
+            await self._is_set_in_time(self._pong)
+            if self._pong.is_set() or self.state is not State.ACTIVE:
+                return
+        self.lose("the gateway does not answer")
+
+    async def _is_set_in_time(self, event: asyncio.Event) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.retry_seconds):
+                await event.wait()
+        return event.is_set()
+
+    def lose(self, problem: str) -> None:
+        """The connection is lost, and made again."""
+        if self.state in (State.ACTIVE, State.ASLEEP):
+            self.state = State.CONNECTING
+            self.problem = problem
+            self._active.clear()
+            self._doubt = False
+            self._attention.set()
+            self._on_lost()
+
+    # Sleep.
+
+    async def sleep(self, duration_seconds: int) -> None:
+        """Tell the gateway to keep events for that long."""
+        if not 0 < duration_seconds <= 0xFFFF:
+            raise ParameterError("duration_seconds", f"must be from 1 to 65535, is {duration_seconds}")
+        await self.until_active()
+        self._active.clear()
+        if not await self._disconnect(duration_seconds):
+            self.lose("the gateway does not answer")
+
+    async def _disconnect(self, duration_seconds: int | None) -> bool:
+        self._taken_leave.clear()
+        self.state = State.ASLEEP
+        for _ in range(1 + self._settings.retries):
+            self.send(Disconnect(duration_seconds))
+            if await self._is_set_in_time(self._taken_leave):
+                return True
+        return False
+
+    async def check(self) -> None:
+        """While asleep: get the events that were kept; returns when all have come."""
+        for _ in range(1 + self._settings.retries):
+            if self.state is not State.ASLEEP:
+                return
+            self._pong.clear()
+            self.send(PingReq(self._client_id))
+            heard_at = -1.0
+            while heard_at != self.heard_at:
+                heard_at = self.heard_at
+                if await self._is_set_in_time(self._pong):
+                    return
+        self.lose("the gateway does not answer")
+
+    async def wake(self) -> None:
+        """Be connected again."""
+        if self.state is State.ASLEEP:
+            self.lose("")
+        await self.until_active()
+
+    # What comes in.
+
+    def _datagram(self, datagram: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
+        self._on_datagram(datagram)
+
+    def message(self, message: LifeMessage) -> None:
+        """A message that is about the connection itself."""
+        match message:
+            case PingResp():
+                self._pong.set()
+            case WillTopicReq():
+                self._handshake.will_topic_wanted(message)
+            case WillMsgReq():
+                self._handshake.will_message_wanted(message)
+            case Disconnect() if self.state is State.ASLEEP and not self._taken_leave.is_set():
+                self._taken_leave.set()
+            case Disconnect():
+                self.lose("the gateway has ended the connection")
+            case ConnAck() if not self._handshake.answered(message) and self._was_just_cleared():
+                # A copy of the CONNECT that cleared the session may have cleared it once more.
+                self.lose("an old CONNECT arrived late")
+
+    def _was_just_cleared(self) -> bool:
+        return asyncio.get_running_loop().time() - self._cleared_at < _LATE_CONNECT_SECONDS

@@ -1,0 +1,77 @@
+"""How a connection behaves: timers, limits, and the predefined topics of its gateway."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from triagemq.errors import ParameterError
+from triagemq.mqttsn import valid_topic_name
+
+__all__ = ["ConnectionSettings", "Will", "host_and_port"]
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """What the gateway publishes when this client is lost."""
+
+    topic: str
+    payload: bytes
+    qos: int = 0
+    retain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """The defaults suit a network with round trips below a second."""
+
+    keep_alive_seconds: int = 15
+    """Promised to the gateway: it takes a client that is silent for 1.5 times as long for lost."""
+    ping_seconds: float = 3.0
+    """A silence after which the gateway is asked whether it is there."""
+    retry_seconds: float = 1.0
+    """T_retry: a message without an answer is sent again after this, then after ever longer pauses."""
+    retries: int = 4
+    """N_retry: so many pings without an answer, and the connection is lost and made again."""
+    first_delay_seconds: float = 0.25
+    longest_delay_seconds: float = 2.0
+    """Pause between two attempts to connect, growing from the first to the longest."""
+    connect_timeout_seconds: float = 10.0
+    """How long `open` tries before it gives up. Later on a lost connection is tried for ever."""
+    close_timeout_seconds: float = 5.0
+    """How long `close` waits for messages to be acknowledged."""
+    in_flight_messages: int = 64
+    """Unacknowledged QoS 1 and 2 messages; whoever publishes more waits."""
+    make_socket: Callable[[int, int, int], socket.socket] = socket.socket
+    """Makes UDP sockets (family, kind, protocol): in another network namespace, or bound to an interface."""
+    predefined_topics: Mapping[int, str] = field(default_factory=dict)
+    """Topic ids that the gateway knows without registration."""
+
+    def __post_init__(self) -> None:
+        for name in ("ping_seconds", "retry_seconds", "first_delay_seconds", "connect_timeout_seconds"):
+            if not getattr(self, name) > 0:
+                raise ParameterError(name, f"must be above 0, is {getattr(self, name)}")
+        if not 0 <= self.keep_alive_seconds <= 0xFFFF:
+            raise ParameterError(
+                "keep_alive_seconds", f"must be from 0 to 65535, is {self.keep_alive_seconds}"
+            )
+        if not 1 <= self.in_flight_messages <= 10_000:
+            raise ParameterError(
+                "in_flight_messages", f"must be from 1 to 10000, is {self.in_flight_messages}"
+            )
+        for topic_id, name in self.predefined_topics.items():
+            if not 0 < topic_id < 0xFFFF or not valid_topic_name(name):
+                raise ParameterError("predefined_topics", f"{topic_id}: {name!r} is no topic id and name")
+
+
+def host_and_port(text: str, parameter: str = "gateway") -> tuple[str, int]:
+    """The two parts of an address.
+
+    >>> host_and_port("127.0.0.1:10000"), host_and_port("[::1]:10000")
+    (('127.0.0.1', 10000), ('::1', 10000))
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 0xFFFF:
+        raise ParameterError(parameter, f"must be HOST:PORT, as 127.0.0.1:10000, is {text!r}")
+    return host.strip("[]"), int(port)

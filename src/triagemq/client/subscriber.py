@@ -1,0 +1,328 @@
+"""A subscriber: says what it wants and what that is worth, and gets events.
+
+    async with Subscriber("http://127.0.0.1:8080", name="ff-7") as subscriber:
+        await subscriber.subscribe("building/3/+/smoke", utility="log:10")
+        async for event in subscriber:
+            print(event.topic, event.payload)
+
+With `gateway="127.0.0.1:10000"` instead of a coordinator it is a plain MQTT-SN client over one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
+
+from triagemq.client.connection import Connection
+from triagemq.client.coordinator import Announced, Assignment, Coordinator
+from triagemq.client.events import Event, EventQueue, Overflow
+from triagemq.client.faults import ClientError, ClosedError, CoordinatorError, GatewayUnreachableError
+from triagemq.client.flows import FLOW_MARK, Flows
+from triagemq.client.lease import Lease
+from triagemq.client.received import Received
+from triagemq.client.settings import ConnectionSettings, Will, host_and_port
+from triagemq.client.wanted import Wanted
+from triagemq.errors import ParameterError
+
+__all__ = ["Subscriber"]
+
+_SUBSCRIBE_AT_ONCE = 32
+_POLL_SECONDS = 20.0
+_POLL_PAUSE_SECONDS = 0.05
+_AWAY_PAUSE_SECONDS = 1.0
+
+
+class Subscriber:
+    """See the module's text. `on_event` gets events instead of the queue behind `async for`."""
+
+    def __init__(
+        self,
+        coordinator: str | Coordinator | None = None,
+        *,
+        name: str | None = None,
+        token: str | None = None,
+        gateway: str | None = None,
+        port: str | None = None,
+        flows: int | None = None,
+        lease_seconds: float = 10.0,
+        keep_session: bool = False,
+        queue_events: int = 10_000,
+        overflow: Overflow | str = Overflow.DROP_OLDEST,
+        on_event: Callable[[Event], None] | None = None,
+        will: Will | None = None,
+        linger_seconds: float = 5.0,
+        settings: ConnectionSettings | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        if (coordinator is None) == (gateway is None):
+            raise ParameterError("coordinator", "give the address of a coordinator or of a gateway, not both")
+        self.name = name or f"subscriber-{secrets.token_hex(6)}"
+        self.settings = settings or ConnectionSettings()
+        self.assignment: Assignment | None = None
+        """What the plan in force means for this subscriber, once it is known."""
+        self._name_is_new = name is None
+        self._gateway = None if gateway is None else host_and_port(gateway)
+        self._owns_coordinator = isinstance(coordinator, str)
+        self._coordinator = (
+            Coordinator(coordinator, token=token, ssl_context=ssl_context)
+            if isinstance(coordinator, str)
+            else coordinator
+        )
+        self._port, self._most_flows, self._lease_seconds = port, flows, lease_seconds
+        self._keep_session = keep_session
+        self._linger_seconds = linger_seconds
+        self._will = will
+        self._on_event = on_event
+        self._queue = EventQueue(queue_events, Overflow(overflow))
+        self._received = Received()
+        self._wanted: dict[str | int, Wanted] = {}
+        self._first: Connection | None = None
+        self._flows: Flows | None = None
+        self._lease: Lease | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    # Life.
+
+    async def __aenter__(self) -> Subscriber:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Announce to the coordinator, connect to the gateway."""
+        try:
+            if self._coordinator is None:
+                assert self._gateway is not None
+                await self._connect(self._gateway, self.name)
+                return
+            self._lease = Lease(
+                self._coordinator,
+                "subscribers",
+                self.name,
+                intent=self._intent,
+                on_announced=self._announced,
+                report=self._received.report,
+                give_back=self._received.give_back,
+                on_flows=self._fit,
+            )
+            announced = await self._lease.begin(self.settings.connect_timeout_seconds)
+            await self._connect(announced.gateway, f"{announced.client_id}{FLOW_MARK}0")
+            self._open_flows(announced)
+            self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(self._coordinator))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Withdraw what was wanted and leave; events that are here can still be taken."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        try:
+            if self._flows is not None:
+                await self._flows.close()
+            if self._first is not None:
+                await self._first.close()
+            if self._lease is not None:
+                await self._lease.end()
+        finally:
+            if self._coordinator is not None and self._owns_coordinator:
+                await self._coordinator.close()
+            self._queue.end()
+
+    async def _announced(self, announced: Announced) -> None:
+        """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
+        if self._first is not None:
+            with contextlib.suppress(GatewayUnreachableError):
+                await self._first.redirect(announced.gateway, f"{announced.client_id}{FLOW_MARK}0")
+                if self._flows is not None:
+                    await self._flows.redirect(announced.gateway, announced.client_id)
+
+    async def _connect(self, address: tuple[str, int], client_id: str) -> None:
+        self._first = Connection(
+            *address,
+            client_id,
+            on_event=self._arrived,
+            settings=self.settings,
+            keep_session=self._keep_session,
+            client_id_is_new=self._name_is_new,
+            will=self._will,
+        )
+        await self._first.open()
+
+    def _open_flows(self, announced: Announced) -> None:
+        self._flows = Flows(
+            announced.gateway,
+            announced.client_id,
+            self.settings,
+            self._arrived,
+            linger_seconds=self._linger_seconds,
+            client_id_is_new=self._name_is_new,
+        )
+        self._fit(announced.flows)
+
+    # What is wanted.
+
+    async def subscribe(
+        self,
+        topic: str | int,
+        *,
+        utility: str | Mapping[str, Any] | None = None,
+        max_latency_seconds: float | None = None,
+        max_separation_seconds: float | None = None,
+        qos: int = 0,
+    ) -> None:
+        """Want a topic or a filter; the same again changes what it is worth."""
+        await self.subscribe_all([Wanted(topic, utility, max_latency_seconds, max_separation_seconds, qos)])
+
+    async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
+        """Want several at once: one word to the coordinator."""
+        first = self._connection()
+        new = {one.topic: one for one in wanted}
+        for one in new.values():
+            if self._coordinator is None and one.needs_coordinator:
+                raise ParameterError(
+                    "subscribe", "utilities and deadlines need a coordinator, not a gateway alone"
+                )
+            if self._coordinator is not None and isinstance(one.topic, int):
+                raise ParameterError(
+                    "topic", "a coordinator knows topics by name; do not give a predefined id"
+                )
+        before = dict(self._wanted)
+        await self._want(before | new)
+        turn = asyncio.Semaphore(_SUBSCRIBE_AT_ONCE)
+
+        async def subscribe(one: Wanted) -> None:
+            async with turn:
+                await first.subscribe(one.topic, qos=one.qos)
+
+        changed = [one for topic, one in new.items() if topic not in before or before[topic].qos != one.qos]
+        results = await asyncio.gather(*map(subscribe, changed), return_exceptions=True)
+        failure = next((result for result in results if isinstance(result, BaseException)), None)
+        if failure is not None:
+            # All or none, as far as the gateway can still be reached.
+            with contextlib.suppress(ClientError):
+                await self._want(before)
+                for one, result in zip(changed, results, strict=True):
+                    if result is None and one.topic not in before:
+                        await first.unsubscribe(one.topic)
+            raise failure
+
+    async def unsubscribe(self, *topics: str | int) -> None:
+        """Want them no more."""
+        first = self._connection()
+        await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
+        await self._want({topic: one for topic, one in self._wanted.items() if topic not in topics})
+
+    @property
+    def wanted(self) -> list[Wanted]:
+        """What is wanted now."""
+        return list(self._wanted.values())
+
+    async def _want(self, wanted: dict[str | int, Wanted]) -> None:
+        before, self._wanted = self._wanted, wanted
+        if self._lease is None:
+            return
+        try:
+            await self._lease.changed()
+        except CoordinatorError:
+            self._wanted = before
+            raise
+
+    def _intent(self) -> dict[str, Any]:
+        intent: dict[str, Any] = {
+            "subscriptions": [one.as_json() for one in self._wanted.values()],
+            "lease_seconds": self._lease_seconds,
+        }
+        if self._port is not None:
+            intent["port"] = self._port
+        if self._most_flows is not None:
+            intent["flows"] = self._most_flows
+        return intent
+
+    def _connection(self) -> Connection:
+        if self._first is None:
+            raise ClosedError("the subscriber is not open; use `async with Subscriber(...)`")
+        return self._first
+
+    # What the plan says.
+
+    def _fit(self, flows: int) -> None:
+        if self._flows is not None:
+            self._flows.fit(min(flows, self._most_flows or flows))
+
+    async def _watch_assignment(self, coordinator: Coordinator) -> None:
+        after = 0
+        while True:
+            try:
+                assignment = await coordinator.assignment(self.name, after=after, wait_seconds=_POLL_SECONDS)
+            except CoordinatorError:
+                # Away, or it has forgotten us: the lease sees to that, and everything goes on meanwhile.
+                after = 0
+                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
+                continue
+            if assignment.generation != after:
+                after = assignment.generation
+                self.assignment = assignment
+                self._fit(assignment.flows)
+            await asyncio.sleep(_POLL_PAUSE_SECONDS)
+
+    # Events.
+
+    def _arrived(self, event: Event) -> None:
+        if self._lease is not None:
+            self._received.count(event)
+        if self._on_event is None:
+            self._queue.put(event)
+        else:
+            self._on_event(event)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._queue.take()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def next(self, timeout_seconds: float | None = None) -> Event | None:
+        """The next event; None when none has come in that time, or the subscriber was closed."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._queue.take()
+        except TimeoutError:
+            return None
+
+    async def take_all(self) -> list[Event]:
+        """All events that are here, at least one; none when the subscriber was closed."""
+        return await self._queue.take_all()
+
+    @property
+    def overflowed(self) -> int:
+        """Events that were dropped because the program did not take them in time."""
+        return self._queue.overflowed
+
+    @property
+    def flows(self) -> int:
+        """Connections that are open now."""
+        return len(self._flows) if self._flows is not None else int(self._first is not None)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """All of them, slot 0 first."""
+        first = [] if self._first is None else [self._first]
+        return first + ([] if self._flows is None else self._flows.connections)
+
+    @property
+    def problem(self) -> str:
+        """What is wrong at the moment; empty if nothing is."""
+        problems = [] if self._lease is None else [self._lease.problem]
+        problems += [connection.problem for connection in self.connections]
+        return "; ".join(dict.fromkeys(problem for problem in problems if problem))

@@ -1,0 +1,127 @@
+"""How a topic is named on the wire, and the ids that a gateway has given to names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from triagemq.client.outbox import TopicReference
+from triagemq.errors import ParameterError
+from triagemq.mqttsn import TopicIdType, short_topic_id, valid_topic_filter, valid_topic_name
+
+__all__ = ["TopicIds", "filter_reference", "without_registration"]
+
+
+def without_registration(topic: str | int, predefined_topics: Mapping[int, str]) -> TopicReference | None:
+    """The id of a topic that needs none from the gateway: predefined, or a name of two octets.
+
+    >>> without_registration("ab", {}), without_registration("floor3/smoke", {})
+    ((<TopicIdType.SHORT: 2>, 24930), None)
+    >>> without_registration("floor3/smoke", {7: "floor3/smoke"})
+    (<TopicIdType.PREDEFINED: 1>, 7)
+    """
+    if isinstance(topic, int):
+        if not 0 < topic < 0xFFFF:
+            raise ParameterError("topic", f"a predefined topic id is from 1 to 65534, not {topic}")
+        return TopicIdType.PREDEFINED, topic
+    if not valid_topic_name(topic):
+        raise ParameterError("topic", f"{topic!r} is no topic name to publish to: no wildcards, not empty")
+    for topic_id, name in predefined_topics.items():
+        if name == topic:
+            return TopicIdType.PREDEFINED, topic_id
+    if len(topic.encode()) == 2:
+        return TopicIdType.SHORT, short_topic_id(topic)
+    return None
+
+
+def filter_reference(topic: str | int) -> tuple[TopicIdType, str | int]:
+    """How a SUBSCRIBE names a filter: by a predefined id, as a short name, or in full.
+
+    >>> filter_reference("floor3/+"), filter_reference("ab"), filter_reference(7)
+    ((<TopicIdType.NORMAL: 0>, 'floor3/+'), (<TopicIdType.SHORT: 2>, 'ab'), (<TopicIdType.PREDEFINED: 1>, 7))
+    """
+    if isinstance(topic, int):
+        if not 0 < topic < 0xFFFF:
+            raise ParameterError("topic", f"a predefined topic id is from 1 to 65534, not {topic}")
+        return TopicIdType.PREDEFINED, topic
+    if not valid_topic_filter(topic):
+        raise ParameterError(
+            "topic", f"{topic!r} is no topic filter: + is a whole level, # the whole last one"
+        )
+    if len(topic.encode()) == 2 and valid_topic_name(topic):
+        return TopicIdType.SHORT, topic
+    return TopicIdType.NORMAL, topic
+
+
+class TopicIds:
+    """Ids by name, asked for once however many want them, and forgotten with each new connection."""
+
+    def __init__(
+        self, register: Callable[[str], Awaitable[int]], predefined_topics: Mapping[int, str]
+    ) -> None:
+        self._register = register
+        self._predefined = predefined_topics
+        self._known: dict[str | int, TopicReference] = {}
+        self._asking: dict[str | int, asyncio.Task[TopicReference]] = {}
+        # Grows with each connection: an answer that belongs to a former one is void.
+        self._epoch = 0
+
+    def known(self, topic: str | int) -> TopicReference | None:
+        """The id, if nothing has to be asked."""
+        found = self._known.get(topic)
+        if found is None:
+            found = without_registration(topic, self._predefined)
+            if found is not None:
+                self._known[topic] = found
+        return found
+
+    async def reference(self, topic: str | int) -> TopicReference:
+        """The id, asked for if need be."""
+        found = self.known(topic)
+        if found is not None:
+            return found
+        assert isinstance(topic, str)
+        task = self._asking.get(topic)
+        if task is None:
+            task = self._asking[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
+            task.add_done_callback(lambda done: self._asked(topic, done))
+        # Shielded: one who gives up must not spoil it for the others.
+        return await asyncio.shield(task)
+
+    async def _ask(self, topic: str) -> TopicReference:
+        while True:
+            epoch = self._epoch
+            reference = (TopicIdType.NORMAL, await self._register(topic))
+            if epoch == self._epoch:
+                self._known[topic] = reference
+                return reference
+
+    def _asked(self, topic: str, task: asyncio.Task[TopicReference]) -> None:
+        self._asking.pop(topic, None)
+        if not task.cancelled():
+            task.exception()
+
+    def forget(self, topic: str | int | None = None) -> None:
+        """An id is void, or all are."""
+        if topic is None:
+            self._known.clear()
+            self._epoch += 1
+        else:
+            self._known.pop(topic, None)
+
+    def forget_id(self, topic_id: int) -> None:
+        """The same, for one of whom only the id is known."""
+        for topic, (id_type, number) in list(self._known.items()):
+            if id_type is TopicIdType.NORMAL and number == topic_id:
+                del self._known[topic]
+
+    def learn(self, topic: str, topic_id: int) -> None:
+        """The gateway has told an id without being asked to register."""
+        self._known[topic] = (TopicIdType.NORMAL, topic_id)
+
+    async def close(self) -> None:
+        """Stop asking."""
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,32 @@
+"""REST under /v1: the coordinator as an ASGI application."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from triagemq import __version__
+from triagemq.coordinator.api import intents, live, operations, views
+from triagemq.coordinator.api.answers import REFUSALS
+from triagemq.coordinator.api.refusing import BodyLimit, refuse_in_words
+from triagemq.coordinator.coordinator import Coordinator
+
+__all__ = ["create_app"]
+
+
+def create_app(coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1024) -> FastAPI:
+    """The application for a coordinator that somebody else starts and stops."""
+    app = FastAPI(
+        title="TriageMQ coordinator",
+        version=__version__,
+        summary="Who wants which events how much, and what the network does about it.",
+        # The pages that FastAPI offers load their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        responses=REFUSALS,
+    )
+    app.state.coordinator = coordinator
+    refuse_in_words(app)
+    for part in (intents, views, operations, live):
+        app.include_router(part.router)
+    app.add_middleware(BodyLimit, most_bytes=most_body_bytes)
+    return app

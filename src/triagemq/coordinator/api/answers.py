@@ -1,0 +1,217 @@
+"""What REST answers with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+__all__ = [
+    "REFUSALS",
+    "AssignmentAnswer",
+    "BulkAnswer",
+    "Connection",
+    "DecisionAnswer",
+    "DecisionsAnswer",
+    "Detail",
+    "ExplanationAnswer",
+    "ForecastAnswer",
+    "HealthAnswer",
+    "HeartbeatAnswer",
+    "MeasurementsAnswer",
+    "PlanAnswer",
+    "PortAnswer",
+    "PublisherAnswer",
+    "SubscriberAnswer",
+    "TokenAnswer",
+    "TopicAnswer",
+    "WhatIfAnswer",
+]
+
+
+class Detail(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Detail, "description": words}
+    for status, words in {
+        400: "cannot be done as asked",
+        401: "no valid token",
+        403: "the token does not allow it",
+        404: "not there, or not yours",
+        409: "the name is taken, or named twice",
+        413: "the request is too long",
+        422: "the request is not understood",
+        503: "not now",
+    }.items()
+}
+
+
+class Connection(BaseModel):
+    """Where and as whom to connect; a subscriber appends `~0`, `~1` and so on to the client id."""
+
+    gateway: str
+    client_id: str
+    flows: int | None = None
+    broker: str | None = None
+
+
+class SubscriberAnswer(BaseModel):
+    """`in_force`: the gateway follows a plan that knows this intent."""
+
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: Connection
+    subscriptions: list[dict[str, Any]] | None = None
+    port: str | None = None
+
+
+class PublisherAnswer(BaseModel):
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: Connection
+    publications: list[dict[str, Any]] | None = None
+
+
+class HeartbeatAnswer(BaseModel):
+    lease_seconds: float
+    generation: int
+    flows: int | None = None
+
+
+class AssignmentAnswer(BaseModel):
+    generation: int
+    flows: int
+    slots: dict[str, int]
+    classes: dict[str, int]
+    drop_rates: dict[str, float]
+
+
+class BulkAnswer(BaseModel):
+    """One connection for each name that was announced."""
+
+    generation: int
+    publishers: dict[str, Connection]
+    subscribers: dict[str, Connection]
+    withdrawn: int
+
+
+class TopicAnswer(BaseModel):
+    """What is known of a topic; None where nothing is."""
+
+    topic: str
+    rate_per_second: float | None
+    size_bytes: float | None
+    measured: bool
+
+
+class DecisionAnswer(BaseModel):
+    number: int
+    decided_ns: int
+    generation: int
+    kind: str
+    subject: str
+    before: str
+    after: str
+    reason: str
+
+
+class DecisionsAnswer(BaseModel):
+    """A page; ask for the next with `after` = the last number."""
+
+    decisions: list[DecisionAnswer]
+    last: int
+
+
+class PlanAnswer(BaseModel):
+    """`plan` is there when it was asked for in full: a plan as `triage plan --output` writes it."""
+
+    generation: int
+    in_force_generation: int
+    made_by: dict[str, Any]
+    why: list[str]
+    ports: list[dict[str, Any]]
+    subscribers: int
+    subscriptions: int
+    flows: int
+    plan: dict[str, Any] | None = None
+
+
+class ForecastAnswer(BaseModel):
+    """Predicted figures of the plan in force: keys as `triage forecast --json`."""
+
+    generation: int
+    scenario: str
+    ports: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+    utility: dict[str, float | None]
+    approximations: list[str]
+    decisions: list[dict[str, Any]]
+
+
+class WhatIfAnswer(BaseModel):
+    """The forecast of what is, and of what would be."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+
+
+class PortAnswer(BaseModel):
+    name: str
+    bandwidth_bps: float
+    generation: int
+
+
+class TokenAnswer(BaseModel):
+    """A token without its secret; `token` is there once, in the answer to its making."""
+
+    token_id: str
+    prefix: str
+    label: str
+    roles: list[str]
+    names: list[str]
+    publish: list[str]
+    subscribe: list[str]
+    most_subscriptions: int | None
+    most_publications_per_second: float | None
+    created_ns: int
+    expires_ns: int | None
+    revoked_ns: int | None
+    token: str | None = None
+
+
+class MeasurementsAnswer(BaseModel):
+    """Rows that were used, and rows that were not: of another table, without a topic, or of a window too long ago."""
+
+    used: int
+    ignored: int
+
+
+class ExplanationAnswer(BaseModel):
+    subscriber: str
+    topic: str
+    explanation: str
+
+
+class HealthAnswer(BaseModel):
+    """`status`: ok, or what is missing."""
+
+    status: str
+    version: str
+    gateway_connected: bool
+    broker_connected: bool | None
+    generation: int
+    in_force_generation: int
+    publishers: int
+    subscribers: int
+    plans: int
+    last_plan_error: str | None
+    access: bool
+    uptime_seconds: float

@@ -1,0 +1,211 @@
+"""/v1/publishers, /v1/subscribers, /v1/intents: announce, change, read, withdraw, keep alive."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from triagemq.coordinator.access import Caller, Role
+from triagemq.coordinator.api.answers import (
+    AssignmentAnswer,
+    BulkAnswer,
+    Connection,
+    HeartbeatAnswer,
+    PublisherAnswer,
+    SubscriberAnswer,
+)
+from triagemq.coordinator.api.callers import Asker, Here
+from triagemq.coordinator.api_models import (
+    BulkRequest,
+    HeartbeatBody,
+    Name,
+    PublisherBody,
+    PublisherRequest,
+    SubscriberBody,
+    SubscriberRequest,
+)
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER, intent_document
+from triagemq.coordinator.records import Record
+from triagemq.coordinator.service import Announcement
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["intents"])
+
+NamePath = Annotated[Name, Path(description="The name it was announced with.")]
+
+
+def _subscriber(here: Coordinator, record: Record, *, whole: bool = False) -> SubscriberAnswer:
+    name = record.intent.name
+    assigned = here.runtime.assignments.of(name)
+    document = intent_document(record.intent) if whole else {}
+    return SubscriberAnswer(
+        name=name,
+        lease_seconds=record.lease_seconds,
+        generation=here.runtime.generation,
+        in_force=here.runtime.is_in_force(record.key),
+        connection=Connection(
+            gateway=here.gateway_address, client_id=here.client_id_base(record), flows=assigned.flows
+        ),
+        **document,
+    )
+
+
+def _publisher(here: Coordinator, record: Record, *, whole: bool = False) -> PublisherAnswer:
+    document = intent_document(record.intent) if whole else {}
+    return PublisherAnswer(
+        name=record.intent.name,
+        lease_seconds=record.lease_seconds,
+        generation=here.runtime.generation,
+        in_force=here.runtime.is_in_force(record.key),
+        connection=Connection(
+            gateway=here.gateway_address, client_id=here.client_id_base(record), broker=here.broker_address
+        ),
+        **document,
+    )
+
+
+async def _announce(
+    here: Coordinator, caller: Caller, intent: PublisherIntent | SubscriberIntent, seconds: float
+) -> Record:
+    records = await here.service.change(caller, [Announcement(intent, seconds)])
+    return records[0]
+
+
+@router.post("/subscribers", status_code=201)
+async def announce_subscriber(body: SubscriberRequest, caller: Asker, here: Here) -> SubscriberAnswer:
+    """Say what a subscriber wants; the same name again replaces what it wanted."""
+    return _subscriber(here, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds))
+
+
+@router.put("/subscribers/{name}", responses={201: {"model": SubscriberAnswer}})
+async def change_subscriber(
+    name: NamePath, body: SubscriberBody, caller: Asker, here: Here, response: Response
+) -> SubscriberAnswer:
+    """Replace what a subscriber wants, or announce it (201)."""
+    response.status_code = 200 if here.service.registry.get((SUBSCRIBER, name)) else 201
+    return _subscriber(here, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
+
+
+@router.get("/subscribers/{name}")
+async def read_subscriber(name: NamePath, caller: Asker, here: Here) -> SubscriberAnswer:
+    return _subscriber(here, here.service.find(caller, (SUBSCRIBER, name)), whole=True)
+
+
+@router.get("/subscribers")
+async def list_subscribers(caller: Asker, here: Here) -> list[str]:
+    """Names: your own, or for an operator all."""
+    return _names(here, caller, SUBSCRIBER)
+
+
+@router.delete("/subscribers/{name}", status_code=204)
+async def withdraw_subscriber(name: NamePath, caller: Asker, here: Here) -> Response:
+    await here.service.change(caller, withdraw=[(SUBSCRIBER, name)])
+    return Response(status_code=204)
+
+
+@router.post("/subscribers/{name}/heartbeat")
+async def keep_subscriber(
+    name: NamePath, caller: Asker, here: Here, body: HeartbeatBody | None = None
+) -> HeartbeatAnswer:
+    """A sign of life: the lease begins anew. May say what was received since the last one."""
+    record = here.service.heartbeat(caller, (SUBSCRIBER, name))
+    assigned = here.runtime.assignments.of(name)
+    if body is not None:
+        here.live.received(assigned, body.received)
+    return HeartbeatAnswer(
+        lease_seconds=record.lease_seconds, generation=assigned.generation, flows=assigned.flows
+    )
+
+
+@router.get("/subscribers/{name}/assignment")
+async def read_assignment(
+    name: NamePath,
+    caller: Asker,
+    here: Here,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
+) -> AssignmentAnswer:
+    """Which flow, class and drop rate each topic has; waits until a generation after `after` changes that."""
+    here.service.find(caller, (SUBSCRIBER, name))
+    await here.runtime.assignments.wait(name, after, wait_seconds)
+    here.service.find(caller, (SUBSCRIBER, name))
+    assigned = here.runtime.assignments.of(name)
+    return AssignmentAnswer(
+        generation=assigned.generation,
+        flows=assigned.flows,
+        slots=dict(assigned.slots),
+        classes=dict(assigned.classes),
+        drop_rates=dict(assigned.drop_rates),
+    )
+
+
+@router.post("/publishers", status_code=201)
+async def announce_publisher(body: PublisherRequest, caller: Asker, here: Here) -> PublisherAnswer:
+    """Say what a publisher will publish; the same name again replaces what it said."""
+    return _publisher(here, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds))
+
+
+@router.put("/publishers/{name}", responses={201: {"model": PublisherAnswer}})
+async def change_publisher(
+    name: NamePath, body: PublisherBody, caller: Asker, here: Here, response: Response
+) -> PublisherAnswer:
+    """Replace what a publisher publishes, or announce it (201)."""
+    response.status_code = 200 if here.service.registry.get((PUBLISHER, name)) else 201
+    return _publisher(here, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
+
+
+@router.get("/publishers/{name}")
+async def read_publisher(name: NamePath, caller: Asker, here: Here) -> PublisherAnswer:
+    return _publisher(here, here.service.find(caller, (PUBLISHER, name)), whole=True)
+
+
+@router.get("/publishers")
+async def list_publishers(caller: Asker, here: Here) -> list[str]:
+    """Names: your own, or for an operator all."""
+    return _names(here, caller, PUBLISHER)
+
+
+@router.delete("/publishers/{name}", status_code=204)
+async def withdraw_publisher(name: NamePath, caller: Asker, here: Here) -> Response:
+    await here.service.change(caller, withdraw=[(PUBLISHER, name)])
+    return Response(status_code=204)
+
+
+@router.post("/publishers/{name}/heartbeat")
+async def keep_publisher(name: NamePath, caller: Asker, here: Here) -> HeartbeatAnswer:
+    """A sign of life: the lease begins anew."""
+    record = here.service.heartbeat(caller, (PUBLISHER, name))
+    return HeartbeatAnswer(lease_seconds=record.lease_seconds, generation=here.runtime.generation)
+
+
+@router.post("/intents")
+async def change_many(body: BulkRequest, caller: Asker, here: Here) -> BulkAnswer:
+    """Announce and withdraw many at once: all of it happens, or nothing."""
+    coming: list[PublisherRequest | SubscriberRequest] = [
+        *body.announce.publishers,
+        *body.announce.subscribers,
+    ]
+    announce = [Announcement(each.intent_of(each.name), each.lease_seconds) for each in coming]
+    withdraw = [
+        *((PUBLISHER, name) for name in body.withdraw.publishers),
+        *((SUBSCRIBER, name) for name in body.withdraw.subscribers),
+    ]
+    records = await here.service.change(caller, announce, withdraw)
+    publishers = [_publisher(here, each) for each in records if isinstance(each.intent, PublisherIntent)]
+    subscribers = [_subscriber(here, each) for each in records if isinstance(each.intent, SubscriberIntent)]
+    return BulkAnswer(
+        generation=here.runtime.generation,
+        publishers={each.name: each.connection for each in publishers},
+        subscribers={each.name: each.connection for each in subscribers},
+        withdrawn=len(withdraw),
+    )
+
+
+def _names(here: Coordinator, caller: Caller, kind: str) -> list[str]:
+    caller.require(Role(kind))
+    records = here.service.registry if caller.is_operator else here.service.registry.owned_by(caller.owner)
+    return sorted(record.intent.name for record in records if record.key[0] == kind)

@@ -1,0 +1,129 @@
+"""What operators do: suppose, change bandwidths, hand in measurements, make and revoke tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from triagemq.coordinator.access import Role, Token, new_token
+from triagemq.coordinator.api.answers import MeasurementsAnswer, PortAnswer, TokenAnswer, WhatIfAnswer
+from triagemq.coordinator.api.callers import Here, Operator
+from triagemq.coordinator.api_models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
+from triagemq.coordinator.refusals import MissingError
+from triagemq.coordinator.what_if import Changes, changed
+from triagemq.scenario import Scenario, loads
+
+__all__ = ["made_token", "router", "token_answer"]
+
+router = APIRouter(prefix="/v1", tags=["operators"])
+
+
+@router.post("/what-if")
+async def what_if(body: WhatIfRequest, caller: Operator, here: Here) -> WhatIfAnswer:
+    """The forecast of another scenario, or of changes of this one, beside the present forecast. Changes nothing."""
+    decided = here.runtime.decided
+    if body.scenario is None and decided is None:
+        raise MissingError("nothing has been planned yet; ask again in a moment")
+
+    def supposed() -> Scenario:
+        if body.scenario is not None or decided is None:
+            return loads(body.scenario or "", "scenario")
+        return changed(
+            decided.scenario,
+            Changes(
+                rate_factors=body.rate_factors,
+                bandwidths_bps=body.bandwidths_bps,
+                remove_subscriptions=[(each.subscriber, each.topic) for each in body.remove_subscriptions],
+                add_subscriptions=[(each.subscriber, each.intent()) for each in body.add_subscriptions],
+            ),
+        )
+
+    before = None if decided is None else await here.forecasts.of(decided)
+    return WhatIfAnswer(before=before, after=await here.forecasts.of_scenario(supposed))
+
+
+@router.put("/ports/{name}")
+async def change_port(
+    name: Annotated[str, Path(min_length=1, max_length=200)], body: PortBody, caller: Operator, here: Here
+) -> PortAnswer:
+    """Say what bandwidth an output port has now; plans again."""
+    if name not in here.runtime.bandwidths:
+        raise MissingError(
+            f"there is no output port {name!r}; there are {', '.join(here.runtime.bandwidths)}"
+        )
+    await here.service.set_bandwidth(name, body.bandwidth_bps)
+    here.runtime.bandwidth_changed(name, body.bandwidth_bps)
+    return PortAnswer(name=name, bandwidth_bps=body.bandwidth_bps, generation=here.runtime.generation)
+
+
+@router.get("/ports")
+async def read_ports(caller: Operator, here: Here) -> list[PortAnswer]:
+    return [
+        PortAnswer(name=name, bandwidth_bps=width, generation=here.runtime.generation)
+        for name, width in here.runtime.bandwidths.items()
+    ]
+
+
+@router.post("/measurements")
+async def take_measurements(body: MeasurementsBody, caller: Operator, here: Here) -> MeasurementsAnswer:
+    """Windows that the streaming pipeline has counted (`triage pipeline stream --post`)."""
+    used = here.runtime.measurements(body.table, body.rows)
+    return MeasurementsAnswer(used=used, ignored=len(body.rows) - used)
+
+
+@router.post("/tokens", status_code=201)
+async def create_token(body: TokenRequest, caller: Operator, here: Here) -> TokenAnswer:
+    """A new token; the answer is the only place where it can be read."""
+    secret, token = made_token(body)
+    await here.service.add_token(token)
+    return token_answer(token, secret)
+
+
+@router.get("/tokens")
+async def list_tokens(caller: Operator, here: Here) -> list[TokenAnswer]:
+    """All tokens, without their secrets."""
+    return [token_answer(token) for token in await asyncio.to_thread(here.service.store.tokens)]
+
+
+@router.delete("/tokens/{token_id}", status_code=204)
+async def revoke_token(
+    token_id: Annotated[str, Path(min_length=1, max_length=40)], caller: Operator, here: Here
+) -> Response:
+    """The token is no good any more, and what was announced with it is withdrawn."""
+    await here.service.revoke_token(token_id)
+    return Response(status_code=204)
+
+
+def made_token(body: TokenRequest) -> tuple[str, Token]:
+    """The secret, and what to keep of it."""
+    return new_token(
+        label=body.label,
+        roles=[Role(role) for role in body.roles],
+        names=tuple(body.names),
+        publish=tuple(body.publish),
+        subscribe=tuple(body.subscribe),
+        most_subscriptions=body.most_subscriptions,
+        most_publications_per_second=body.most_publications_per_second,
+        expires_seconds=body.expires_seconds,
+    )
+
+
+def token_answer(token: Token, secret: str | None = None) -> TokenAnswer:
+    """A token as people may see it."""
+    return TokenAnswer(
+        token_id=token.token_id,
+        prefix=token.prefix,
+        label=token.label,
+        roles=sorted(token.roles),
+        names=list(token.names),
+        publish=list(token.publish),
+        subscribe=list(token.subscribe),
+        most_subscriptions=token.most_subscriptions,
+        most_publications_per_second=token.most_publications_per_second,
+        created_ns=token.created_ns,
+        expires_ns=token.expires_ns,
+        revoked_ns=token.revoked_ns,
+        token=secret,
+    )

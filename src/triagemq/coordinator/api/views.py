@@ -1,0 +1,163 @@
+"""What there is to read: topics, scenario, plan, forecast, decisions, health, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import yaml
+from fastapi import APIRouter, Query, Response
+
+from triagemq.coordinator.api.answers import (
+    DecisionAnswer,
+    DecisionsAnswer,
+    ExplanationAnswer,
+    ForecastAnswer,
+    HealthAnswer,
+    PlanAnswer,
+    TopicAnswer,
+)
+from triagemq.coordinator.api.callers import Asker, Here, Operator
+from triagemq.coordinator.control import Decided
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.refusals import MissingError
+from triagemq.plan import dump_plan, explain
+from triagemq.scenario import dumps
+
+__all__ = ["router"]
+
+router = APIRouter()
+
+
+@router.get("/v1/health", tags=["state"])
+async def health(here: Here) -> HealthAnswer:
+    """Whether all is well; needs no token and names nobody."""
+    return HealthAnswer(**here.health())
+
+
+@router.get("/v1/topics", tags=["state"])
+async def topics(
+    caller: Asker,
+    here: Here,
+    after: Annotated[str, Query(max_length=1_024)] = "",
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
+) -> list[TopicAnswer]:
+    """The topics known, in alphabetical order behind `after`: those that the token may publish or subscribe to."""
+    known = here.known_topics()
+    wanted = sorted(topic for topic in known if topic > after and caller.may_see(topic))[:limit]
+    return [
+        TopicAnswer(
+            topic=topic,
+            rate_per_second=each.rate_per_second,
+            size_bytes=each.size_bytes,
+            measured=each.measured,
+        )
+        for topic in wanted
+        for each in [known[topic]]
+    ]
+
+
+@router.get(
+    "/v1/scenario",
+    tags=["state"],
+    response_model=dict[str, Any],
+    responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}},
+)
+async def scenario(
+    caller: Operator, here: Here, form: Annotated[Literal["yaml", "json"], Query(alias="format")] = "yaml"
+) -> Response:
+    """What is planned for, as a scenario file."""
+    decided = _decided(here)
+    text = await asyncio.to_thread(dumps, decided.scenario)
+    if form == "yaml":
+        return Response(text, media_type="application/yaml")
+    document = await asyncio.to_thread(lambda: json.dumps(yaml.load(text, yaml.CSafeLoader)))
+    return Response(document, media_type="application/json")
+
+
+@router.get("/v1/plan", tags=["state"])
+async def plan(
+    caller: Operator,
+    here: Here,
+    full: Annotated[bool, Query(description="With every flow and subscription as columns.")] = False,
+) -> PlanAnswer:
+    """The plan there is, why it was made, and whether the gateway follows it."""
+    decided = _decided(here)
+    document = await asyncio.to_thread(lambda: json.loads(dump_plan(decided.plan))) if full else None
+    ports = zip(
+        decided.scenario.ports.name,
+        decided.plan.ports.rho_offered.tolist(),
+        decided.plan.ports.rho_planned.tolist(),
+        strict=True,
+    )
+    return PlanAnswer(
+        generation=decided.orders.generation,
+        in_force_generation=here.runtime.generation,
+        made_by=asdict(decided.plan.made_by),
+        why=list(decided.why),
+        ports=[
+            {"port": name, "rho_offered": offered, "rho_planned": planned} for name, offered, planned in ports
+        ],
+        subscribers=len(decided.scenario.subscribers),
+        subscriptions=len(decided.scenario.subscriptions),
+        flows=len(decided.plan.flows),
+        plan=document,
+    )
+
+
+@router.get("/v1/forecast", tags=["state"])
+async def forecast(caller: Operator, here: Here) -> ForecastAnswer:
+    """What the plan will do: keys as `triage forecast --json`."""
+    decided = _decided(here)
+    figures = await here.forecasts.of(decided)
+    return ForecastAnswer(generation=decided.orders.generation, **figures)
+
+
+@router.get("/v1/explanation", tags=["state"])
+async def explanation(
+    caller: Operator,
+    here: Here,
+    subscriber: Annotated[str, Query(max_length=200)],
+    topic: Annotated[str, Query(max_length=1_024)],
+) -> ExplanationAnswer:
+    """Why one subscription is treated as it is, in words."""
+    decided = _decided(here)
+    words = await asyncio.to_thread(explain, decided.scenario, decided.plan, subscriber, topic)
+    return ExplanationAnswer(subscriber=subscriber, topic=topic, explanation=words)
+
+
+@router.get("/v1/decisions", tags=["state"])
+async def decisions(
+    caller: Operator,
+    here: Here,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+) -> DecisionsAnswer:
+    """What was decided and why, in order, behind the number `after`."""
+    rows = await asyncio.to_thread(here.service.store.decisions, after, limit)
+    return DecisionsAnswer(
+        decisions=[
+            DecisionAnswer(
+                number=row.number,
+                decided_ns=row.decided_ns,
+                generation=row.generation,
+                **asdict(row.decision),
+            )
+            for row in rows
+        ],
+        last=rows[-1].number if rows else after,
+    )
+
+
+@router.get("/metrics", tags=["state"], response_class=Response)
+async def metrics(caller: Operator, here: Here) -> Response:
+    """Figures for Prometheus."""
+    return Response(here.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _decided(here: Coordinator) -> Decided:
+    if here.runtime.decided is None:
+        raise MissingError("nothing has been planned yet; ask again in a moment")
+    return here.runtime.decided

@@ -1,0 +1,273 @@
+"""The coordinator as a whole: service, control loop, figures and the gateway it leads, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from triagemq import __version__
+from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.exchange_network import Network
+from triagemq.coordinator.forecasts import Forecasts
+from triagemq.coordinator.gateway_lead import GatewayLead, Link
+from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.grants import Grant
+from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
+from triagemq.coordinator.known_rates import KnownRates, TopicFacts
+from triagemq.coordinator.live import Live, class_figures, port_figures, topic_figures
+from triagemq.coordinator.metrics import Metrics, Samples, counter_samples, exposition
+from triagemq.coordinator.records import Record
+from triagemq.coordinator.registry import Registry
+from triagemq.coordinator.replanning import Replanner
+from triagemq.coordinator.runtime import Runtime
+from triagemq.coordinator.service import Service
+from triagemq.coordinator.store import Store
+
+__all__ = ["Coordinator"]
+
+_FORECAST_BY_ITSELF = 100_000
+"""Up to this many subscriptions every plan is forecast for live figures; above, when somebody asks."""
+
+
+class Coordinator:
+    """Everything behind REST. `start` and `stop` are called in the event loop that serves it."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        link: Link,
+        network: Network,
+        planner: PlannerSettings,
+        gateway_address: str,
+        broker_address: str | None = None,
+        access: bool = False,
+    ) -> None:
+        self.gateway_address = gateway_address
+        self.broker_address = broker_address
+        self.metrics = Metrics()
+        self.live = Live()
+        self.forecasts = Forecasts(planner)
+        self._access = access
+        self._started = time.monotonic()
+        self._forecasting: asyncio.Task[Any] | None = None
+        self._leases: asyncio.Task[None] | None = None
+        registry = Registry(store.records())
+        self.service = Service(store, registry, access=access)
+        orders = store.orders()
+        ports = network.scenario.ports
+        bandwidths = dict(zip(ports.name, ports.bandwidth_bps.tolist(), strict=True))
+        bandwidths |= {name: width for name, width in store.bandwidths().items() if name in bandwidths}
+        self.runtime = Runtime(
+            store=store,
+            lead=GatewayLead(link, self.grants, required=access),
+            replanner=Replanner(network, planner, orders),
+            rates=KnownRates(store.measured(), time.monotonic()),
+            port_names=network.port_names,
+            bandwidths=bandwidths,
+            last_orders=orders,
+            metrics=self.metrics,
+        )
+        self.runtime.on_second = self._every_second
+
+    async def start(self) -> None:
+        """Begin with what the store kept; clients of before have one lease to be heard again."""
+        self.service.begin(self.runtime)
+        if self._access:
+            await self.service.withdraw_unguarded()
+        self.runtime.start(tuple(self.service.registry))
+        self._leases = asyncio.get_running_loop().create_task(self.service.watch_leases())
+
+    async def stop(self) -> None:
+        for task in (self._leases, self._forecasting):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        await self.runtime.stop()
+        await self.service.store.close()
+
+    # Connections and rights.
+
+    def client_id_base(self, record: Record) -> str:
+        """What a client's ids begin with: its name, and with access on the key that only it knows."""
+        name = record.intent.name
+        return f"{name}.{record.session_key}" if self._access else name
+
+    def grants(self) -> Mapping[str, Grant]:
+        """Who may do what at the gateway: subscribers what they announced, publishers what their token allows."""
+        if not self._access:
+            return {}
+        return {
+            self.client_id_base(record): Grant(name=record.intent.name, subscribe=_filters(record.intent))
+            if isinstance(record.intent, SubscriberIntent)
+            else Grant(name=record.intent.name, publish=self.service.publish_patterns(record))
+            for record in self.service.registry
+        }
+
+    # What there is to read.
+
+    def known_topics(self) -> dict[str, TopicFacts]:
+        """All topics that were declared or measured."""
+        facts: dict[str, TopicFacts] = {}
+        for record in self.service.registry:
+            for each in record.intent.publications if isinstance(record.intent, PublisherIntent) else ():
+                known = facts.get(each.topic)
+                if known is None:
+                    facts[each.topic] = TopicFacts(each.rate_per_second, each.size_bytes, False)
+                elif known.rate_per_second is not None:
+                    rate = (
+                        None if each.rate_per_second is None else known.rate_per_second + each.rate_per_second
+                    )
+                    facts[each.topic] = TopicFacts(rate, known.size_bytes, False)
+        for topic, estimate in self.runtime.rates.watch.estimates().items():
+            if estimate.publications:
+                facts[topic] = TopicFacts(estimate.rate_per_second, estimate.size_bytes, True)
+        return facts
+
+    def health(self) -> dict[str, Any]:
+        measured, link = self.runtime.measured, self.runtime.lead.link
+        broker = measured.broker_connected if measured is not None and link.connected else None
+        status = "ok"
+        if self.runtime.last_problem is not None:
+            status = "the last plan failed; the one before is in force"
+        if broker is False:
+            status = "the gateway has no broker"
+        if not link.connected:
+            status = "the gateway is away; it goes on with the last orders"
+        return {
+            "status": status,
+            "version": __version__,
+            "gateway_connected": link.connected,
+            "broker_connected": broker,
+            "generation": self.runtime.planned_generation,
+            "in_force_generation": self.runtime.generation,
+            "publishers": self._count(PUBLISHER),
+            "subscribers": self._count(SUBSCRIBER),
+            "plans": self.metrics.plan_seconds.count,
+            "last_plan_error": self.runtime.last_problem,
+            "access": self._access,
+            "uptime_seconds": time.monotonic() - self._started,
+        }
+
+    def exposition(self) -> str:
+        """Everything for Prometheus."""
+        runtime, metrics = self.runtime, self.metrics
+        measured = runtime.measured
+        classes = (self.forecasts.latest() or {}).get("classes", [])
+        subscriptions = 0 if runtime.decided is None else len(runtime.decided.scenario.subscriptions)
+        intents: Samples = [({"kind": kind}, self._count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
+        families: dict[str, tuple[str, str, float | Samples]] = {
+            "triage_intents": ("gauge", "Intents announced.", intents),
+            "triage_subscriptions": ("gauge", "Subscriptions planned for.", subscriptions),
+            "triage_generation": ("gauge", "Generation of the latest orders.", runtime.planned_generation),
+            "triage_in_force_generation": ("gauge", "Generation of the orders in force.", runtime.generation),
+            "triage_gateway_connected": (
+                "gauge",
+                "1 while the gateway is there.",
+                runtime.lead.link.connected,
+            ),
+            "triage_gateway_connections_total": (
+                "counter",
+                "Connections to it.",
+                metrics.gateway_connections,
+            ),
+            "triage_plans_unchanged_total": (
+                "counter",
+                "Plans that changed nothing.",
+                metrics.plans_unchanged,
+            ),
+            "triage_plans_refused_total": ("counter", "Plans that could not be made.", metrics.plans_refused),
+            "triage_leases_ended_total": ("counter", "Clients that vanished.", self.service.leases_ended),
+            "triage_measurement_rows_total": ("counter", "Rows of the pipeline used.", metrics.measurements),
+            "triage_forecast_success_rate": (
+                "gauge",
+                "Share of events that should arrive, by class.",
+                [(_class(row), row["success_rate"]) for row in classes if row["success_rate"] is not None],
+            ),
+            "triage_forecast_latency_seconds": (
+                "gauge",
+                "Mean latency that events should have, by class.",
+                [
+                    (_class(row), row["mean_latency_seconds"])
+                    for row in classes
+                    if row["mean_latency_seconds"] is not None
+                ],
+            ),
+            "triage_received_total": (
+                "counter",
+                "Events that subscribers reported as received, by class.",
+                [
+                    ({"priority_class": str(level)}, row.count)
+                    for level, row in sorted(self.live.total.items())
+                ],
+            ),
+            "triage_received_latency_seconds_total": (
+                "counter",
+                "Sum of the latencies of those events, by class.",
+                [
+                    ({"priority_class": str(level)}, row.latency_seconds_sum)
+                    for level, row in sorted(self.live.total.items())
+                ],
+            ),
+            "triage_gateway_total": (
+                "counter",
+                "What the gateway counts since its start.",
+                [] if measured is None else counter_samples(measured.counters),
+            ),
+            "triage_gateway_sessions": (
+                "gauge",
+                "Clients connected.",
+                0 if measured is None else measured.sessions,
+            ),
+        }
+        return exposition(families, metrics.plan_seconds)
+
+    def _count(self, kind: str) -> int:
+        return self.service.registry.count(kind)
+
+    async def _every_second(self, before: Measured, now: Measured) -> None:
+        decided = self.runtime.decided
+        forecasting = self._forecasting is not None and not self._forecasting.done()
+        if decided is not None and not forecasting:
+            small = len(decided.scenario.subscriptions) <= _FORECAST_BY_ITSELF
+            if small or self.live.listeners:
+                self._forecasting = asyncio.get_running_loop().create_task(self._forecast())
+        predicted = {row["priority_class"]: row for row in (self.forecasts.latest() or {}).get("classes", [])}
+        orders = self.runtime.assignments.orders
+        published, topics = topic_figures(before, now)
+        self.live.tell(
+            {
+                "at_ns": now.at_ns,
+                "generation": self.runtime.planned_generation,
+                "in_force_generation": self.runtime.generation,
+                "gateway_connected": True,
+                "broker_connected": now.broker_connected,
+                "publishers": self._count(PUBLISHER),
+                "subscribers": self._count(SUBSCRIBER),
+                "sessions": now.sessions,
+                "publications_per_second": published,
+                "classes": class_figures(before, now, orders, self.live.take_received(), predicted),
+                "ports": port_figures(before, now, orders),
+                "topics": topics,
+            }
+        )
+
+    async def _forecast(self) -> None:
+        """For those who look on; whoever needs it gets its errors with an answer."""
+        decided = self.runtime.decided
+        if decided is not None:
+            with contextlib.suppress(Exception):
+                await self.forecasts.of(decided)
+
+
+def _filters(intent: SubscriberIntent) -> tuple[str, ...]:
+    return tuple(each.topic_filter for each in intent.subscriptions)
+
+
+def _class(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"priority_class": str(row["priority_class"])}

@@ -1,0 +1,138 @@
+"""The Trace of a run in a box: what the gateway sent, what the subscribers got, and what the queues counted.
+
+Which packets the kernel dropped nobody sees; how many of each flow it dropped by policy and for lack of room it counts.
+Copies that did not arrive are given one of the two reasons in these proportions, so that the totals are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from triagemq.coordinator.port_samples import PortNumbers, sample_columns
+from triagemq.coordinator.up.receipts import read_receipts
+from triagemq.plan import Counters
+from triagemq.scenario import Scenario
+from triagemq.trace import Outcome, Trace, TraceWriter, runs
+
+__all__ = ["merge_trace"]
+
+_KEY = ["subscriber_id", "topic_id", "published_ns"]
+
+
+def merge_trace(
+    gateway_trace: Path,
+    receipts: Path,
+    samples: Sequence[tuple[int, Counters]],
+    scenario: Scenario,
+    directory: Path,
+    *,
+    scenario_text: str,
+    plan_text: str,
+    measured_from_ns: int,
+    behind_gateway: bool,
+) -> None:
+    """Write the whole Trace into a directory. `behind_gateway`: ports are in the kernel, and drops happen there."""
+    found = runs(gateway_trace)
+    traces = [Trace.open(path, allow_incomplete=True) for path in (*found.complete, *found.incomplete)]
+    got = read_receipts(receipts)
+    with TraceWriter(
+        directory,
+        scenario_text=scenario_text,
+        plan_text=plan_text,
+        producer="emulate",
+        scenario_fingerprint=scenario.fingerprint,
+    ) as writer:
+        for trace in traces:
+            writer.publications(_columns(trace.table("publications")))
+            writer.deliveries(_deliveries(trace.table("deliveries"), got, samples, behind_gateway))
+            for name in ("queue_samples", "decisions"):
+                table = trace.table(name)
+                if len(table):
+                    getattr(writer, name)(_columns(table))
+        number = PortNumbers(scenario.ports.name)
+        for sampled_ns, counters in samples:
+            if counters.ports:
+                writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
+        writer.finish(measured_from_ns=measured_from_ns)
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    """As a writer takes them: -1 for null numbers, texts as they are."""
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table[name]
+        if name == "outcome":
+            columns[name] = _outcomes(column)
+        elif pa.types.is_integer(column.type):
+            columns[name] = pc.fill_null(column, -1).to_numpy()
+        else:
+            columns[name] = column.to_pylist()
+    return columns
+
+
+def _outcomes(column: pa.ChunkedArray) -> NDArray[np.int8]:
+    names = pa.array([outcome.name for outcome in Outcome])
+    return np.asarray(pc.index_in(column.cast(pa.string()), names).to_numpy(), dtype=np.int8)
+
+
+def _deliveries(
+    sent: pa.Table, got: NDArray[np.void], samples: Sequence[tuple[int, Counters]], behind_gateway: bool
+) -> dict[str, Any]:
+    columns = _columns(sent)
+    received_ns = _received(columns, got)
+    outcome, delivered_ns = columns["outcome"].copy(), columns["delivered_ns"].copy()
+    handed_over = outcome == Outcome.delivered
+    arrived = handed_over & (received_ns >= 0)
+    delivered_ns[arrived] = received_ns[arrived]
+    missing = np.flatnonzero(handed_over & (received_ns < 0))
+    delivered_ns[missing] = -1
+    outcome[missing] = (
+        _reasons(columns["flow_id"][missing], samples) if behind_gateway else int(Outcome.lost_on_link)
+    )
+    return columns | {"outcome": outcome, "delivered_ns": delivered_ns}
+
+
+def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int64]:
+    """When each copy arrived; -1 for never. The first counts if one came twice."""
+    rows = len(columns["topic_id"])
+    keys = pa.table({name: columns[name].astype(np.int64) for name in _KEY} | {"row": np.arange(rows)})
+    receipts = pa.table(
+        {
+            "subscriber_id": got["subscriber"],
+            "topic_id": got["topic"],
+            "published_ns": got["published_ns"],
+            "received_ns": got["received_ns"],
+        }
+    )
+    first = receipts.group_by(_KEY).aggregate([("received_ns", "min")])
+    joined = keys.join(first, _KEY, join_type="left outer")
+    received = np.full(len(keys), -1, dtype=np.int64)
+    received[joined["row"].to_numpy()] = pc.fill_null(joined["received_ns_min"], -1).to_numpy()
+    return received
+
+
+def _reasons(flow_id: NDArray[np.int32], samples: Sequence[tuple[int, Counters]]) -> NDArray[np.int8]:
+    """For copies that did not arrive, by flow: by policy and by buffer in the proportion that the flow counted."""
+    policy: dict[int, int] = {}
+    buffer: dict[int, int] = {}
+    if samples:
+        for counters in samples[-1][1].flows.values():
+            policy[counters.flow_id] = policy.get(counters.flow_id, 0) + counters.dropped_by_policy
+            buffer[counters.flow_id] = buffer.get(counters.flow_id, 0) + counters.dropped_by_buffer
+    reasons = np.full(len(flow_id), int(Outcome.dropped_by_buffer), dtype=np.int8)
+    random = np.random.default_rng(0)
+    for flow in np.unique(flow_id):
+        rows = np.flatnonzero(flow_id == flow)
+        by_policy, by_buffer = policy.get(int(flow), 0), buffer.get(int(flow), 0)
+        total = by_policy + by_buffer
+        if total:
+            chosen = random.permutation(rows)[: round(len(rows) * by_policy / total)]
+            reasons[chosen] = int(Outcome.dropped_by_policy)
+    return reasons

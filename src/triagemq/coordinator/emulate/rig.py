@@ -1,0 +1,324 @@
+"""Everything that runs in and around a network in a box: broker, gateway, coordinator, data plane and clients.
+
+Broker and gateway live in the broker's namespace, and clients open their sockets in theirs. The coordinator is outside:
+clients reach it over a Unix socket, so that no word to it takes bandwidth from the events that are measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triagemq.coordinator.binder import FlowBinder
+from triagemq.coordinator.emulate.follower import Follower
+from triagemq.coordinator.emulate.openflow_agent import LINUX_CLASSES, AgentConfig
+from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.up.children import Child
+from triagemq.coordinator.up.commands import tell
+from triagemq.coordinator.up.exchange import EMBEDDED_CLASSES
+from triagemq.errors import NetworkError, ParameterError
+from triagemq.exchange import BrokerProcess
+from triagemq.network.emulated import Box, Running, lay_out, new_run
+from triagemq.network.emulated.virtual_switches import datapath_id
+from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.network.openflow import VirtualSwitches
+from triagemq.plan import Counters, SetPort
+from triagemq.scenario import Scenario
+from triagemq.scenario.conditions import Conditions
+
+__all__ = ["DATA_PLANES", "Rig", "RigOptions"]
+
+DATA_PLANES = ("linux", "openflow", "embedded")
+GATEWAY_PORT = 10_000
+BROKER_PORT = 1883
+
+_READY_SECONDS = 60.0
+_SAMPLE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RigOptions:
+    """`file` is the scenario as a file, for the processes that read it; `state` is where they keep what they know."""
+
+    file: Path
+    state: Path
+    dataplane: str = "linux"
+    no_triage: bool = False
+    seed: int = 0
+    planner: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dataplane not in DATA_PLANES:
+            raise ParameterError("dataplane", f"is {self.dataplane!r}; it is one of {', '.join(DATA_PLANES)}")
+
+    @property
+    def classes(self) -> int:
+        """What the data plane has."""
+        return EMBEDDED_CLASSES if self.dataplane == "embedded" else LINUX_CLASSES
+
+
+class Rig:
+    """Use as `async with`. `samples` are the counters of the kernel's queues, every 200 ms."""
+
+    def __init__(self, scenario: Scenario, conditions: Conditions, options: RigOptions) -> None:
+        if len(scenario.brokers) != 1:
+            raise NetworkError(f"a box has one broker; {scenario.name!r} has {len(scenario.brokers)}")
+        self.scenario = scenario
+        self.options = options
+        self.state = options.state.absolute()
+        self.children: dict[str, Child] = {}
+        self.processes: dict[str, Running] = {}
+        self.samples: list[tuple[int, Counters]] = []
+        self.plane: LinuxDataPlane | None = None
+        self.follower: Follower | None = None
+        self.rest = ""
+        kind = "openvswitch" if options.dataplane == "openflow" else "bridge"
+        self.layout = lay_out(
+            scenario,
+            new_run(),
+            switches=kind,
+            backups=conditions.backups,  # type: ignore[arg-type]
+        )
+        self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
+        self.box = Box(self.layout)
+        self.link = GatewayLink(self._control)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._clean = contextlib.AsyncExitStack()
+
+    @property
+    def _control(self) -> Path:
+        return self._sockets / "gateway.sock"
+
+    @property
+    def _gateway_address(self) -> str:
+        (broker,) = self.layout.brokers.values()
+        return f"{broker.ipv4}:{GATEWAY_PORT}"
+
+    async def __aenter__(self) -> Rig:
+        try:
+            await self._start()
+        except BaseException:
+            await self._clean.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._clean.aclose()
+
+    async def _start(self) -> None:
+        self.state.mkdir(parents=True, exist_ok=True)
+        note = self.box.journal.note("directory", path=str(self._sockets))
+        self._sockets.mkdir(mode=0o700)
+        self._clean.callback(self.box.journal.done, note)
+        self._clean.callback(shutil.rmtree, self._sockets, ignore_errors=True)
+        await self._clean.enter_async_context(self.box)
+        self._clean.push_async_callback(self._end_children)
+        (broker,) = self.layout.brokers.values()
+        process = BrokerProcess(self.state / "broker", host=broker.ipv4, port=BROKER_PORT)
+        self._in_box("broker", broker.namespace, process.command())
+        await self._start_gateway(broker.namespace, str(process.address))
+        await self._start_coordinator()
+        self.link.start()
+        self._clean.push_async_callback(self.link.close)
+        if self.options.dataplane != "embedded":
+            self._start_queues()
+        if self.options.dataplane == "openflow":
+            await self._start_controller()
+
+    async def _start_gateway(self, namespace: str, broker: str) -> None:
+        config = {
+            "listen": self._gateway_address,
+            "broker": broker,
+            "state": str(self.state / "gateway"),
+            "control": str(self._control),
+            "trace": str(self.state / "gateway-trace"),
+            "scenario": str(self.options.file.absolute()),
+            "seed": self.options.seed,
+            "timestamps": True,
+            "dataplane": "embedded" if self.options.dataplane == "embedded" else "none",
+        }
+        path = self._write("gateway", config)
+        self._in_box(
+            "gateway",
+            namespace,
+            [sys.executable, "-m", "triagemq.coordinator.gateway_process", str(path)],
+        )
+        await self._ready("gateway")
+
+    async def _start_coordinator(self) -> None:
+        said = await self._child(
+            "coordinator",
+            "triagemq.coordinator.serve",
+            {
+                "port": 0,
+                "unix_socket": str(self._sockets / "rest.sock"),
+                "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
+                "gateway_socket": str(self._control),
+                "gateway_address": self._gateway_address,
+                "network": str(self.options.file.absolute()),
+                "planner": dict(self.options.planner),
+                "no_triage": self.options.no_triage,
+                "priority_classes": self.options.classes,
+            },
+        )
+        self.rest = said["address"]
+
+    def _start_queues(self) -> None:
+        self.plane = LinuxDataPlane(
+            {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports}
+        )
+        self._clean.callback(self.plane.close)
+        self.follower = Follower(self.link, FlowBinder(self.plane))
+        loop = asyncio.get_running_loop()
+        self._tasks += [
+            loop.create_task(self.follower.run()),
+            loop.create_task(self._keep_sampling(self.plane)),
+        ]
+        self._clean.push_async_callback(self._end_tasks)
+
+    async def _start_controller(self) -> None:
+        switches = self.box.switches
+        assert isinstance(switches, VirtualSwitches)
+        agent = AgentConfig(
+            control=str(self._control),
+            listen=switches.controller,
+            switches=[datapath_id(self.layout, name) for name in self.scenario.switches.name],
+            sources=[host.ipv4 for host in self.layout.brokers.values()],
+        )
+        await self._child("controller", "triagemq.coordinator.emulate.openflow_agent", asdict(agent))
+
+    async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> int:
+        """The scenario's subscribers, then its publishers; when the first event will be published, in Unix ns."""
+        config = {
+            "scenario": str(self.options.file.absolute()),
+            "coordinator": f"unix:{self._sockets / 'rest.sock'}",
+            "seed": self.options.seed,
+        }
+        for role, hosts, absent in (
+            ("subscribers", self.layout.subscribers, absent_subscribers),
+            ("publishers", self.layout.publishers, absent_publishers),
+        ):
+            said = await self._child(
+                role,
+                "triagemq.coordinator.up.load",
+                config
+                | {
+                    "role": role,
+                    "namespaces": {name: host.namespace for name, host in hosts.items()},
+                    "receipts": str(self.receipts) if role == "subscribers" else None,
+                    "commands": str(self._sockets / role),
+                    "absent": absent,
+                },
+                restart=False,
+            )
+        return int(said["publishing_from_ns"])
+
+    @property
+    def receipts(self) -> Path:
+        """What the subscribers note."""
+        return self.state / "receipts"
+
+    async def in_force(self, seconds: float = 30.0) -> None:
+        """Wait until the plan that the gateway follows is followed by the kernel, too."""
+        if self.follower is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.follower.applied != (await self.link.measure(flows=False)).generation:
+                    await asyncio.sleep(0.05)
+        if self.follower.problem:
+            raise NetworkError(f"the plan cannot be carried out: {self.follower.problem}")
+
+    async def stop(self, name: str) -> None:
+        """End one of the children."""
+        await self.children[name].stop()
+
+    def tell_publisher(self, name: str, *, works: bool) -> None:
+        """Let a publisher fall silent, or speak again."""
+        tell(str(self._sockets / "publishers"), name, there=works)
+
+    def tell_subscriber(self, name: str, *, present: bool) -> None:
+        """Let a subscriber leave, or join."""
+        tell(str(self._sockets / "subscribers"), name, there=present)
+
+    def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
+        """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""
+        if self.plane is None or self.follower is None:
+            return
+        before = self.follower.binder.orders.ports.get(port)
+        if before is not None:
+            self.plane.apply([SetPort(port, bandwidth_bps, before.buffer_packets, before.classes)])
+
+    def waiting_packets(self) -> int:
+        """What the kernel's queues hold now."""
+        if self.plane is None:
+            return 0
+        ports = self.plane.counters().ports.values()
+        return sum(queue.backlog_packets for port in ports for queue in port.queues)
+
+    async def _keep_sampling(self, plane: LinuxDataPlane) -> None:
+        while True:
+            self.samples.append((time.time_ns(), plane.counters()))
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    # Processes.
+
+    def _in_box(self, name: str, namespace: str, command: list[str]) -> None:
+        logs = self.state / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        self.processes[name] = self.box.processes.start(
+            namespace, command, output=logs / f"{name}.out", errors=logs / f"{name}.log"
+        )
+
+    async def _ready(self, name: str) -> dict[str, Any]:
+        """What a process in the box said when it was ready."""
+        output, log = (self.state / "logs" / f"{name}.{kind}" for kind in ("out", "log"))
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
+            if lines:
+                said: dict[str, Any] = json.loads(lines[0])
+                return said
+            if self.processes[name].exit_code() is not None:
+                words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [
+                    "it said nothing"
+                ]
+                raise NetworkError(f"the {name} ended before it was ready: {words[-1]}")
+            await asyncio.sleep(0.05)
+        raise NetworkError(f"the {name} is not ready after {_READY_SECONDS:.0f} s; see {log}")
+
+    async def _child(
+        self, name: str, module: str, config: dict[str, Any], *, restart: bool = True
+    ) -> dict[str, Any]:
+        path = self._write(name, config)
+        child = Child(name, module, [str(path)], log=self.state / "logs" / f"{name}.log", restart=restart)
+        self.children[name] = child
+        return await child.start()
+
+    def _write(self, name: str, config: dict[str, Any]) -> Path:
+        path = self.state / f"{name}.json"
+        path.write_text(json.dumps(config, indent=2), encoding="utf-8")
+        return path
+
+    async def _end_children(self) -> None:
+        for name in ("publishers", "subscribers", "controller", "coordinator"):
+            if name in self.children:
+                await self.children[name].stop()
+        gateway = self.processes.get("gateway")
+        if gateway is not None:
+            # It finishes its trace; the box would give it less time.
+            await asyncio.to_thread(self.box.processes.end, gateway)
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,97 @@
+"""The configuration of a gateway process: one JSON file, checked as a whole before anything is opened."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from triagemq.errors import ParameterError
+
+__all__ = ["GatewayConfig", "load_gateway_config"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """`listen` is HOST:PORT (port 0: any free one), `control` the path of the control socket.
+
+    `trace` is a directory in which every start begins a run of its own (run-0, run-1, ...). `scenario` gives the trace
+    its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
+    them. `dataplane` is "embedded", or "none" where the ports behind the gateway are managed by somebody else.
+    """
+
+    listen: str
+    broker: str
+    state: str
+    control: str
+    trace: str | None = None
+    scenario: str | None = None
+    plan: str | None = None
+    seed: int | None = None
+    timestamps: bool = False
+    dataplane: str = "embedded"
+    gateway_id: int = 1
+    rotate_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, Any] = {
+            "listen": str,
+            "broker": str,
+            "state": str,
+            "control": str,
+            "trace": (str, type(None)),
+            "scenario": (str, type(None)),
+            "plan": (str, type(None)),
+            "seed": (int, type(None)),
+            "timestamps": bool,
+            "dataplane": str,
+            "gateway_id": int,
+            "rotate_seconds": (int, float),
+        }
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+                raise ParameterError(name, f"{value!r} is not what is wanted here")
+        if self.dataplane not in ("embedded", "none"):
+            raise ParameterError("dataplane", f'must be "embedded" or "none", is {self.dataplane!r}')
+        if not self.rotate_seconds > 0:
+            raise ParameterError("rotate_seconds", f"must be positive, is {self.rotate_seconds}")
+        self.address  # noqa: B018 -- refuses what is no address
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """`listen` in two parts."""
+        host, _, port = self.listen.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
+            raise ParameterError("listen", f"{self.listen!r} is not HOST:PORT")
+        return host.strip("[]"), int(port)
+
+
+def load_gateway_config(path: Path | str) -> GatewayConfig:
+    """Read and check; ParameterError names the file, the field and what is wrong.
+
+    >>> load_gateway_config("no-such-file.json")
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: no-such-file.json: No such file or directory
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(str(path), error.strerror or str(error)) from None
+    except ValueError as error:
+        raise ParameterError(str(path), f"is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ParameterError(str(path), "must be a JSON object")
+    known = {each.name: each for each in fields(GatewayConfig)}
+    for name in document:
+        if name not in known:
+            raise ParameterError(f"{path}: {name}", f"there is no such field; there are {', '.join(known)}")
+    for name, each in known.items():
+        if each.default is MISSING and name not in document:
+            raise ParameterError(f"{path}: {name}", "is missing")
+    try:
+        return GatewayConfig(**document)
+    except ParameterError as error:
+        raise ParameterError(f"{path}: {error.parameter}", error.problem) from None

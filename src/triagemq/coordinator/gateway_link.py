@@ -1,0 +1,298 @@
+"""The coordinator's end of the control channel to a gateway: requests, answers, and news of its clients.
+
+    link = GatewayLink(path, on_connect=send_everything_again)
+    link.start()
+    ...
+    await link.orders(orders)
+    await link.close()
+
+It connects, and connects again, for as long as it is open. What is asked while the gateway is away, or lost with it,
+raises ControlError: after each `on_connect` the gateway needs to be told again what it should know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triagemq.coordinator.control_lines import (
+    LARGEST_LINE_BYTES,
+    ControlError,
+    decode_line,
+    encode_line,
+    reachable,
+)
+from triagemq.coordinator.grants import Grant, Grants, grants_to_json
+from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.orders_change import orders_change
+from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
+from triagemq.plan import FlowCounters, PortCounters, QueueCounters
+
+__all__ = ["GatewayLink", "Grant", "Measured", "SessionEvent"]
+
+_PAUSE_SECONDS = 0.1
+_MOST_EVENTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
+
+    `topics` are publications and payload bytes since then, each publication counted once.
+    """
+
+    epoch: str
+    at_ns: int
+    topics: Mapping[str, tuple[int, int]]
+    counters: Mapping[str, Any]
+    ports: Mapping[str, PortCounters]
+    flows: Mapping[str, FlowCounters]
+    generation: int
+    sessions: int
+    broker_connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """A client has "connected" (or come from another endpoint) or has "gone", or new "orders" are in force.
+
+    Or the broker has taken "subscriptions". `overrun`: some news before it are lost.
+    """
+
+    kind: str
+    client_id: str
+    endpoint: tuple[str, int] | None
+    overrun: bool = False
+
+
+class GatewayLink:
+    """See the module's text. Everything is called in one event loop."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        on_connect: Callable[[], Awaitable[None]] | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        self.on_connect = on_connect
+        self._path = Path(path)
+        self._timeout_seconds = timeout_seconds
+        self._writer: asyncio.StreamWriter | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._next_id = 1
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._watchers: list[asyncio.Queue[SessionEvent]] = []
+        self._sending = asyncio.Lock()
+        # What the gateway follows and its name for that, while that is sure.
+        self._followed: tuple[str, Orders] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Is the gateway's control socket open now?"""
+        return self._writer is not None
+
+    def start(self) -> None:
+        """Connect as soon as the gateway is there, and stay connected."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Leave; what still waits for an answer gets ControlError."""
+        tasks = [task for task in (self._running, self._telling) if task is not None]
+        self._running = self._telling = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wait_connected(self, seconds: float) -> bool:
+        """Wait until the gateway is reached."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.connected:
+                    await asyncio.sleep(0.01)
+        return self.connected
+
+    # What can be asked.
+
+    async def orders(self, orders: Orders) -> int:
+        """Put orders in force, whole or not at all; the generation that is in force then."""
+        answer = await self._changed(orders)
+        if answer is None:
+            answer = await self._ask("orders", orders=orders_to_json(orders))
+        # Only what changes has to be said next time, unless the gateway wants to hear everything again.
+        self._followed = None if answer.get("whole_next") else (answer["state"], orders)
+        return int(answer["generation"])
+
+    async def _changed(self, orders: Orders) -> dict[str, Any] | None:
+        if self._followed is None:
+            return None
+        state, before = self._followed
+        self._followed = None
+        change = orders_change(before, orders)
+        if change is None:
+            return None
+        try:
+            return await self._ask("change_orders", base=state, change=change)
+        except ControlError:
+            # It may follow somebody else's orders by now.
+            return None
+
+    async def current(self) -> Orders:
+        """The orders in force."""
+        return orders_from_json((await self._ask("current"))["orders"])
+
+    async def grants(self, required: bool, grants: Mapping[str, Grant]) -> None:
+        """Who may do what, by the part of the client id before the slot; everyone everything unless `required`."""
+        await self._ask("grants", **grants_to_json(Grants(required, grants)))
+
+    async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""
+        await self._ask("decisions", rows=[dict(row) for row in rows])
+
+    async def measure(self, *, flows: bool = True) -> Measured:
+        """Everything the gateway has counted; without the flows it costs less."""
+        return _measured(await self._ask("measure", flows=flows))
+
+    async def sessions(self) -> dict[str, tuple[str, int]]:
+        """Where each connected client is."""
+        answer = await self._ask("sessions")
+        return {client_id: _endpoint(where) for client_id, where in answer["sessions"].items()}
+
+    async def events(self) -> AsyncIterator[SessionEvent]:
+        """Clients that come and go from now on. After a reconnection of the link, those that are there come again."""
+        queue: asyncio.Queue[SessionEvent] = asyncio.Queue(_MOST_EVENTS)
+        self._watchers.append(queue)
+        try:
+            if self.connected:
+                with contextlib.suppress(ControlError):
+                    await self._watch(queue)
+            while True:
+                yield await queue.get()
+        finally:
+            self._watchers.remove(queue)
+
+    # The connection.
+
+    async def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        writer = self._writer
+        if writer is None:
+            raise ControlError(f"the gateway is not there: nobody listens on {self._path}")
+        number = self._next_id
+        self._next_id += 1
+        line = encode_line({"id": number, "do": what, **arguments})
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                async with self._sending:
+                    writer.write(line)
+                    await writer.drain()
+                answer = await answered
+        except TimeoutError:
+            raise ControlError(
+                f"the gateway did not answer {what!r} within {self._timeout_seconds} s"
+            ) from None
+        except OSError as error:
+            raise ControlError(f"the gateway was lost while it was asked for {what!r}: {error}") from None
+        finally:
+            self._waiting.pop(number, None)
+        if answer.get("ok") is not True:
+            raise ControlError(f"the gateway refuses {what!r}: {answer.get('error', 'no reason given')}")
+        return answer
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                with reachable(self._path) as name:
+                    reader, writer = await asyncio.open_unix_connection(name, limit=LARGEST_LINE_BYTES)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            self._writer = writer
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+            try:
+                await self._read(reader)
+            except (OSError, ValueError, ControlError):
+                pass  # Lost, or no longer talking sense: both end in a new connection.
+            finally:
+                self._lost(writer)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            message = decode_line(line)
+            if "event" in message:
+                self._heard(message)
+                continue
+            number = message.get("id")
+            answered = self._waiting.get(number) if isinstance(number, int) else None
+            if answered is not None and not answered.done():
+                answered.set_result(message)
+
+    def _lost(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = None
+        self._followed = None
+        if self._telling is not None:
+            self._telling.cancel()
+        writer.close()
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(ControlError("the gateway was lost before it answered"))
+
+    async def _tell(self) -> None:
+        """Whatever has to be said at the start of a connection; a failure is that of the connection."""
+        try:
+            if self._watchers:
+                await self._watch(*self._watchers)
+            if self.on_connect is not None:
+                await self.on_connect()
+        except ControlError:
+            pass
+
+    async def _watch(self, *watchers: asyncio.Queue[SessionEvent]) -> None:
+        await self._ask("watch")
+        for client_id, endpoint in (await self.sessions()).items():
+            for queue in watchers:
+                _put(queue, SessionEvent("connected", client_id, endpoint))
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        client_id, where = str(message.get("client_id")), message.get("endpoint")
+        event = SessionEvent(str(message["event"]), client_id, None if where is None else _endpoint(where))
+        for queue in self._watchers:
+            _put(queue, event)
+
+
+def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
+    """A reader that does not read loses the oldest, and is told."""
+    if queue.full():
+        queue.get_nowait()
+        event = SessionEvent(event.kind, event.client_id, event.endpoint, overrun=True)
+    queue.put_nowait(event)
+
+
+def _endpoint(where: Sequence[Any]) -> tuple[str, int]:
+    return str(where[0]), int(where[1])
+
+
+def _measured(answer: Mapping[str, Any]) -> Measured:
+    return Measured(
+        epoch=answer["epoch"],
+        at_ns=answer["at_ns"],
+        topics={topic: (count, size) for topic, (count, size) in answer["topics"].items()},
+        counters=answer["counters"],
+        ports={name: _port(port["queues"], port["control"]) for name, port in answer["ports"].items()},
+        flows={client_id: FlowCounters(*values) for client_id, values in answer["flows"].items()},
+        generation=answer["generation"],
+        sessions=answer["sessions"],
+        broker_connected=answer["broker_connected"],
+    )
+
+
+def _port(queues: Iterable[Sequence[Any]], control: Sequence[Any]) -> PortCounters:
+    return PortCounters(tuple(QueueCounters(*queue) for queue in queues), QueueCounters(*control))

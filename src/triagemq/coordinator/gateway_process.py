@@ -1,0 +1,88 @@
+"""`python -m triagemq.coordinator.gateway_process CONFIG.json`: a managed gateway as a process of its own.
+
+It prints one line of JSON when it is ready, ends cleanly on SIGTERM or SIGINT, and may be killed at any moment: started
+again with the same state it goes on with the sessions, messages and orders that it had. gateway_config.py says what the
+file holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from triagemq.coordinator.gateway_config import GatewayConfig, load_gateway_config
+from triagemq.errors import ParameterError, TriageError
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.managed_gateway import ManagedGateway
+
+__all__ = ["main"]
+
+_BROKER_SECONDS = 3.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until told to end; the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if len(given) != 1:
+            raise ParameterError("usage", "python -m triagemq.coordinator.gateway_process CONFIG.json")
+        asyncio.run(_run(load_gateway_config(given[0])))
+    except TriageError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+async def _run(config: GatewayConfig) -> None:
+    # The file is checked before what takes a second to load is loaded.
+    from triagemq.coordinator.managed_gateway import ManagedGateway
+
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    running = ManagedGateway(config)
+    try:
+        await running.start()
+        # What was loaded until now stays: looking through it for garbage again and again would delay messages.
+        gc.collect()
+        gc.freeze()
+        ending = loop.create_task(ended.wait())
+        reaching = loop.create_task(running.gateway.wait_for_broker(_BROKER_SECONDS))
+        await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
+        reaching.cancel()
+        _say_ready(config, running)
+        failing = loop.create_task(running.wait())
+        await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if failing.done():
+            failing.result()
+        failing.cancel()
+        await asyncio.gather(ending, failing, reaching, return_exceptions=True)
+        await running.close()
+    except BaseException as error:
+        running.abort(f"{type(error).__name__}: {error}")
+        raise
+
+
+def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:
+    host, port = running.gateway.address
+    ready = {
+        "ready": True,
+        "listen": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "control": config.control,
+        "broker_reached": running.gateway.broker_is_connected,
+        "generation": running.generation,
+        "trace": None if running.trace_directory is None else str(running.trace_directory),
+    }
+    print(json.dumps(ready), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+"""A gateway that follows orders: MQTT-SN gateway, data plane, control channel and trace put together.
+
+Orders take effect between two packets: the ways of topics first, then the flows, with nothing sent in between. They are
+answered when they are on disk, too, so that a gateway that is killed starts with what it last did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triagemq.coordinator.binder import FlowBinder
+from triagemq.coordinator.control_lines import ControlError, encode_line
+from triagemq.coordinator.control_server import ControlServer
+from triagemq.coordinator.gateway_config import GatewayConfig
+from triagemq.coordinator.grants import ManagedPolicy, Rules, grants_from_json, grants_to_json
+from triagemq.coordinator.kept import keep_change, keep_grants, keep_orders, kept_grants, kept_orders
+from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.orders_change import changed_orders
+from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
+from triagemq.coordinator.port_samples import decision_columns, sample_columns
+from triagemq.coordinator.trace_numbers import next_run, numbering
+from triagemq.errors import PlanError
+from triagemq.exchange import (
+    BrokerAddress,
+    BrokerLoss,
+    Gateway,
+    GatewaySettings,
+    Gone,
+    LiveTrace,
+    Present,
+)
+from triagemq.network import DatagramSender, EmbeddedDataPlane
+from triagemq.plan import Counters
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway import GatewayCore
+    from triagemq.exchange.gateway.model import Endpoint
+    from triagemq.plan import Instruction, OnFate
+
+__all__ = ["ManagedGateway"]
+
+_SAMPLE_EVERY_SECONDS = 0.2
+_GATHER_SECONDS = 0.05
+# So much of changes may stand behind the orders in their file before they are wanted whole again.
+_MOST_CHANGE_BYTES = 1 << 20
+
+
+class _NoPlane:
+    """Where the ports are somebody else's: flows are known for the trace only."""
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        pass
+
+    def counters(self, *, with_flows: bool = True) -> Counters:
+        return Counters()
+
+    def close(self) -> None:
+        pass
+
+
+class ManagedGateway:
+    """`start`, then `wait` until it fails or is cancelled, then `close`."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._state = Path(config.state)
+        # Client ids may hold keys.
+        self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._seed = config.seed
+        self.rules = Rules(grants=kept_grants(self._state))
+        self._plane: EmbeddedDataPlane | _NoPlane = _NoPlane()
+        self._binder = FlowBinder(self._plane, self.rules.identify)
+        self._epoch = secrets.token_hex(8)
+        # How often the orders changed, and how much of the file they are kept in is changes.
+        self._states = 0
+        self._whole_bytes = self._change_bytes = 0
+        self._told: dict[str, Endpoint] = {}
+        self._changing = asyncio.Lock()
+        self._sampling: asyncio.Task[None] | None = None
+        self.unbound = 0
+        """Clients at addresses that the data plane cannot send to."""
+        numbers, self._port_numbers, scenario_text, fingerprint = numbering(config, self._name_of)
+        self.trace_directory = None if config.trace is None else next_run(Path(config.trace))
+        self._trace = None
+        if self.trace_directory is not None:
+            self._trace = LiveTrace(
+                self.trace_directory,
+                numbers,
+                scenario_text=scenario_text,
+                plan_text=None if config.plan is None else Path(config.plan).read_text(encoding="utf-8"),
+                scenario_fingerprint=fingerprint,
+                flow_of=self._flow_of,
+                rotate_seconds=config.rotate_seconds,
+            )
+        self.gateway = Gateway(
+            GatewaySettings(
+                gateway_id=config.gateway_id,
+                broker_client_id=f"triage-gateway-{config.gateway_id}",
+                policy=ManagedPolicy(rules=self.rules),
+                read_timestamps=config.timestamps,
+                # A broker that is restarted is back before clients would be.
+                broker_loss=BrokerLoss.KEEP,
+            ),
+            BrokerAddress.parse(config.broker),
+            config.address,
+            state=self._state,
+            numbers=numbers,
+            trace=self._trace,
+            make_egress=self._make_plane if config.dataplane == "embedded" else None,
+            identify=self.rules.identify,
+            presence=self._presence,
+        )
+        self._control = ControlServer(Path(config.control), self._answer)
+        self._subscriptions_news: asyncio.TimerHandle | None = None
+        self.gateway.core.on_subscriptions = self._subscriptions_changed
+
+    async def start(self) -> None:
+        """Take up sessions and orders of before, and listen; whoever connects to the control socket is served."""
+        try:
+            self._follow(kept_orders(self._state))
+        except PlanError as error:
+            print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
+        await self.gateway.start()
+        if self._trace is not None:
+            self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling(self._trace))
+        try:
+            await self._control.start()
+        except ControlError:
+            await self.close()
+            raise
+
+    async def wait(self) -> None:
+        """Run until something fails that cannot be put right."""
+        waiting = {asyncio.ensure_future(self.gateway.wait())}
+        if self._sampling is not None:
+            waiting.add(self._sampling)
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting - {self._sampling}:
+                task.cancel()
+        for task in done:
+            task.result()
+
+    async def close(self) -> None:
+        """Stop; sessions and orders are kept, the trace is finished."""
+        await self._control.close()
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            self._sample()
+        await self.gateway.close()
+
+    def abort(self, reason: str) -> None:
+        """Give the trace up."""
+        if self._trace is not None:
+            self._trace.abort(reason)
+
+    @property
+    def generation(self) -> int:
+        """That of the orders in force."""
+        return self.rules.orders.generation
+
+    # Orders.
+
+    def _make_plane(
+        self, udp_socket: socket.socket, on_fate: OnFate, clock: Callable[[], int]
+    ) -> EmbeddedDataPlane:
+        sender = DatagramSender(udp_socket)
+        plane = EmbeddedDataPlane(
+            sender, on_fate, clock=clock, seed=self._seed, control_sender=sender.control
+        )
+        binder = FlowBinder(plane, self.rules.identify)
+        try:
+            binder.order(self.rules.orders)
+        except PlanError as error:
+            print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
+            self._follow(Orders())
+        self._plane, self._binder = plane, binder
+        return plane
+
+    def _follow(self, orders: Orders, changed: set[str] | None = None) -> None:
+        """Put orders in force, or leave everything as it is; `changed`: only the flows of these client ids differ."""
+        before = self.rules.orders
+        slots = self.gateway.core.slots
+        slots.order(orders.slots)
+        self.rules.orders = orders
+        try:
+            self._binder.order(orders, changed)
+        except PlanError:
+            slots.order(before.slots)
+            self.rules.orders = before
+            raise
+        self._states += 1
+        if self._trace is not None:
+            self._trace.flows_changed()
+
+    def _presence(self, news: Present | Gone) -> None:
+        client_id = news.client_id
+        if isinstance(news, Gone):
+            self._binder.gone(client_id)
+            if self._told.pop(client_id, None) is not None:
+                self._control.tell({"event": "gone", "client_id": client_id, "endpoint": None})
+            return
+        try:
+            self._binder.connected(client_id, news.endpoint[:2], subscribes=news.subscribes)
+        except PlanError:
+            self.unbound += 1
+        if self._told.get(client_id) != news.endpoint:
+            self._told[client_id] = news.endpoint
+            self._control.tell(
+                {"event": "connected", "client_id": client_id, "endpoint": list(news.endpoint[:2])}
+            )
+
+    def _subscriptions_changed(self) -> None:
+        """Whoever runs the broker has it save them, or a killed one would not know what to keep for this gateway."""
+        if self._subscriptions_news is None:
+            self._subscriptions_news = asyncio.get_running_loop().call_later(
+                _GATHER_SECONDS, self._tell_of_subscriptions
+            )
+
+    def _tell_of_subscriptions(self) -> None:
+        self._subscriptions_news = None
+        self._control.tell({"event": "subscriptions", "client_id": "", "endpoint": None})
+
+    def _name_of(self, client_id: str) -> str:
+        return self.rules.identify(client_id)[0]
+
+    def _flow_of(self, endpoint: Endpoint) -> tuple[int, int] | None:
+        return self._binder.flow_at(endpoint[0], endpoint[1])
+
+    # The control channel.
+
+    async def _answer(self, what: str, request: dict[str, Any], line: bytes) -> dict[str, Any]:
+        match what:
+            case "orders":
+                return await self._take_orders(request.get("orders"), line)
+            case "change_orders":
+                return await self._take_change(request.get("base"), request.get("change"), line)
+            case "grants":
+                return await self._take_grants(request)
+            case "measure":
+                return self._measure(with_flows=request.get("flows") is not False)
+            case "current":
+                return {"orders": orders_to_json(self.rules.orders)}
+            case "sessions":
+                return {"sessions": {client_id: list(at[:2]) for client_id, at in self._told.items()}}
+            case "decisions":
+                columns = decision_columns(request.get("rows"))
+                if self._trace is not None and columns["kind"]:
+                    self._trace.writer.decisions(columns)
+                return {"traced": self._trace is not None}
+        raise ControlError(f"{what!r} is nothing that a gateway does")
+
+    async def _take_orders(self, value: object, line: bytes) -> dict[str, Any]:
+        orders = orders_from_json(value)
+        async with self._changing:
+            await self._put_in_force(orders, None, lambda: keep_orders(self._state, line))
+            self._whole_bytes, self._change_bytes = len(line), 0
+            return self._following()
+
+    async def _take_change(self, base: object, value: object, line: bytes) -> dict[str, Any]:
+        async with self._changing:
+            if base != self._following()["state"]:
+                raise ControlError("this gateway follows other orders than those that are to be changed")
+            orders, changed = changed_orders(self.rules.orders, value)
+            await self._put_in_force(orders, changed, lambda: keep_change(self._state, line))
+            self._change_bytes += len(line)
+            return self._following()
+
+    async def _put_in_force(self, orders: Orders, changed: set[str] | None, keep: Callable[[], None]) -> None:
+        before = self.rules.orders
+        self.gateway.change(lambda core: self._follow(orders, changed))
+        try:
+            await asyncio.to_thread(keep)
+        except BaseException:
+            self.gateway.change(lambda core: self._follow(before))
+            raise
+        self._control.tell({"event": "orders", "client_id": "", "endpoint": None})
+
+    def _following(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "state": f"{self._epoch} {self._states}",
+            "whole_next": self._change_bytes > max(self._whole_bytes, _MOST_CHANGE_BYTES),
+        }
+
+    async def _take_grants(self, request: dict[str, Any]) -> dict[str, Any]:
+        grants = grants_from_json(request)
+        async with self._changing:
+            await asyncio.to_thread(keep_grants, self._state, encode_line(grants_to_json(grants)))
+
+            def change(core: GatewayCore) -> None:
+                renamed = self.rules.grants.by_base != grants.by_base
+                self.rules.grants = grants
+                core.policy_changed()
+                if renamed:
+                    core.slots.identify_again()
+                    self._binder.identify_again()
+
+            self.gateway.change(change)
+        return {}
+
+    def _measure(self, *, with_flows: bool) -> dict[str, Any]:
+        core = self.gateway.core
+        counters = self._plane.counters(with_flows=with_flows)
+        flows = {
+            client_id: astuple(counters.flows[key])
+            for client_id, key in (self._binder.clients().items() if with_flows else ())
+            if key in counters.flows
+        }
+        own = {"unbound": self.unbound, "bad_requests": self._control.bad_requests}
+        return {
+            "epoch": self._epoch,
+            "at_ns": self.gateway.clock(),
+            "topics": core.spread.received,
+            "counters": core.counters.as_json() | own | {"unmanaged": astuple(counters.unmanaged)},
+            "ports": {
+                name: {"queues": [astuple(queue) for queue in port.queues], "control": astuple(port.control)}
+                for name, port in counters.ports.items()
+            },
+            "flows": flows,
+            "generation": self.generation,
+            "sessions": len(core.sessions),
+            "broker_connected": self.gateway.broker_is_connected,
+        }
+
+    # The trace.
+
+    async def _keep_sampling(self, trace: LiveTrace) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(due + _SAMPLE_EVERY_SECONDS, loop.time())
+            await asyncio.sleep(due - loop.time())
+            self._sample()
+
+    def _sample(self) -> None:
+        ports = self._plane.counters(with_flows=False).ports
+        if self._trace is not None and ports:
+            self._trace.writer.queue_samples(sample_columns(ports, self._port_numbers, self.gateway.clock()))

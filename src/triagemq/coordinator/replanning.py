@@ -1,0 +1,90 @@
+"""Planning in a thread of its own: takes changes of intents and measured rates, gives plans. One call at a time.
+
+The intent book belongs to this thread; what clients have announced meanwhile waits until the next plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from triagemq.coordinator.assignments import changed_subscribers
+from triagemq.coordinator.control import Decided, PlannerSettings, Situation, decide
+from triagemq.coordinator.exchange_network import Network
+from triagemq.coordinator.intent_book import IntentBook
+from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents_json import PUBLISHER
+from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.rates import DeclaredRate, Rates
+from triagemq.coordinator.records import Key
+from triagemq.errors import ParameterError
+from triagemq.plan import Decision
+
+__all__ = ["Planned", "Replanner", "Step"]
+
+Step = PublisherIntent | SubscriberIntent | Key
+"""An intent that was announced, or the key of one that was withdrawn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A decision, for whom it changes something, and how long it took."""
+
+    decided: Decided
+    changed_for: Sequence[str]
+    seconds: float
+
+
+class Replanner:
+    """The intents, the network and the last decision. A plan that fails leaves the last one as it is."""
+
+    def __init__(self, network: Network, settings: PlannerSettings, last_orders: Orders) -> None:
+        self._network = network
+        self._settings = settings
+        self._book = IntentBook()
+        self._previous: Decided | Orders = last_orders
+
+    def take(self, steps: Sequence[Step]) -> tuple[Mapping[str, DeclaredRate] | None, Sequence[Decision]]:
+        """Follow what clients did. What publishers now declare, None if that is as before; and what was not taken."""
+        refused = []
+        for step in steps:
+            try:
+                self._take(step)
+            except ParameterError as error:
+                refused.append(
+                    Decision(
+                        "refused", str(step[1] if isinstance(step, tuple) else step.name), "", "", str(error)
+                    )
+                )
+        news = any(
+            isinstance(step, PublisherIntent) or (isinstance(step, tuple) and step[0] == PUBLISHER)
+            for step in steps
+        )
+        return self._book.declared(self._network) if news else None, refused
+
+    def plan(self, rates: Rates, bandwidths: Mapping[str, float], why: Sequence[str]) -> Planned:
+        """Decide on everything taken so far."""
+        started = time.perf_counter()
+        network = self._network
+        for port, width in bandwidths.items():
+            network = network.with_bandwidth(port, width)
+        situation = Situation(
+            scenario=self._book.scenario(network, rates),
+            flow_limits=self._book.flow_limits(network),
+            why=tuple(why),
+            settings=self._settings,
+        )
+        before = self._previous if isinstance(self._previous, Orders) else self._previous.orders
+        decided = decide(situation, self._previous)
+        self._previous = decided
+        changed_for = changed_subscribers(before, decided.orders) if decided.changed else ()
+        return Planned(decided, changed_for, time.perf_counter() - started)
+
+    def _take(self, step: Step) -> None:
+        if not isinstance(step, tuple):
+            self._book.announce(step)
+        elif step[0] == PUBLISHER:
+            self._book.withdraw_publisher(step[1])
+        else:
+            self._book.withdraw_subscriber(step[1])

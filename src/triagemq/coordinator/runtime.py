@@ -1,0 +1,324 @@
+"""The control loop at work: gathers reasons to plan, plans in a thread, stores, and has the gateway follow.
+
+Three tasks that never end, each of which survives what the others meet: planning, measuring, and telling decisions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from triagemq.coordinator import store_changes
+from triagemq.coordinator.assignments import Assignments
+from triagemq.coordinator.control import Decided
+from triagemq.coordinator.control_lines import ControlError
+from triagemq.coordinator.gateway_lead import GatewayLead
+from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.intents_json import SUBSCRIBER
+from triagemq.coordinator.known_rates import KnownRates
+from triagemq.coordinator.metrics import Metrics
+from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.pacing import Pacing
+from triagemq.coordinator.records import Key, Record
+from triagemq.coordinator.refusals import StoreError
+from triagemq.coordinator.replanning import Planned, Replanner, Step
+from triagemq.coordinator.store import Store
+from triagemq.errors import TriageError
+from triagemq.plan import Decision
+
+__all__ = ["Runtime"]
+
+_LOG = logging.getLogger("triagemq.coordinator")
+
+MEASURE_SECONDS = 0.2
+FLOWS_EVERY = 5
+"""Every how many measurements the flows are counted too, for live figures: once a second."""
+
+STORE_RATES_SECONDS = 10.0
+GRANTS_SECONDS = 2.0
+"""How long an answer waits for the gateway to know a new client; it is told in any case."""
+
+PROBLEM_SECONDS = 1.0
+
+
+class Runtime:
+    """Planning and the gateway. All methods are called in the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lead: GatewayLead,
+        replanner: Replanner,
+        rates: KnownRates,
+        port_names: Sequence[str],
+        bandwidths: Mapping[str, float],
+        last_orders: Orders,
+        metrics: Metrics,
+    ) -> None:
+        self.lead = lead
+        self.rates = rates
+        self.metrics = metrics
+        self.assignments = Assignments()
+        self.decided: Decided | None = None
+        self.measured: Measured | None = None
+        self.bandwidths = dict(bandwidths)
+        self.last_problem: str | None = None
+        self.on_second: Callable[[Measured, Measured], Awaitable[None]] | None = None
+        self._port_names = port_names
+        self._store = store
+        self._replanner = replanner
+        self._pacing = Pacing()
+        self._asked = asyncio.Event()
+        self._steps: list[Step] = []
+        self._not_in_force: dict[Key, int] = {}
+        self._orders = last_orders
+        self._orders_known = bool(last_orders.slots) or bool(last_orders.ports)
+        self._changed_for: dict[str, None] = {}
+        self._covered: dict[Key, int] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stored_rates: Mapping[str, Any] = {}
+        self._store_rates_at = 0.0
+        self._was_apart = False
+
+    @property
+    def port_names(self) -> Sequence[str]:
+        """The output ports that subscribers may be behind."""
+        return self._port_names
+
+    @property
+    def generation(self) -> int:
+        """Of the orders in force, as far as is known."""
+        return self.assignments.orders.generation
+
+    @property
+    def planned_generation(self) -> int:
+        return self._orders.generation
+
+    def is_in_force(self, key: Key) -> bool:
+        """Does the gateway follow orders that were made with the latest intent of this name?"""
+        return key not in self._not_in_force
+
+    # From start to stop.
+
+    def start(self, records: Sequence[Record]) -> None:
+        """Plan for those who were there before, and go on for ever."""
+        self.intents_changed(records, (), "the coordinator started")
+        self._spawn(self._for_ever(self._plan_when_due))
+        self._spawn(self._for_ever(self._measure_once))
+
+    async def stop(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(StoreError):
+            await self._store_rates()
+        # A plan that is being made ends by itself; nobody waits for it.
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                # Whatever it is, the exchange goes on with the plan it has.
+                if not isinstance(error, TriageError):
+                    _LOG.exception("the control loop goes on after a mistake of its own")
+                self.last_problem = f"{type(error).__name__}: {error}"
+                await asyncio.sleep(PROBLEM_SECONDS)
+
+    # Reasons to plan.
+
+    def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
+        for record in announced:
+            self._steps.append(record.intent)
+            self._not_in_force[record.key] = record.sequence
+        for key in withdrawn:
+            self._steps.append(key)
+            self._not_in_force.pop(key, None)
+            if key[0] == SUBSCRIBER:
+                self.assignments.forget(key[1])
+        self._request(reason)
+        if withdrawn and self.lead.required:
+            self._spawn(self.lead.tell_grants())
+
+    def bandwidth_changed(self, port: str, bandwidth_bps: float) -> None:
+        before = self.bandwidths[port]
+        self.bandwidths[port] = bandwidth_bps
+        self._request(f"bandwidth of port {port} from {before:g} to {bandwidth_bps:g} bit/s")
+
+    def measurements(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Windows of the streaming pipeline; how many were of use."""
+        if table != "topic_rates":
+            return 0
+        used, news = self.rates.take_windows(rows, time.monotonic())
+        self.metrics.measurements += used
+        for reason in news:
+            self._request(reason)
+        return used
+
+    def note(self, decisions: Sequence[Decision]) -> None:
+        """Decisions that are no plan's: kept and written into the trace like the others."""
+        self._spawn(self._keep(decisions))
+
+    async def grants_changed(self) -> None:
+        """Wait a moment for the gateway to know of new rights."""
+        telling = asyncio.ensure_future(self.lead.tell_grants())
+        await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
+
+    def _request(self, reason: str) -> None:
+        self._pacing.request(time.monotonic(), reason)
+        self._asked.set()
+
+    # Planning.
+
+    async def _plan_when_due(self) -> None:
+        wait = self._pacing.wait_seconds(time.monotonic())
+        if wait is None:
+            self._asked.clear()
+            await self._asked.wait()
+        elif wait > 0:
+            await asyncio.sleep(wait)
+        else:
+            await self._plan(self._pacing.take(time.monotonic()))
+
+    async def _plan(self, why: Sequence[str]) -> None:
+        steps, self._steps = self._steps, []
+        covered = dict(self._not_in_force)
+        loop = asyncio.get_running_loop()
+        declared, refused = await loop.run_in_executor(self._thread, self._replanner.take, steps)
+        if declared is not None:
+            self.rates.watch.declare(declared)
+        rates = self.rates.rates(time.monotonic())
+        bandwidths = dict(self.bandwidths)
+        try:
+            planned = await loop.run_in_executor(self._thread, self._replanner.plan, rates, bandwidths, why)
+        except Exception as error:
+            if not isinstance(error, TriageError):
+                _LOG.exception("a plan failed; the one before stays")
+            await self._keep([*refused, self._refusal(why, error)])
+            return
+        self.last_problem = None
+        await self._take_over(planned, covered, refused)
+
+    def _refusal(self, why: Sequence[str], error: Exception) -> Decision:
+        self.metrics.plans_refused += 1
+        self.last_problem = (
+            str(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}"
+        )
+        generation = f"generation {self._orders.generation}"
+        return Decision("refused", "plan", generation, generation, f"{'; '.join(why)}: {self.last_problem}")
+
+    async def _take_over(
+        self, planned: Planned, covered: Mapping[Key, int], refused: Sequence[Decision]
+    ) -> None:
+        decided = planned.decided
+        self.metrics.plan_seconds.add(planned.seconds)
+        self.metrics.plans_unchanged += not decided.changed
+        self.decided, self._orders, self._orders_known = decided, decided.orders, True
+        self._covered |= covered
+        self._changed_for |= dict.fromkeys(planned.changed_for)
+        await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
+        if decided.changed or self.lead.following != decided.orders.generation:
+            await self._put_in_force()
+        else:
+            self._in_force()
+
+    async def _put_in_force(self) -> None:
+        """Have the gateway follow the latest orders; if it is away, it will when it is back."""
+        if await self.lead.tell_orders(lambda: self._orders) is self._orders:
+            self._in_force()
+
+    def _in_force(self) -> None:
+        for key, sequence in self._covered.items():
+            if self._not_in_force.get(key) == sequence:
+                del self._not_in_force[key]
+        changed, self._covered, self._changed_for = self._changed_for, {}, {}
+        self.assignments.put_in_force(self._orders, changed)
+
+    async def gateway_connected(self) -> None:
+        """The gateway is there (again): it is told everything."""
+        self.metrics.gateway_connections += 1
+        self.lead.lost()
+        await self.lead.tell_grants()
+        if self._orders_known:
+            await self._put_in_force()
+        await self.lead.tell_decisions()
+
+    async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
+        """Store decisions and orders, then have the decisions written into the trace."""
+        now_ns, generation = time.time_ns(), self._orders.generation
+        deciding = store_changes.deciding(now_ns, generation, decisions)
+        keeping = None if orders is None else store_changes.keeping_orders(orders)
+
+        def change(connection: Any) -> None:
+            deciding(connection)
+            if keeping is not None:
+                keeping(connection)
+
+        try:
+            await self._store.write(change)
+        except StoreError as error:
+            # The plan counts more than its record; health says what is wrong.
+            self.last_problem = str(error)
+        rows = [
+            {
+                "decided_ns": now_ns,
+                "kind": each.kind,
+                "subject": each.subject,
+                "before": each.before,
+                "after": each.after,
+                "reason": each.reason,
+            }
+            for each in decisions
+        ]
+        self._spawn(self.lead.tell_decisions(rows))
+
+    # Measuring.
+
+    async def _measure_once(self) -> None:
+        started = time.monotonic()
+        for number in range(FLOWS_EVERY):
+            try:
+                measured = await self.lead.link.measure(flows=number == 0)
+            except ControlError:
+                self.lead.lost()
+                await asyncio.sleep(MEASURE_SECONDS)
+                return
+            changes = self.rates.observe(measured.at_ns / 1e9, measured.topics, measured.epoch)
+            for change in changes:
+                self._request(str(change))
+            if number == 0:
+                await self._reconcile(measured.generation)
+                before, self.measured = self.measured, measured
+                if before is not None and self.on_second is not None:
+                    await self.on_second(before, measured)
+            await asyncio.sleep(max(0.0, started + (number + 1) * MEASURE_SECONDS - time.monotonic()))
+        if time.monotonic() >= self._store_rates_at:
+            await self._store_rates()
+
+    async def _reconcile(self, followed: int) -> None:
+        """A gateway that still follows other orders after a second, for whatever reason, is told again."""
+        apart = self._orders_known and followed != self._orders.generation and not self.lead.busy
+        if apart and self._was_apart:
+            await self._put_in_force()
+        self._was_apart = apart
+
+    async def _store_rates(self) -> None:
+        self._store_rates_at = time.monotonic() + STORE_RATES_SECONDS
+        known = self.rates.to_store()
+        if known != self._stored_rates:
+            await self._store.write(store_changes.measuring(known))
+            self._stored_rates = known

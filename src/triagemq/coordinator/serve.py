@@ -1,0 +1,191 @@
+"""The coordinator's process: `python -m triagemq.coordinator.serve CONFIG.json`.
+
+Prints one JSON line when it is ready: {"ready": true, "address": "http://127.0.0.1:8080"}. Ends cleanly on SIGTERM and
+Ctrl-C; killed at any moment, it goes on from its database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import uvicorn
+
+from triagemq.coordinator.api import create_app
+from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.exchange_network import Network
+from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.settings import Settings, load_settings
+from triagemq.coordinator.store import Store
+from triagemq.errors import ParameterError, TriageError
+from triagemq.scenario import load
+
+__all__ = ["main", "serve"]
+
+
+async def serve(settings: Settings) -> None:
+    """Run until a signal ends it."""
+    listening = _sockets(settings)
+    try:
+        link = GatewayLink(settings.gateway_socket)
+        coordinator = Coordinator(
+            store=Store(settings.database),
+            link=link,
+            network=_network(settings),
+            planner=_planner(settings),
+            gateway_address=settings.gateway_address,
+            broker_address=settings.broker,
+            access=settings.access,
+        )
+        link.on_connect = coordinator.runtime.gateway_connected
+        await coordinator.start()
+        link.start()
+        try:
+            await _answer_requests(coordinator, settings, listening)
+        finally:
+            await coordinator.stop()
+            await link.close()
+    finally:
+        for each in listening:
+            each.close()
+
+
+async def _answer_requests(
+    coordinator: Coordinator, settings: Settings, listening: list[socket.socket]
+) -> None:
+    server = _Server(
+        uvicorn.Config(
+            create_app(coordinator, most_body_bytes=settings.most_body_bytes),
+            log_config=None,
+            access_log=False,
+            ssl_certfile=settings.tls_certificate,
+            ssl_keyfile=settings.tls_key,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            ws="websockets-sansio",
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.end)
+    # What was loaded until now stays: looking through it for garbage again and again would delay answers.
+    gc.collect()
+    gc.freeze()
+    serving = loop.create_task(server.serve(sockets=listening))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    if server.started:
+        host, port = listening[0].getsockname()[:2]
+        scheme = "http" if settings.tls_certificate is None else "https"
+        address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        print(json.dumps({"ready": True, "address": address}), flush=True)
+    await serving
+
+
+class _Server(uvicorn.Server):
+    """Signals are handled outside, so that one handler sees to everything."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def end(self) -> None:
+        self.should_exit = True
+
+
+def _sockets(settings: Settings) -> list[socket.socket]:
+    """Bound before anything else is opened: a port that is taken is found out at once."""
+    return [
+        _socket(settings),
+        *([] if settings.unix_socket is None else [_unix_socket(settings.unix_socket)]),
+    ]
+
+
+def _unix_socket(path: str) -> socket.socket:
+    """In the place of what an earlier process left there; only this user may connect."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(os.lstat(path).st_mode):
+                os.unlink(path)
+        listening.bind(path)
+    except OSError as error:
+        listening.close()
+        raise ParameterError("unix_socket", f"{path}: {error.strerror or error}") from None
+    finally:
+        os.umask(mask)
+    return listening
+
+
+def _socket(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((settings.host.strip("[]"), settings.port))
+    except OSError as error:
+        listening.close()
+        raise ParameterError(
+            "host", f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        ) from None
+    return listening
+
+
+def _network(settings: Settings) -> Network:
+    if settings.network is not None:
+        return Network(load(settings.network))
+    plain = Network.plain(settings.bandwidth_bps).scenario
+    buffers = np.full(len(plain.ports), float(settings.buffer_packets))
+    return Network(
+        replace(
+            plain,
+            ports=replace(plain.ports, buffer_packets=buffers),
+            overhead_bytes=settings.overhead_bytes,
+        )
+    )
+
+
+def _planner(settings: Settings) -> PlannerSettings:
+    if settings.no_triage:
+        return PlannerSettings.no_triage()
+    named = settings.planner
+    return PlannerSettings(
+        flows=named.flows,
+        priorities=named.priorities,
+        drops=named.drops,
+        priority_classes=settings.priority_classes,
+    )
+
+
+def main() -> None:
+    """Run with the configuration file named on the command line."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m triagemq.coordinator.serve CONFIG.json")
+    try:
+        asyncio.run(serve(load_settings(sys.argv[1])))
+    except TriageError as error:
+        print(f"coordinator: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""What the coordinator does for clients: announce, change, withdraw, keep alive. Checked, durable, then planned.
+
+A change is made in memory at once, so that the next request sees it, and answered when the store has it; if the store
+fails, it is taken back. Planning and the gateway are the runtime's business and never hold up an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from triagemq.coordinator import store_changes
+from triagemq.coordinator.access import Caller, Role, Token, TokenBook, session_key
+from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents_json import kind_of
+from triagemq.coordinator.leases import Leases
+from triagemq.coordinator.records import Key, Record
+from triagemq.coordinator.refusals import (
+    ConflictError,
+    ForbiddenError,
+    MissingError,
+    RequestError,
+    StoreError,
+    UnauthorisedError,
+    UnavailableError,
+)
+from triagemq.coordinator.registry import Registry
+from triagemq.coordinator.store import Store
+from triagemq.plan import Decision
+
+__all__ = ["Announcement", "Service"]
+
+_STOOD_STILL_SECONDS = 1.0
+_TOKENS_OLD_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a client asks for, and how long it stays without a word from the client."""
+
+    intent: PublisherIntent | SubscriberIntent
+    lease_seconds: float
+
+
+class Planning(Protocol):
+    """What the service needs of the runtime."""
+
+    @property
+    def port_names(self) -> Sequence[str]: ...
+
+    def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None: ...
+
+    def note(self, decisions: Sequence[Decision]) -> None: ...
+
+    async def grants_changed(self) -> None: ...
+
+
+class Service:
+    """The state that clients change, in one event loop. `access` off: everyone may do everything."""
+
+    def __init__(self, store: Store, registry: Registry, *, access: bool) -> None:
+        self.store = store
+        self.registry = registry
+        self.access = access
+        self.leases: Leases[Key] = Leases()
+        self._tokens = TokenBook()
+        self._tokens_version = -1
+        self._tokens_looked_at = -1.0
+        self._planning: Planning | None = None
+        self.leases_ended = 0
+
+    def begin(self, planning: Planning) -> None:
+        """Everyone who was there before has one lease to be heard again."""
+        self._planning = planning
+        now = time.monotonic()
+        for record in self.registry:
+            self.leases.grant(record.key, record.lease_seconds, now)
+
+    @property
+    def planning(self) -> Planning:
+        if self._planning is None:
+            raise AssertionError("the service has not begun")
+        return self._planning
+
+    # Who asks.
+
+    async def caller(self, secret: str) -> Caller:
+        """Who sent a token. Another process may have changed tokens, so the store is looked at again and again."""
+        await self._look_at_tokens(_TOKENS_OLD_SECONDS)
+        try:
+            return self._tokens.caller(secret)
+        except UnauthorisedError:
+            await self._look_at_tokens(_TOKENS_OLD_SECONDS / 10)
+            return self._tokens.caller(secret)
+
+    async def _look_at_tokens(self, older_than_seconds: float = 0.0) -> None:
+        now = time.monotonic()
+        if now - self._tokens_looked_at < older_than_seconds:
+            return
+        try:
+            version = await asyncio.to_thread(self.store.tokens_version)
+            if version != self._tokens_version:
+                tokens = await asyncio.to_thread(self.store.tokens)
+                self._tokens, self._tokens_version = TokenBook(tokens), version
+        except StoreError:
+            return  # what is known holds until the store can be read again
+        self._tokens_looked_at = now
+
+    # Intents.
+
+    def find(self, caller: Caller, key: Key) -> Record:
+        """A record that the caller may read and change; whatever else it is, it is not there."""
+        record = self.registry.get(key)
+        if record is None or not caller.owns(record.owner):
+            raise MissingError(f"there is no {key[0]} {key[1]!r} of yours")
+        return record
+
+    async def change(
+        self, caller: Caller, announce: Sequence[Announcement] = (), withdraw: Sequence[Key] = ()
+    ) -> list[Record]:
+        """Announce some and withdraw others, all or none; the records of those announced."""
+        records = self._checked(caller, announce, withdraw)
+        before = {key: self.registry.get(key) for key in (*(record.key for record in records), *withdraw)}
+        records = [self.registry.put(record) for record in records]
+        for key in withdraw:
+            self.registry.remove(key)
+        after = {key: self.registry.get(key) for key in before}
+        removing, adding = store_changes.withdrawing(withdraw), store_changes.announcing(records)
+        try:
+            await self.store.write(lambda connection: (removing(connection), adding(connection))[0])
+        except StoreError:
+            self._take_back(before, after)
+            raise UnavailableError("the database cannot be written now; nothing was changed") from None
+        now = time.monotonic()
+        for key in withdraw:
+            if self.registry.get(key) is None:
+                self.leases.drop(key)
+        for record in records:
+            if self.registry.get(record.key) is record:
+                self.leases.grant(record.key, record.lease_seconds, now)
+        news = [record for record in records if _is_news(before[record.key], record)]
+        self._tell(news, withdraw)
+        if self.access and news:
+            await self.planning.grants_changed()
+        return records
+
+    def heartbeat(self, caller: Caller, key: Key) -> Record:
+        """The client is there: its lease begins anew."""
+        record = self.find(caller, key)
+        self.leases.renew(key, time.monotonic())
+        return record
+
+    async def revoke_token(self, token_id: str) -> None:
+        """The token is no good any more, and what was announced with it goes."""
+        await self._look_at_tokens()
+        if token_id not in self._tokens.by_id:
+            raise MissingError(f"there is no token {token_id!r}")
+        await self._write(store_changes.revoking_token(token_id, time.time_ns()))
+        await self._look_at_tokens()
+        await self._withdraw_of_revoked()
+
+    async def add_token(self, token: Token) -> None:
+        await self._write(store_changes.adding_token(token))
+        await self._look_at_tokens()
+
+    async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
+        await self._write(store_changes.setting_bandwidth(port, bandwidth_bps))
+
+    def publish_patterns(self, record: Record) -> tuple[str, ...]:
+        """What a publisher may publish: all that its token allows, because it need not declare every topic."""
+        token = self._tokens.by_id.get(record.owner)
+        return () if token is None else Caller.of(token).publish
+
+    async def withdraw_unguarded(self) -> None:
+        """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""
+        await self._look_at_tokens()
+        keys = [record.key for record in self.registry if not record.session_key]
+        await self._withdraw(
+            keys, "access on", "it was announced while access was off; announce it with a token"
+        )
+        await self._withdraw_of_revoked()
+
+    # Leases.
+
+    async def watch_leases(self) -> None:
+        """Withdraw what has not been heard of for a lease's length; never ends."""
+        pause = 0.2
+        while True:
+            slept_from = time.monotonic()
+            await asyncio.sleep(pause)
+            late = time.monotonic() - slept_from - pause
+            if late > _STOOD_STILL_SECONDS:
+                self.leases.forgive(late)
+            if self.access:
+                await self._look_at_tokens(_TOKENS_OLD_SECONDS)
+                await self._withdraw_of_revoked()
+            ended = self.leases.ended(time.monotonic())
+            if ended:
+                self.leases_ended += len(ended)
+                await self._withdraw(ended, "lease ended", "nothing was heard of it for as long as its lease")
+
+    async def _withdraw_of_revoked(self) -> None:
+        """A token that is no good any more takes what was announced with it along."""
+        now_ns = time.time_ns()
+        for token in self._tokens.by_id.values():
+            if not token.valid(now_ns):
+                keys = [record.key for record in self.registry.owned_by(token.token_id)]
+                await self._withdraw(keys, "token ended", "its token was revoked or has expired")
+
+    async def _withdraw(self, keys: Sequence[Key], kind: str, why: str) -> None:
+        gone = [record for key in keys if (record := self.registry.remove(key)) is not None]
+        if not gone:
+            return
+        keys = [record.key for record in gone]
+        for key in keys:
+            self.leases.drop(key)
+        self._tell((), keys, kind)
+        self.planning.note(
+            [
+                Decision(kind, f"{of} {name}", f"{record.lease_seconds:g} s lease", "withdrawn", why)
+                for record, (of, name) in zip(gone, keys, strict=True)
+            ]
+        )
+        try:
+            await self.store.write(store_changes.withdrawing(keys))
+        except StoreError:
+            # They come back with the next start of the coordinator, and their leases end again.
+            return
+
+    # Parts of a change.
+
+    def _checked(
+        self, caller: Caller, announce: Sequence[Announcement], withdraw: Sequence[Key]
+    ) -> list[Record]:
+        keys = [(kind_of(each.intent), each.intent.name) for each in announce]
+        _once([*keys, *withdraw])
+        records = []
+        for each, key in zip(announce, keys, strict=True):
+            self._check_rights(caller, each.intent)
+            known = self.registry.get(key)
+            if known is not None and not caller.owns(known.owner):
+                raise ConflictError(f"the {key[0]} name {key[1]!r} is taken; choose another")
+            records.append(self._record(caller, each, key, known))
+        for key in withdraw:
+            caller.require(Role(key[0]))
+            self.find(caller, key)
+        self._check_limits(caller, records, withdraw)
+        return records
+
+    def _check_rights(self, caller: Caller, intent: PublisherIntent | SubscriberIntent) -> None:
+        caller.require(Role(kind_of(intent)))
+        caller.require_name(intent.name)
+        if isinstance(intent, PublisherIntent):
+            caller.require_publish(each.topic for each in intent.publications)
+            return
+        caller.require_subscribe(each.topic_filter for each in intent.subscriptions)
+        if intent.port is not None and intent.port not in self.planning.port_names:
+            known = ", ".join(self.planning.port_names[:10])
+            raise RequestError(f"there is no output port {intent.port!r}; there are {known}")
+
+    def _record(self, caller: Caller, each: Announcement, key: Key, known: Record | None) -> Record:
+        owner = caller.owner if known is None else known.owner
+        if known is not None:
+            secret = known.session_key
+        elif self.access and caller.owner in self._tokens.by_id:
+            secret = session_key(self._tokens.by_id[caller.owner], *key)
+        else:
+            secret = ""
+        return Record(each.intent, owner, secret, each.lease_seconds)
+
+    def _check_limits(self, caller: Caller, records: Sequence[Record], withdraw: Sequence[Key]) -> None:
+        if caller.most_subscriptions is None and caller.most_publications_per_second is None:
+            return
+        own = [record for record in records if record.owner == caller.owner]
+        leaving = [*(record.key for record in own), *withdraw]
+        totals = self.registry.totals(caller.owner, leaving, own)
+        if caller.most_subscriptions is not None and totals.subscriptions > caller.most_subscriptions:
+            raise ForbiddenError(
+                f"this token allows {caller.most_subscriptions} subscriptions in all; "
+                f"this would make {totals.subscriptions}"
+            )
+        most = caller.most_publications_per_second
+        if most is not None and totals.publications_per_second > most:
+            raise ForbiddenError(
+                f"this token allows {most:g} publications a second in all; "
+                f"this would make {totals.publications_per_second:g}"
+            )
+
+    def _take_back(self, before: dict[Key, Record | None], after: dict[Key, Record | None]) -> None:
+        for key, earlier in before.items():
+            if self.registry.get(key) is not after[key]:
+                continue  # somebody has changed it since
+            if earlier is None:
+                self.registry.remove(key)
+            else:
+                self.registry.put(earlier)
+
+    def _tell(self, records: Iterable[Record], withdrawn: Sequence[Key], reason: str | None = None) -> None:
+        announced = [record for record in records if self.registry.get(record.key) is record]
+        gone = [key for key in withdrawn if self.registry.get(key) is None]
+        if announced or gone:
+            self.planning.intents_changed(announced, gone, reason or _reason(announced, gone))
+
+    async def _write(self, change: store_changes.Change) -> None:
+        try:
+            await self.store.write(change)
+        except StoreError:
+            raise UnavailableError("the database cannot be written now; nothing was changed") from None
+
+
+def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:
+    """What changed, in words: names if there is one, else numbers."""
+    if len(records) == 1 and not withdrawn:
+        kind, name = records[0].key
+        return f"{kind} {name} announced"
+    if len(withdrawn) == 1 and not records:
+        kind, name = withdrawn[0]
+        return f"{kind} {name} withdrawn"
+    return f"{len(records)} announced, {len(withdrawn)} withdrawn"
+
+
+def _once(keys: Sequence[Key]) -> None:
+    seen: set[Key] = set()
+    for key in keys:
+        if key in seen:
+            raise ConflictError(f"the {key[0]} {key[1]!r} is named twice in one request")
+        seen.add(key)
+
+
+def _is_news(before: Record | None, after: Record) -> bool:
+    """Whoever says again what it said before only begins its lease anew."""
+    return before is None or before.intent != after.intent

@@ -1,0 +1,126 @@
+"""The configuration of a coordinator process: one JSON file, checked as a whole before anything is opened."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import ssl
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from triagemq.errors import ParameterError
+
+__all__ = ["Algorithms", "Settings", "check_listening", "load_settings"]
+
+
+class Algorithms(BaseModel):
+    """Algorithms by name, as `triage plan` takes them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flows: str = "greedy"
+    priorities: str = "greedy"
+    drops: str = "optimal"
+
+
+class Settings(BaseModel):
+    """Where to listen, what to keep, which gateway to lead, and how to plan.
+
+    `network` is a scenario file that gives ports and planning settings; without it there is one port with
+    `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
+    class and no drops. `priority_classes` is what the data plane has.
+    `insecure` waives TLS beyond loopback, `open_to_all` waives tokens there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    unix_socket: str | None = None
+    database: str
+    gateway_socket: str
+    gateway_address: str
+    broker: str | None = None
+    network: str | None = None
+    bandwidth_bps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6
+    buffer_packets: Annotated[int, Field(ge=1)] = 1_000
+    overhead_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 49
+    planner: Algorithms = Algorithms()
+    no_triage: bool = False
+    priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
+    access: bool = False
+    open_to_all: bool = False
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    insecure: bool = False
+    most_body_bytes: Annotated[int, Field(ge=1_024)] = 32 * 1024 * 1024
+
+
+def load_settings(path: Path | str) -> Settings:
+    """Read and check a configuration; ParameterError names the field and what is wrong with it.
+
+    >>> load_settings("no-such-file.json")
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: no-such-file.json: No such file or directory
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(str(path), error.strerror or str(error)) from None
+    except ValueError as error:
+        raise ParameterError(str(path), f"is not JSON: {error}") from None
+    try:
+        settings = Settings.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "configuration"
+        raise ParameterError(f"{path}: {place}", first["msg"]) from None
+    check_listening(settings)
+    return settings
+
+
+def check_listening(settings: Settings) -> None:
+    """Nothing listens beyond loopback without TLS and tokens, unless each is waived in so many words.
+
+    >>> check_listening(Settings(host="0.0.0.0", database="", gateway_socket="", gateway_address=""))
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: host: 0.0.0.0 is reached from other machines: give tls_certificate and tls_key, ...
+    """
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise ParameterError("tls_certificate", "and tls_key belong together: give both or none")
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                settings.tls_certificate, settings.tls_key
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise ParameterError(
+                "tls_certificate", f"cannot be used: {getattr(error, 'strerror', None) or error}"
+            ) from None
+    if _is_loopback(settings.host):
+        return
+    if settings.tls_certificate is None and not settings.insecure:
+        raise ParameterError(
+            "host",
+            f"{settings.host} is reached from other machines: give tls_certificate and tls_key, "
+            "or set insecure (--insecure) if the network protects them",
+        )
+    if not settings.access and not settings.open_to_all:
+        raise ParameterError(
+            "access",
+            f"must be on, because {settings.host} is reached from other machines; "
+            "set open_to_all if everyone who reaches it may do everything",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

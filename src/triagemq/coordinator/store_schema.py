@@ -1,0 +1,170 @@
+"""The tables of the coordinator's database, in types that SQLite and PostgreSQL share, and how it is opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+)
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from triagemq.coordinator.refusals import StoreError
+from triagemq.errors import MissingDependencyError
+
+__all__ = [
+    "DECISIONS",
+    "INTENTS",
+    "META",
+    "ORDERS",
+    "PORTS",
+    "SCHEMA_VERSION",
+    "TOKENS",
+    "TOPICS",
+    "open_database",
+]
+
+SCHEMA_VERSION = 1
+_BUSY_SECONDS = 10
+
+_METADATA = MetaData()
+META = Table(
+    "meta",
+    _METADATA,
+    Column("key", String(40), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+INTENTS = Table(
+    "intents",
+    _METADATA,
+    Column("kind", String(10), primary_key=True),  # publisher, subscriber
+    Column("name", String(200), primary_key=True),
+    Column("owner", String(40), nullable=False),  # token_id; empty: announced while access was off
+    Column("session_key", String(40), nullable=False),
+    Column("lease_seconds", Double, nullable=False),
+    Column("intent", Text, nullable=False),  # JSON, see intents_json.py
+)
+TOKENS = Table(
+    "tokens",
+    _METADATA,
+    Column("token_id", String(40), primary_key=True),
+    Column("prefix", String(40), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("rights", Text, nullable=False),  # JSON: label, roles, patterns, limits
+    Column("created_ns", BigInteger, nullable=False),
+    Column("expires_ns", BigInteger),
+    Column("revoked_ns", BigInteger),
+)
+DECISIONS = Table(
+    "decisions",
+    _METADATA,
+    # SQLite numbers rows by itself only in a column of exactly this type.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("decided_ns", BigInteger, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+PORTS = Table(
+    "ports",
+    _METADATA,
+    Column("name", String(200), primary_key=True),
+    Column("bandwidth_bps", Double, nullable=False),
+)
+ORDERS = Table(
+    "orders",
+    _METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=False),  # always 0: one row
+    Column("generation", BigInteger, nullable=False),
+    Column("orders", Text, nullable=False),  # JSON, see orders_json.py
+)
+TOPICS = Table(
+    "topics",
+    _METADATA,
+    Column("topic_hash", String(64), primary_key=True),  # a topic may be longer than an index allows
+    Column("topic", Text, nullable=False),
+    Column("measured", Text, nullable=False),  # JSON
+)
+
+
+def open_database(url: str) -> Engine:
+    """The engine of a database that has this version's tables; StoreError says what to do if it cannot be had."""
+    try:
+        address = make_url(url)
+        engine = create_engine(
+            address, **({"connect_args": {"timeout": _BUSY_SECONDS}} if _is_sqlite(address) else {})
+        )
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(error.name or "a database driver", "coordinator") from None
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        # The address may hold a password: what SQLAlchemy says about it is not repeated.
+        raise StoreError(
+            f"the database address cannot be used ({type(error).__name__}); write sqlite:///FILE or postgresql://..."
+        ) from None
+    place = address.render_as_string(hide_password=True)
+    if _is_sqlite(address):
+        if address.database in (None, "", ":memory:"):
+            raise StoreError(f"database {place}: the store needs a file; write sqlite:///FILE")
+        event.listen(engine, "connect", _prepare_sqlite)
+    try:
+        _make_tables(engine, place)
+    except SQLAlchemyError as error:
+        engine.dispose()
+        raise StoreError(f"database {place} cannot be opened: {_first_line(error)}") from None
+    except StoreError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _is_sqlite(address: Any) -> bool:
+    return bool(address.get_backend_name() == "sqlite")
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    # Write-ahead logging: readers never wait for the writer, and a commit needs no flush of the disk; a killed
+    # process loses nothing, a power failure at most the last moments.
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _make_tables(engine: Engine, place: str) -> None:
+    if inspect(engine).has_table(META.name):
+        with engine.connect() as connection:
+            version = connection.execute(select(META.c.value).where(META.c.key == "schema_version")).scalar()
+        if version is not None and version > SCHEMA_VERSION:
+            raise StoreError(
+                f"database {place} was written by a newer TriageMQ (schema {version}, this one knows "
+                f"{SCHEMA_VERSION}); install that version, or give another database"
+            )
+    _METADATA.create_all(engine)
+    with engine.begin() as connection:
+        known = set(connection.execute(select(META.c.key)).scalars())
+        first = {"schema_version": SCHEMA_VERSION, "tokens_version": 0, "generation": 0}
+        if missing := [{"key": key, "value": value} for key, value in first.items() if key not in known]:
+            connection.execute(insert(META), missing)
+
+
+def _first_line(error: SQLAlchemyError) -> str:
+    cause = getattr(error, "orig", None) or error
+    return str(cause).partition("\n")[0]

@@ -1,0 +1,1 @@
+"""A whole exchange on one machine: its processes started, watched, started again, and measured."""

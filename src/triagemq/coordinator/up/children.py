@@ -1,0 +1,165 @@
+"""One process of the exchange: started, waited for until it says that it is ready, started again when it ends.
+
+A child prints one JSON line when it is ready; what it says on standard error goes to its log. It dies with its parent,
+whatever ends that, so that a killed `triage up` leaves nothing behind that would hold its ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from triagemq.errors import TriageError
+from triagemq.exchange.child_process import dying_with_parent
+
+__all__ = ["Child", "ChildError"]
+
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_SHORTEST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 2.0
+# A child that has lived for so long has not been started in vain.
+_LONG_LIFE_SECONDS = 5.0
+_LONGEST_LINE = 1 << 20
+
+
+class ChildError(TriageError):
+    """A process of the exchange does not start."""
+
+
+class Child:
+    """`module` is run with this Python. `started` is called with what it said each time it became ready."""
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        restart: bool = True,
+        started: Callable[[dict[str, Any]], None] | None = None,
+        nice: int = 0,
+    ) -> None:
+        self.name = name
+        self.restarts = 0
+        self.said: dict[str, Any] = {}
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._log = log
+        self._restart = restart
+        self._started = started
+        self._nice = nice
+        self._process: Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while it runs."""
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    async def start(self) -> dict[str, Any]:
+        """Start it, wait until it is ready, and see that it stays; returns what it said."""
+        await self._launch()
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        return self.said
+
+    async def wait(self) -> int:
+        """Until a child that is not restarted has ended; its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> int | None:
+        """Ask it to end, and make it end if it does not; its exit code."""
+        self._stopping = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        process = self._process
+        if process is None:
+            return None
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        return process.returncode
+
+    def last_words(self) -> str:
+        """The end of its log in one line, for an error message."""
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1].strip() if lines else "it said nothing"
+
+    async def _launch(self) -> None:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=log,
+                # A group of its own: Ctrl-C reaches the parent alone, which ends its children in their order.
+                start_new_session=True,
+                preexec_fn=dying_with_parent(self._nice),
+                limit=_LONGEST_LINE,
+            )
+        stdout = self._process.stdout
+        assert stdout is not None
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                line = await stdout.readline()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+            raise ChildError(
+                f"the {self.name} is not ready after {_READY_SECONDS:.0f} s; see {self._log}"
+            ) from None
+        try:
+            self.said = json.loads(line)
+        except ValueError:
+            await self._process.wait()
+            raise ChildError(f"the {self.name} ended before it was ready: {self.last_words()}") from None
+        # Whatever else it prints must not fill the pipe.
+        draining = asyncio.get_running_loop().create_task(_drain(stdout))
+        draining.add_done_callback(lambda task: task.exception())
+        if self._started is not None:
+            self._started(self.said)
+
+    async def _watch(self) -> None:
+        clock = asyncio.get_running_loop().time
+        pause = _SHORTEST_PAUSE_SECONDS
+        while True:
+            assert self._process is not None
+            begun = clock()
+            await self._process.wait()
+            if self._stopping or not self._restart:
+                return
+            pause = (
+                _SHORTEST_PAUSE_SECONDS
+                if clock() - begun > _LONG_LIFE_SECONDS
+                else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            )
+            self.restarts += 1
+            await asyncio.sleep(pause)
+            # If it does not start, the next round of this loop finds it ended and tries again.
+            with contextlib.suppress(ChildError, OSError):
+                await self._launch()
+
+
+async def _drain(stdout: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ValueError, OSError):
+        while await stdout.read(_LONGEST_LINE):
+            pass

@@ -1,0 +1,74 @@
+"""Forecast beside measurement: what the plan of a scenario promises, by the same classes as the figures measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from triagemq.coordinator.control import PlannerSettings, Situation, decide
+from triagemq.forecast import forecast, summary
+from triagemq.plan import Plan
+from triagemq.scenario import Integers, Scenario
+
+__all__ = ["Promise", "promise"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promise:
+    """The plan that an exchange makes of a whole scenario, and its forecast as `triage forecast --json` has it.
+
+    `level` is the class that triage gives each subscription, also where there is no triage: the same groups, with and
+    without. `by_level` are success and latency of these.
+    """
+
+    plan: Plan
+    level: Integers
+    figures: dict[str, Any]
+    by_level: list[dict[str, Any]]
+
+
+def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> Promise:
+    """What `settings` promise, by the classes of `triage`.
+
+    >>> from triagemq.scenario.generators import building
+    >>> settings = PlannerSettings()
+    >>> made = promise(building(), settings, settings)
+    >>> made.by_level[0]["success_rate"] > 0.99
+    True
+    """
+    plan = decide(Situation(scenario, settings=settings)).plan
+    level = plan.subscription_class
+    if triage != settings:
+        level = decide(Situation(scenario, settings=triage)).plan.subscription_class
+    predicted = forecast(scenario, plan)
+    return Promise(
+        plan=plan,
+        level=level,
+        figures=summary(scenario, plan, predicted),
+        by_level=_by_level(
+            level, predicted.published_rate, predicted.received_rate, predicted.latency_seconds
+        ),
+    )
+
+
+def _by_level(level: Integers, published: Any, received: Any, latency: Any) -> list[dict[str, Any]]:
+    rows = []
+    for each in np.unique(level):
+        chosen = level == each
+        offered, arrived = float(published[chosen].sum()), float(received[chosen].sum())
+        told = chosen & (received > 0) & np.isfinite(latency)
+        weight = float(received[told].sum())
+        rows.append(
+            {
+                "priority_class": int(each),
+                "success_rate": arrived / offered if offered > 0 else None,
+                "mean_latency_seconds": (
+                    float((received[told] * latency[told]).sum()) / weight
+                    if weight >= 0.99 * arrived > 0
+                    else None
+                ),
+            }
+        )
+    return rows

@@ -1,0 +1,203 @@
+"""All processes of one exchange: broker, gateway with its data plane, coordinator, and a scenario's clients.
+
+Each may end at any moment, by a fault or a kill; it is started again with the state it had and at the address it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.up.children import Child
+from triagemq.exchange import BrokerProcess
+
+__all__ = ["Exchange", "ExchangeOptions"]
+
+EMBEDDED_CLASSES = 8
+
+_GATEWAY = "triagemq.coordinator.gateway_process"
+_COORDINATOR = "triagemq.coordinator.serve"
+_LOAD = "triagemq.coordinator.up.load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeOptions:
+    """Where everything is, and how it plans. `state` is a directory that survives; `scenario` is a file or None."""
+
+    state: Path
+    scenario: Path | None = None
+    trace: Path | None = None
+    gateway: str = "127.0.0.1:0"
+    rest_host: str = "127.0.0.1"
+    rest_port: int = 0
+    broker: str | None = None
+    no_triage: bool = False
+    seed: int = 0
+    qos: int = 0
+    planner: Mapping[str, str] = field(default_factory=dict)
+    coordinator: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the coordinator (see settings.py), such as access and TLS."""
+
+
+class Exchange:
+    """Use as `async with`; `start_clients` and `stop_publishers` are for a scenario's own clients."""
+
+    def __init__(self, options: ExchangeOptions) -> None:
+        self.options = options
+        self.state = options.state.absolute()
+        self.trace = (options.trace or self.state / "trace").absolute()
+        self.broker: BrokerProcess | None = None
+        self.children: dict[str, Child] = {}
+        self.rest = ""
+        self.gateway = ""
+        self.link = GatewayLink(self._control)
+        self._saving: asyncio.Task[None] | None = None
+
+    @property
+    def _control(self) -> Path:
+        return self.state / "gateway" / "control.sock"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by name."""
+        found = {name: child.pid for name, child in self.children.items()}
+        if self.broker is not None:
+            found["broker"] = self.broker.pid
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each had to be started again."""
+        counted = {name: child.restarts for name, child in self.children.items()}
+        if self.broker is not None:
+            counted["broker"] = self.broker.restarts
+        return counted
+
+    async def __aenter__(self) -> Exchange:
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _start(self) -> None:
+        self._control.parent.mkdir(parents=True, exist_ok=True)
+        broker_url = self.options.broker
+        if broker_url is None:
+            self.broker = BrokerProcess(self.state / "broker")
+            await self.broker.start()
+            broker_url = str(self.broker.address)
+        await self._start_gateway(broker_url)
+        await self._start_coordinator(broker_url)
+        self.link.start()
+        if self.broker is not None:
+            self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
+
+    async def _start_gateway(self, broker_url: str) -> None:
+        config = {
+            "listen": self.options.gateway,
+            "broker": broker_url,
+            "state": str(self.state / "gateway"),
+            "control": str(self._control),
+            "trace": str(self.trace),
+            "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
+            "seed": self.options.seed,
+            "timestamps": True,
+        }
+
+        def ready(said: dict[str, Any]) -> None:
+            # The next start takes the same port.
+            self.gateway = said["listen"]
+            self._write("gateway", config | {"listen": self.gateway})
+
+        await self._child("gateway", _GATEWAY, config, ready)
+
+    async def _start_coordinator(self, broker_url: str) -> None:
+        config = {
+            "host": self.options.rest_host,
+            "port": self.options.rest_port,
+            "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
+            "gateway_socket": str(self._control),
+            "gateway_address": self.gateway,
+            "broker": broker_url,
+            "network": None if self.options.scenario is None else str(self.options.scenario.absolute()),
+            "planner": dict(self.options.planner),
+            "no_triage": self.options.no_triage,
+            "priority_classes": EMBEDDED_CLASSES,
+            **self.options.coordinator,
+        }
+
+        def ready(said: dict[str, Any]) -> None:
+            self.rest = said["address"]
+            self._write("coordinator", config | {"port": int(self.rest.rstrip("/").rpartition(":")[2])})
+
+        await self._child("coordinator", _COORDINATOR, config, ready)
+
+    async def start_clients(self, *, token: str | None = None) -> int:
+        """The scenario's subscribers and then its publishers; when the first event will be published, in Unix ns."""
+        assert self.options.scenario is not None
+        config = {
+            "scenario": str(self.options.scenario.absolute()),
+            "coordinator": self.rest,
+            "token": token,
+            "seed": self.options.seed,
+            "qos": self.options.qos,
+        }
+        await self._child("subscribers", _LOAD, config | {"role": "subscribers"})
+        said = await self._child("publishers", _LOAD, config | {"role": "publishers"})
+        return int(said["publishing_from_ns"])
+
+    async def stop_publishers(self) -> None:
+        """No more events from the scenario's publishers; what is on its way still arrives."""
+        child = self.children.get("publishers")
+        if child is not None:
+            await child.stop()
+
+    async def close(self) -> None:
+        """End everything, clients first, the broker last."""
+        if self._saving is not None:
+            self._saving.cancel()
+            await asyncio.gather(self._saving, return_exceptions=True)
+        await self.link.close()
+        for name in ("publishers", "subscribers", "coordinator", "gateway"):
+            child = self.children.get(name)
+            if child is not None:
+                await child.stop()
+        if self.broker is not None:
+            await self.broker.stop()
+
+    async def _child(
+        self, name: str, module: str, config: dict[str, Any], ready: Any = None
+    ) -> dict[str, Any]:
+        path = self._write(name, config)
+        child = Child(name, module, [str(path)], log=self.state / "logs" / f"{name}.log", started=ready)
+        self.children[name] = child
+        return await child.start()
+
+    def _write(self, name: str, config: dict[str, Any]) -> Path:
+        """For this start and every later one; a token in it is nobody else's business."""
+        path = self.state / f"{name}.json"
+        unfinished = path.with_suffix(".new")
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(json.dumps(config, indent=2), encoding="utf-8")
+        unfinished.replace(path)
+        return path
+
+    async def _keep_saving(self, broker: BrokerProcess) -> None:
+        """The broker must know its subscriptions after a kill, too: until the gateway is back it keeps their messages."""
+        while True:
+            with contextlib.suppress(OSError, RuntimeError):
+                async for event in self.link.events():
+                    if event.kind == "subscriptions" or event.overrun:
+                        broker.save_soon()
+            await asyncio.sleep(0.5)

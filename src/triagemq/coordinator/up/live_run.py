@@ -1,0 +1,127 @@
+"""One live run of a scenario from start to figures: what `triage up FILE` and `triage demo` do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.control_lines import ControlError
+from triagemq.coordinator.gateway_link import Measured as GatewayFigures
+from triagemq.coordinator.up.comparison import Promise, promise
+from triagemq.coordinator.up.exchange import EMBEDDED_CLASSES, Exchange, ExchangeOptions
+from triagemq.coordinator.up.measured import Measured, measure
+from triagemq.scenario import Scenario, load
+
+__all__ = ["LiveResult", "OnTick", "planner_settings", "run_live"]
+
+MOST_DRAINING_SECONDS = 15.0
+"""From the publishers' last event to the end: what waits in queues still goes out."""
+
+_SETTLING_SECONDS = 0.5
+
+_LONGEST_WARM_UP_SECONDS = 5.0
+_WARM_UP_SHARE = 0.1
+_TICK_SECONDS = 1.0
+
+OnTick = Callable[[Exchange, GatewayFigures | None, float], None]
+"""Called every second with the exchange, what its gateway has counted, and the seconds since publishing began."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """Measured beside forecast."""
+
+    scenario: Scenario
+    measured: Measured
+    forecast: Promise
+    restarts: dict[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `triage simulate --json` for what was measured; the forecast as `triage forecast --json`."""
+        return {
+            "scenario": self.scenario.name,
+            **self.measured.as_json(),
+            "forecast": {**self.forecast.figures, "classes": _forecast_classes(self.forecast)},
+            "restarts": self.restarts,
+        }
+
+
+def planner_settings(options: ExchangeOptions) -> tuple[PlannerSettings, PlannerSettings]:
+    """What the exchange plans with, and what it would plan with if there were triage."""
+    triage = PlannerSettings(**options.planner, priority_classes=EMBEDDED_CLASSES)
+    return (PlannerSettings.no_triage() if options.no_triage else triage), triage
+
+
+async def run_live(
+    options: ExchangeOptions,
+    *,
+    seconds: float | None,
+    ended: asyncio.Event,
+    on_ready: Callable[[Exchange], None] = lambda exchange: None,
+    on_tick: OnTick = lambda exchange, figures, elapsed: None,
+) -> LiveResult:
+    """Start everything, let the scenario's clients work for so long or until `ended`, stop, and measure."""
+    assert options.scenario is not None
+    scenario = load(options.scenario)
+    settings, triage = planner_settings(options)
+    expected = promise(scenario, settings, triage)
+    async with Exchange(options) as exchange:
+        on_ready(exchange)
+        begun_ns = await exchange.start_clients()
+        limit = float("inf") if seconds is None else seconds
+        while not ended.is_set():
+            elapsed = (time.time_ns() - begun_ns) * 1e-9
+            left = limit - elapsed
+            if left <= 0:
+                break
+            on_tick(exchange, await _figures(exchange), elapsed)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _TICK_SECONDS)):
+                    await ended.wait()
+        until_ns = time.time_ns()
+        await exchange.stop_publishers()
+        await _drained(exchange)
+        restarts = exchange.restarts
+    lasted_ns = max(0, until_ns - begun_ns)
+    warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
+    measured = measure(
+        exchange.trace,
+        scenario,
+        from_ns=begun_ns + warm_up_ns,
+        until_ns=until_ns,
+        planned=expected.level,
+        by_plan=options.no_triage,
+    )
+    return LiveResult(scenario, measured, expected, restarts)
+
+
+async def _drained(exchange: Exchange) -> None:
+    """Wait until no port holds a packet any more."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MOST_DRAINING_SECONDS):
+            waiting = True
+            while waiting:
+                await asyncio.sleep(_SETTLING_SECONDS)
+                figures = await _figures(exchange)
+                waiting = figures is None or any(
+                    queue.backlog_packets for port in figures.ports.values() for queue in port.queues
+                )
+
+
+async def _figures(exchange: Exchange) -> GatewayFigures | None:
+    """None while the gateway is away."""
+    try:
+        async with asyncio.timeout(2.0):
+            return await exchange.link.measure(flows=False)
+    except (ControlError, TimeoutError, OSError):
+        return None
+
+
+def _forecast_classes(forecast: Promise) -> list[dict[str, Any]]:
+    rows = {row["priority_class"]: row for row in forecast.figures["classes"]}
+    return [{**rows.get(row["priority_class"], {}), **row} for row in forecast.by_level]

@@ -1,0 +1,168 @@
+"""What a live run has delivered: the figures of `triage simulate`, from the Trace that the gateway wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
+from triagemq.trace import Outcome, Trace, runs
+
+__all__ = ["Measured", "measure"]
+
+_COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
+_BATCHES = 20
+_CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Figures with the keys of `triage simulate --json`; `success_ci99` is the half-width of a 99 % interval."""
+
+    publications: int
+    measured_publications: int
+    copies: int
+    deliveries: int
+    simulated_seconds: float
+    measured_from_ns: int
+    classes: list[dict[str, Any]]
+    utility: dict[str, float | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for --json."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def measure(
+    directory: Path,
+    scenario: Scenario,
+    *,
+    from_ns: int,
+    until_ns: int,
+    planned: Integers,
+    by_plan: bool = False,
+    seconds_per_byte: Floats | None = None,
+) -> Measured:
+    """All runs of a directory together: events published in [from_ns, until_ns), by the class they were sent in.
+
+    `planned` is the class of each subscription for copies that were sent in none (before a first plan, or to a client
+    that had gone), and `by_plan` counts all copies by it, whatever class they were sent in. `seconds_per_byte` (one per
+    subscription) is for ports that send a packet at the start of its transmission: latencies then get that time, too.
+    """
+    copies, published = [], []
+    found = runs(directory)
+    for path in (*found.complete, *found.incomplete):
+        trace = Trace.open(path, allow_incomplete=True)
+        copies.append(trace.table("deliveries", columns=list(_COLUMNS)))
+        published.append(trace.table("publications", columns=["published_ns"]))
+    times = _column(published, "published_ns")
+    rows = (
+        pa.concat_tables(copies)
+        if copies
+        else pa.table({name: pa.array([], pa.int64()) for name in _COLUMNS})
+    )
+    stamp = rows["published_ns"].to_numpy()
+    chosen = (stamp >= from_ns) & (stamp < until_ns)
+    subscription = rows["subscription_id"].to_numpy()[chosen]
+    known = (subscription >= 0) & (subscription < len(scenario.subscriptions))
+    subscription, stamp = subscription[known], stamp[chosen][known]
+    delivered = _is_delivered(rows["outcome"])[chosen][known]
+    arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[chosen][known]
+    latency = np.where(delivered, (arrival - stamp) * 1e-9, np.nan)
+    if seconds_per_byte is not None:
+        wire_bytes = rows["size_bytes"].to_numpy()[chosen][known] + scenario.overhead_bytes
+        latency = latency + wire_bytes * seconds_per_byte[subscription]
+    sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()[chosen][known]
+    label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
+    batch = np.minimum(
+        ((stamp - from_ns) * _BATCHES // max(1, until_ns - from_ns)).astype(np.int64), _BATCHES - 1
+    )
+    return Measured(
+        publications=len(times),
+        measured_publications=int(((times >= from_ns) & (times < until_ns)).sum()),
+        copies=len(stamp),
+        deliveries=int(delivered.sum()),
+        simulated_seconds=(until_ns - from_ns) * 1e-9,
+        measured_from_ns=from_ns,
+        classes=[
+            _class_row(int(each), delivered[label == each], latency[label == each], batch[label == each])
+            for each in np.unique(label)
+        ],
+        utility=_utility(scenario, subscription, delivered, latency),
+    )
+
+
+def _column(tables: Sequence[pa.Table], name: str) -> NDArray[np.int64]:
+    parts = [table[name].to_numpy() for table in tables]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def _is_delivered(outcome: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(outcome, Outcome.delivered.name).to_numpy(), dtype=np.bool_)
+
+
+def _class_row(
+    number: int, delivered: NDArray[np.bool_], latency: Floats, batch: NDArray[np.int64]
+) -> dict[str, Any]:
+    arrived = latency[delivered]
+    quantiles = np.quantile(arrived, [0.5, 0.95, 0.99]) if len(arrived) else np.full(3, np.nan)
+    return {
+        "priority_class": number,
+        "count": len(delivered),
+        "delivered": int(delivered.sum()),
+        "success_rate": float(delivered.mean()),
+        "success_ci99": _plain(_half_width(delivered.astype(np.float64), batch)),
+        "mean_latency_seconds": _plain(float(arrived.mean()) if len(arrived) else math.nan),
+        "ci95_seconds": _plain(_half_width(arrived, batch[delivered], 0.95)),
+        "p50_seconds": _plain(float(quantiles[0])),
+        "p95_seconds": _plain(float(quantiles[1])),
+        "p99_seconds": _plain(float(quantiles[2])),
+        "max_seconds": _plain(float(arrived.max()) if len(arrived) else math.nan),
+    }
+
+
+def _half_width(values: Floats, batch: NDArray[np.int64], confidence: float = _CONFIDENCE) -> float:
+    """Of the mean, by the means of batches in time: neighbours in a queue share their fate."""
+    counts = np.bincount(batch, minlength=_BATCHES)
+    used = counts > 0
+    if used.sum() < 2:
+        return math.nan
+    weight = counts[used] / counts[used].mean()
+    means = np.bincount(batch, values, minlength=_BATCHES)[used] / counts[used]
+    centre = float((means * weight).mean())
+    spread = math.sqrt(float(((weight * (means - centre)) ** 2).sum()) / (len(means) - 1))
+    return float(stdtrit(len(means) - 1, (1 + confidence) / 2)) * spread / math.sqrt(len(means))
+
+
+def _utility(
+    scenario: Scenario, subscription: NDArray[np.int32], delivered: NDArray[np.bool_], latency: Floats
+) -> dict[str, float | None]:
+    rows = len(scenario.subscriptions)
+    count = np.bincount(subscription, minlength=rows)
+    arrived = np.bincount(subscription, delivered, minlength=rows)
+    seconds = np.bincount(subscription, np.where(delivered, latency, 0.0), minlength=rows)
+    success = np.divide(arrived, count, out=np.zeros(rows), where=count > 0)
+    mean = np.divide(seconds, arrived, out=np.full(rows, np.inf), where=arrived > 0)
+    achieved = achieved_utility(scenario.subscriptions, success, mean)
+    maximum = maximum_utility(scenario.subscriptions)
+    ratio = np.divide(achieved, maximum, out=np.zeros(rows), where=maximum > 0)
+    total = float(maximum.sum())
+    return {
+        "achieved": float(achieved.sum()),
+        "maximum": total,
+        "rate": float(achieved.sum()) / total if total > 0 else None,
+        "rate_mean": float(ratio.mean()) if rows else None,
+    }
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None

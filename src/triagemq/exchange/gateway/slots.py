@@ -1,0 +1,134 @@
+"""Subscribers with several connections (slots): which of them carries which topic.
+
+A subscriber subscribes over slot 0. Messages of a topic go through the session of the slot that was ordered for it
+while that is active, otherwise through the one that subscribed: a change moves a topic between two messages, and
+everybody gets one copy. What a slot's session could not deliver when it goes returns to slot 0's.
+
+Only slots that share a way to the broker can stand in for each other: those of a gateway in aggregating mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from triagemq.exchange.gateway.model import Session, SessionState, Stage
+from triagemq.trace.schema import Outcome
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway.core import GatewayCore
+
+__all__ = ["Identify", "Slots", "own_name"]
+
+Identify = Callable[[str], tuple[str, int]]
+"""The name of the subscriber to whom a client id belongs, and the number of its slot."""
+
+
+def own_name(client_id: str) -> tuple[str, int]:
+    """Every client is a subscriber of its own, with one slot.
+
+    >>> own_name("pump")
+    ('pump', 0)
+    """
+    return client_id, 0
+
+
+class Slots:
+    """The sessions of each subscriber by slot, and what was ordered: subscriber to topic to slot."""
+
+    def __init__(self, gateway: GatewayCore, identify: Identify) -> None:
+        self._gateway = gateway
+        self._identify = identify
+        self._sessions: dict[tuple[str, int], Session] = {}
+        self.ordered: Mapping[str, Mapping[str, int]] = {}
+
+    def order(self, ordered: Mapping[str, Mapping[str, int]]) -> None:
+        """From now on topics go this way."""
+        before, self.ordered = self.ordered, ordered
+        for name in before.keys() | ordered.keys():
+            was, now = before.get(name), ordered.get(name)
+            if was is not now and was != now:
+                self._forget_routes(name)
+
+    def add(self, session: Session) -> None:
+        """A session begins."""
+        place = session.subscriber, session.slot = self._identify(session.client_id)
+        self._sessions[place] = session
+
+    def remove(self, session: Session) -> None:
+        """A session has ended."""
+        place = (session.subscriber, session.slot)
+        if self._sessions.get(place) is session:
+            del self._sessions[place]
+
+    def identify_again(self) -> None:
+        """Names have come to mean something else."""
+        self._sessions.clear()
+        for session in self._gateway.sessions.values():
+            self.add(session)
+            session.link.forget_routes(session)
+
+    def changed(self, session: Session) -> None:
+        """A session has become active, or is so no longer: topics ordered for its slot go another way."""
+        session.link.forget_routes(session)
+        if session.slot:
+            self._forget_routes(session.subscriber)
+
+    def carrier(self, session: Session, topic: str) -> Session:
+        """The session through which messages of a topic go to whoever subscribed over this one."""
+        ordered = self.ordered.get(session.subscriber)
+        if ordered is None or session.slot:
+            return session
+        slot = ordered.get(topic, 0)
+        if slot:
+            other = self._sessions.get((session.subscriber, slot))
+            if other is not None and other.state is SessionState.ACTIVE and other.link is session.link:
+                return other
+        return session
+
+    def first(self, session: Session) -> Session | None:
+        """Slot 0's session, if there is one beside this."""
+        if not session.slot:
+            return None
+        found = self._sessions.get((session.subscriber, 0))
+        return found if found is not None and found.link is session.link else None
+
+    def hand_back(self, session: Session, *, ended: bool) -> None:
+        """A session goes, for a while or for ever: what waits for it, or for its answer, goes to slot 0's.
+
+        The client has a QoS 2 message once it has sent PUBREC; only the rest of that exchange is left, and it stays.
+        One without a PUBREC may have arrived all the same, and comes a second time then: to keep it back until the
+        session returns, if it ever does, would be to lose it.
+        """
+        first = self.first(session)
+        if first is None:
+            return
+        deliver, changes = self._gateway.deliver, self._gateway.changes
+        released = []
+        returned = []
+        for delivery in session.buffer.clear():
+            if delivery.stage is not Stage.RELEASED:
+                returned.append(delivery)
+            elif not ended:
+                released.append(delivery)
+            else:
+                changes.remove("deliveries", (session.client_id, delivery.sequence))
+                self._gateway.settle(
+                    session, delivery.subscription, delivery.publication, Outcome.delivered, delivery=delivery
+                )
+        session.buffer.push_front(released)
+        for delivery in sorted(returned, key=lambda one: one.publication.publication_id):
+            session.reserved.discard(delivery.message_id)
+            changes.remove("deliveries", (session.client_id, delivery.sequence))
+            deliver.deliver(
+                first, delivery.subscription, delivery.publication, delivery.qos, retain=delivery.retain
+            )
+
+    def subscription_owner(self, session: Session) -> Session:
+        """Whose subscriptions count for messages through this session."""
+        return self.first(session) or session
+
+    def _forget_routes(self, name: str) -> None:
+        first = self._sessions.get((name, 0))
+        if first is not None:
+            first.link.forget_routes(first)

@@ -1,0 +1,261 @@
+"""Makes a network in a box, changes it during a run, and removes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from triagemq.errors import NetworkError
+from triagemq.network.emulated.forwarding import ForwardingEntry, forwarding
+from triagemq.network.emulated.interrupts import interrupts_held
+from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
+from triagemq.network.emulated.link_states import await_links
+from triagemq.network.emulated.namespaces import create_namespace, namespace_path, remove_namespace
+from triagemq.network.emulated.offloads import switch_offloads_off
+from triagemq.network.emulated.parts import End, Host, Layout, Link
+from triagemq.network.emulated.processes import Processes
+from triagemq.network.emulated.requests import (
+    Request,
+    add_address,
+    add_bridge,
+    add_fifo,
+    add_veth,
+    neighbour,
+    open_netlink,
+    send_requests,
+    set_forwarding,
+    set_link,
+    set_member,
+)
+from triagemq.network.emulated.virtual_switches import Closing, StartSwitches, start_virtual_switches
+from triagemq.network.journal import Journal, default_journal_directory
+from triagemq.network.linux.namespaces import in_namespace
+
+__all__ = ["Box", "new_run"]
+
+FASTEST_FIFO_BPS = 10e9
+"""Above this a virtual link is no faster than its shaper, and there is nothing to shape."""
+
+
+def new_run() -> str:
+    """A name for a run that no other has."""
+    return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(5))
+
+
+class Box:
+    """A layout made real, from `with` (or `async with`) to its end.
+
+    Everything is noted in the journal before it is made. What is removed is what was noted, nothing else. Ctrl-C during
+    building or removing takes effect afterwards, and leaves nothing behind. Switches of Open vSwitch are started by
+    `start_switches`, and are then `switches`.
+    """
+
+    def __init__(
+        self, layout: Layout, *, journal: Journal | None = None, start_switches: StartSwitches | None = None
+    ) -> None:
+        self.layout = layout
+        self.journal = journal or Journal(default_journal_directory())
+        self.processes = Processes(self.journal)
+        self.switches: Closing | None = None
+        self._start_switches = start_switches or start_virtual_switches
+        self._notes: list[tuple[str, str]] = []
+        self._channel: socket.socket | None = None
+        self._entries: frozenset[ForwardingEntry] = frozenset()
+        self._kernel_bridges = {
+            bridge.name: bridge.index for bridge in layout.bridges if not bridge.open_vswitch
+        }
+        self._floods = {bridge.name for bridge in layout.bridges if bridge.role == "queues"}
+
+    def __enter__(self) -> Self:
+        try:
+            with interrupts_held():
+                self._build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+
+    async def __aenter__(self) -> Self:
+        building = asyncio.create_task(asyncio.to_thread(self.__enter__))
+        try:
+            return await asyncio.shield(building)
+        except asyncio.CancelledError:
+            await asyncio.wait([building])
+            await asyncio.to_thread(self.remove)
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        removing = asyncio.create_task(asyncio.to_thread(self.remove))
+        try:
+            await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            await asyncio.wait([removing])
+            raise
+
+    def remove(self) -> None:
+        """Take everything away again, last things first; twice is once. The first failure is raised at the end."""
+        with interrupts_held(), ExitStack() as last_to_first:
+            while self._notes:
+                last_to_first.callback(self._forget_namespace, *self._notes.pop(0))
+            if self._channel is not None:
+                last_to_first.callback(self._channel.close)
+                self._channel = None
+            if self.switches is not None:
+                last_to_first.callback(self.switches.close)
+                self.switches = None
+            last_to_first.callback(self.processes.close)
+
+    def set_link(self, port: str, *, up: bool) -> None:
+        """Let the link behind a port fail, or return. Who takes over is for `feed_by`, or the controller."""
+        if port not in self.layout.port:
+            raise NetworkError(f"the box has no port {port!r}; it has {', '.join(sorted(self.layout.port))}")
+        links = [link for link in self.layout.links if link.port == port]
+        self._send(set_link(link.near.interface, link.near.index, up=up) for link in links)
+        if up:
+            self._await(links)
+
+    def feed_by(self, ports: Collection[str]) -> None:
+        """Let these ports, and no others, feed the switches at their far ends."""
+        entries = forwarding(self.layout, ports)
+        kept = {(entry.bridge, entry.mac) for entry in entries}
+        gone = [entry for entry in self._entries if (entry.bridge, entry.mac) not in kept]
+        changes = [
+            *self._member_requests(ports),
+            *self._forwarding_requests(entries - self._entries, present=True),
+            *self._forwarding_requests(gone, present=False),
+        ]
+        self._send(changes)
+        self._entries = entries
+
+    def _build(self) -> None:
+        ipv6 = any(host.ipv6 is not None for host in self.layout.hosts)
+        for name in self.layout.namespaces:
+            if namespace_path(name).exists():
+                raise NetworkError(f"a namespace {name} exists already; give the run another name")
+            self._notes.append((self.journal.note("namespace", name=name), name))
+            create_namespace(name, ipv6=ipv6 and name != self.layout.switch_namespace)
+        self._channel = in_namespace(self.layout.switch_namespace, open_netlink)
+        self._build_switches()
+        for host in self.layout.hosts:
+            in_namespace(host.namespace, lambda host=host: self._build_host(host))  # type: ignore[misc]
+        self._await(self.layout.links)
+        if self.layout.switch_kind == "openvswitch":
+            self.switches = self._start_switches(self.layout, self.journal)
+
+    def _build_switches(self) -> None:
+        layout = self.layout
+        requests = [set_link("lo", 1, up=True)]
+        for bridge in layout.bridges:
+            if not bridge.open_vswitch:
+                lldp = bridge.role in ("switch", "queues")
+                requests.append(add_bridge(bridge.name, bridge.index, bridge.mac, passes_lldp=lldp))
+        with ExitStack() as descriptors:
+            for link in layout.links:
+                namespace = None
+                if link.far.bridge is None:
+                    namespace = os.open(namespace_path(link.far.namespace), os.O_RDONLY | os.O_CLOEXEC)
+                    descriptors.callback(os.close, namespace)
+                requests.append(add_veth(_triple(link.near), _triple(link.far), far_namespace=namespace))
+            for link in layout.links:
+                requests.extend(
+                    set_link(end.interface, end.index, up=True, master=self._master(end))
+                    for end in _switch_ends(link)
+                )
+                if link.fifo_bps is not None and link.fifo_bps < FASTEST_FIFO_BPS:
+                    requests.append(add_fifo(link.far.interface, link.far.index, link.fifo_bps))
+            self._send(requests)
+        in_namespace(layout.switch_namespace, self._switch_offloads_off)
+        self.feed_by(layout.feeding)
+
+    def _build_host(self, host: Host) -> None:
+        others = [
+            other
+            for other in self.layout.hosts
+            if other is not host and (host.kind == "broker" or other.kind == "broker")
+        ]
+        name, index = host.interface, host.index
+        requests = [
+            set_link("lo", 1, up=True),
+            set_link(name, index, up=True),
+            add_address(name, index, host.ipv4, IPV4_NETWORK.prefixlen),
+            *(neighbour(index, other.ipv4, other.mac) for other in others),
+        ]
+        if host.ipv6 is not None:
+            requests.append(add_address(name, index, host.ipv6, IPV6_NETWORK.prefixlen))
+            requests.extend(neighbour(index, other.ipv6, other.mac) for other in others if other.ipv6)
+        with open_netlink() as channel:
+            send_requests(channel, requests)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+            switch_offloads_off(channel, name)
+
+    def _switch_offloads_off(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+            for link in self.layout.links:
+                for end in _switch_ends(link):
+                    switch_offloads_off(channel, end.interface)
+
+    def _member_requests(self, ports: Collection[str]) -> Iterable[Request]:
+        """Members neither learn nor flood; links that could close a loop carry no broadcast either."""
+        for link in self.layout.links:
+            idle = link.feeds is not None and link.port not in ports
+            for end in _switch_ends(link):
+                if end.bridge in self._kernel_bridges:
+                    # Between its two members a queue box passes everything on.
+                    yield set_member(
+                        end.interface,
+                        end.index,
+                        floods_unknown=end.bridge in self._floods,
+                        floods_broadcast=not idle or end.bridge in self._floods,
+                    )
+
+    def _forwarding_requests(self, entries: Iterable[ForwardingEntry], present: bool) -> Iterable[Request]:
+        for entry in entries:
+            if entry.bridge in self._kernel_bridges and entry.bridge not in self._floods:
+                yield set_forwarding(entry.interface, entry.index, entry.mac, present=present)
+
+    def _master(self, end: End) -> int | None:
+        """The bridge of a member; None for a member of Open vSwitch, which takes it by itself."""
+        return self._kernel_bridges.get(end.bridge or "")
+
+    def _send(self, requests: Iterable[Request]) -> None:
+        if self._channel is None:
+            raise NetworkError("the box is not there; build it first")
+        send_requests(self._channel, list(requests))
+
+    def _await(self, links: Iterable[Link]) -> None:
+        """Until the kernel has noticed that both ends of links are up: a bridge sends nothing before."""
+        ends = [end for link in links for end in _switch_ends(link)]
+        members = {end.index: end.interface for end in ends if end.bridge in self._kernel_bridges}
+        others = {end.index: end.interface for end in ends if end.bridge not in self._kernel_bridges}
+        await_links(self.layout.switch_namespace, members, others)
+
+    def _forget_namespace(self, note: str, name: str) -> None:
+        remove_namespace(name)
+        self.journal.done(note)
+
+
+def _triple(end: End) -> tuple[str, int, str]:
+    return end.interface, end.index, end.mac
+
+
+def _switch_ends(link: Link) -> list[End]:
+    return [end for end in (link.near, link.far) if end.bridge is not None]

@@ -1,0 +1,247 @@
+"""The layout of a network in a box: which namespaces, bridges and links stand for a scenario.
+
+All switches live in one namespace, so that one netlink socket reads every queue. Brokers, groups of publishers (one
+per unmanaged switch) and subscribers have a namespace each.
+
+    broker ---- backbone ---- switch === port ---- subscriber
+                 |               ||
+    publishers --+               === port ---- distribution ---- several subscribers
+                                 ||
+                                 === port ---- switch === ...
+
+A managed port (`===`) is the egress of a bridge's member, never a host's own interface: a sender whose own interface
+is full would be told so, and wait. With Open vSwitch, whose userspace ports keep no priorities, a switch is followed
+by a kernel bridge per port ("queues") whose member does the queueing. Packets towards the brokers are not shaped,
+except by unmanaged switches.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from triagemq.errors import NetworkError
+from triagemq.network.emulated.parts import (
+    Bridge,
+    BridgeRole,
+    End,
+    Host,
+    HostKind,
+    Layout,
+    Link,
+    ManagedPort,
+    SwitchKind,
+)
+from triagemq.scenario import Scenario
+
+__all__ = ["MOST_HOSTS", "MOST_MEMBERS", "lay_out"]
+
+IPV4_NETWORK = ipaddress.IPv4Network("10.77.0.0/16")
+IPV6_NETWORK = ipaddress.IPv6Network("fd74:6d71::/64")
+MOST_HOSTS = IPV4_NETWORK.num_addresses - 2
+MOST_MEMBERS = 1000
+"""A kernel bridge takes 1,023 interfaces."""
+
+RUN = re.compile(r"[a-z0-9]{1,6}")
+
+
+def lay_out(
+    scenario: Scenario,
+    run: str,
+    *,
+    switches: SwitchKind = "bridge",
+    backups: Mapping[str, str] | None = None,
+    ipv6: bool = False,
+) -> Layout:
+    """The layout of a scenario under the name of a run: one to six of a-z and 0-9.
+
+    `backups` names, per switch, a port whose link to it is used while the link it is fed by is down.
+
+    >>> from triagemq.scenario.generators import prototype
+    >>> layout = lay_out(prototype(subscribers=2), "a1")
+    >>> layout.namespaces
+    ('tqa1-switches', 'tqa1-broker', 'tqa1-publishers', 'tqa1-subscriber-0', 'tqa1-subscriber-1')
+    >>> layout.ports[0].interface, layout.hosts[3].ipv4
+    ('tqa1p0', '10.77.0.4')
+    """
+    if not RUN.fullmatch(run):
+        raise NetworkError(f"a run cannot be called {run!r}; use one to six of a-z and 0-9")
+    return _Drawing(scenario, run, switches, dict(backups or {}), ipv6).layout()
+
+
+@dataclass
+class _Drawing:
+    """Collects the parts of a layout and numbers them."""
+
+    scenario: Scenario
+    run: str
+    switch_kind: SwitchKind
+    backups: dict[str, str]
+    ipv6: bool
+    hosts: list[Host] = field(default_factory=list)
+    bridges: list[Bridge] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    ports: list[ManagedPort] = field(default_factory=list)
+    next_index: int = 2
+    members: dict[str, int] = field(default_factory=dict)
+
+    def layout(self) -> Layout:
+        wanted = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1
+        if wanted > MOST_HOSTS:
+            raise NetworkError(
+                f"{wanted} hosts do not fit into the {MOST_HOSTS} addresses of a box; use fewer subscribers"
+            )
+        backbone = self.bridge("backbone", "", "bb")
+        self.draw_brokers(backbone)
+        self.draw_publishers(backbone)
+        self.draw_switches(backbone)
+        return Layout(
+            self.run,
+            self.switch_kind,
+            self.switch_namespace,
+            tuple(self.hosts),
+            tuple(self.bridges),
+            tuple(self.links),
+            tuple(self.ports),
+            frozenset(
+                self.scenario.ports.name[row] for row in self.scenario.switches.fed_by_port if row >= 0
+            ),
+        )
+
+    def draw_brokers(self, backbone: Bridge) -> None:
+        names = self.scenario.brokers.name
+        for number, name in enumerate(names):
+            label = "broker" if len(names) == 1 else f"broker-{number}"
+            host = self.host("broker", (name,), label)
+            self.attach(host, backbone, f"k{number}")
+
+    def draw_publishers(self, backbone: Bridge) -> None:
+        publishers, unmanaged = self.scenario.publishers, self.scenario.unmanaged_switches
+        for number in np.unique(publishers.unmanaged_switch).tolist():
+            rows = np.flatnonzero(publishers.unmanaged_switch == number)
+            names = tuple(publishers.name[row] for row in rows)
+            if number < 0:
+                self.attach(self.host("publishers", names, "publishers"), backbone, "g")
+                continue
+            bridge = self.bridge("unmanaged", unmanaged.name[number], f"m{number}")
+            fifo_bps = float(unmanaged.bandwidth_bps[number])
+            self.join(backbone, bridge, f"e{number}", f"f{number}", fifo_bps=fifo_bps)
+            self.attach(self.host("publishers", names, f"publishers-{number}"), bridge, f"g{number}")
+
+    def draw_switches(self, backbone: Bridge) -> None:
+        switches, ports = self.scenario.switches, self.scenario.ports
+        bridges = [
+            self.bridge("switch", name, f"s{number}", self.switch_kind == "openvswitch")
+            for number, name in enumerate(switches.name)
+        ]
+        fed: dict[int, Bridge] = {}
+        for number, bridge in enumerate(bridges):
+            feeder = int(switches.fed_by_port[number])
+            if feeder < 0:
+                self.join(backbone, bridge, f"u{number}", f"r{number}")
+            else:
+                fed[feeder] = bridge
+        for switch, port in self.backups.items():
+            fed[ports.name.index(port)] = bridges[switches.name.index(switch)]
+        subscribers = [
+            self.host("subscriber", (name,), f"subscriber-{number}")
+            for number, name in enumerate(self.scenario.subscribers.name)
+        ]
+        for number in range(len(ports)):
+            behind = [subscribers[row] for row in np.flatnonzero(self.scenario.subscribers.port == number)]
+            self.draw_port(number, bridges[int(ports.switch[number])], fed.get(number), behind)
+
+    def draw_port(self, number: int, switch: Bridge, fed: Bridge | None, behind: list[Host]) -> None:
+        name = self.scenario.ports.name[number]
+        owner, switch_interface = switch, self.name(f"p{number}")
+        if switch.open_vswitch:
+            owner = self.bridge("queues", name, f"z{number}")
+            self.join(switch, owner, f"x{number}", f"y{number}", port=name)
+            switch_interface = self.name(f"x{number}")
+        near = self.end(owner, f"p{number}")
+        self.ports.append(
+            ManagedPort(
+                name, switch.subject, self.switch_namespace, near.interface, near.index, switch_interface
+            )
+        )
+        if fed is not None:
+            self.links.append(Link(near, self.end(fed, f"q{number}"), name, fed.subject))
+        elif len(behind) == 1:
+            self.links.append(Link(near, _end_of(behind[0]), name))
+        else:
+            segment = self.bridge("distribution", name, f"d{number}")
+            self.links.append(Link(near, self.end(segment, f"q{number}"), name))
+            for host in behind:
+                self.attach(host, segment, f"c{host.index}")
+
+    @property
+    def switch_namespace(self) -> str:
+        return f"tq{self.run}-switches"
+
+    def name(self, rest: str) -> str:
+        """At most 2 + 6 + 1 + 6 characters, the 15 that Linux allows."""
+        return f"tq{self.run}{rest}"
+
+    def index(self) -> int:
+        self.next_index += 1
+        return self.next_index - 1
+
+    def host(self, kind: HostKind, members: tuple[str, ...], label: str) -> Host:
+        number = len(self.hosts) + 1
+        ipv4 = IPV4_NETWORK[number]
+        index = self.index()
+        host = Host(
+            kind,
+            members,
+            f"tq{self.run}-{label}",
+            self.name(f"h{index}"),
+            index,
+            _mac(0, int(ipv4)),
+            str(ipv4),
+            str(IPV6_NETWORK[number]) if self.ipv6 else None,
+        )
+        self.hosts.append(host)
+        return host
+
+    def bridge(self, role: BridgeRole, subject: str, rest: str, open_vswitch: bool = False) -> Bridge:
+        index = self.index()
+        bridge = Bridge(role, subject, self.name(rest), index, _mac(1, index), open_vswitch)
+        self.bridges.append(bridge)
+        return bridge
+
+    def end(self, bridge: Bridge, rest: str) -> End:
+        self.members[bridge.name] = self.members.get(bridge.name, 0) + 1
+        if self.members[bridge.name] > MOST_MEMBERS:
+            raise NetworkError(
+                f"more than {MOST_MEMBERS} links at one switch or shared port do not fit into a bridge; "
+                "spread the subscribers over more ports and switches"
+            )
+        index = self.index()
+        return End(self.switch_namespace, self.name(rest), index, _mac(2, index), bridge.name)
+
+    def attach(self, host: Host, bridge: Bridge, rest: str) -> None:
+        self.links.append(Link(self.end(bridge, rest), _end_of(host)))
+
+    def join(
+        self,
+        near: Bridge,
+        far: Bridge,
+        near_rest: str,
+        far_rest: str,
+        port: str | None = None,
+        fifo_bps: float | None = None,
+    ) -> None:
+        self.links.append(Link(self.end(near, near_rest), self.end(far, far_rest), port, fifo_bps=fifo_bps))
+
+
+def _end_of(host: Host) -> End:
+    return End(host.namespace, host.interface, host.index, host.mac, None)
+
+
+def _mac(kind: int, number: int) -> str:
+    """A locally administered address, its kind in the second octet and the number in the last four."""
+    return ":".join(f"{octet:02x}" for octet in (2, kind, *number.to_bytes(4, "big")))

@@ -1,0 +1,16 @@
+"""The linux data plane: HTB queues and an eBPF classifier on the network interfaces of this machine."""
+
+from triagemq.network.linux.capabilities import Capabilities, capabilities
+from triagemq.network.linux.plane import LinuxDataPlane
+from triagemq.network.linux.port import Interface
+from triagemq.network.linux.restoring import restore
+from triagemq.network.linux.unprivileged import open_linux_data_plane
+
+__all__ = [
+    "Capabilities",
+    "Interface",
+    "LinuxDataPlane",
+    "capabilities",
+    "open_linux_data_plane",
+    "restore",
+]

@@ -1,0 +1,179 @@
+"""eBPF maps and programs through the bpf() system call: no compiler, no library.
+
+Maps live as long as a program or a file descriptor refers to them: a classifier keeps working with the last plan when
+the process that loaded it has died.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+import struct
+from collections.abc import Iterator, Sequence
+
+from triagemq.errors import NetworkError
+from triagemq.network.linux.namespaces import system_call_error
+
+__all__ = ["ArrayMap", "HashMap", "load_program"]
+
+# The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
+_SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+_MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
+_LOOKUP_BATCH, _UPDATE_BATCH, _DELETE_BATCH = 24, 26, 27
+_HASH, _ARRAY = 1, 2
+_WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
+_CLASSIFIER = 3
+_LOG_BYTES = 1 << 20
+_NO_BATCHES = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # The last is the kernel's own ENOTSUPP.
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _bpf(command: int, arguments: bytes) -> int:
+    number = _SYSTEM_CALLS.get(platform.machine())
+    if number is None:
+        raise NetworkError(
+            f"eBPF is not known here for {platform.machine()} processors; use --dataplane embedded"
+        )
+    buffer = ctypes.create_string_buffer(arguments, len(arguments))
+    result: int = _libc.syscall(number, command, buffer, len(arguments))
+    if result < 0:
+        raise system_call_error()
+    return result
+
+
+class _Map:
+    """A map by its file descriptor."""
+
+    def __init__(self, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> None:
+        self.key_bytes, self.value_bytes, self.entries = key_bytes, value_bytes, entries
+        try:
+            self.file = _bpf(
+                _MAP_CREATE,
+                struct.pack("=IIIIIII16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, b"triagemq"),
+            )
+        except OSError as error:
+            raise NetworkError(
+                f"the kernel gives no eBPF map ({error.strerror}); run this as root, or use --dataplane embedded"
+            ) from None
+
+    def close(self) -> None:
+        os.close(self.file)
+
+    def _each(self, command: int, key: bytes, value: bytes | ctypes.Array[ctypes.c_char] | None) -> None:
+        key_buffer = ctypes.create_string_buffer(key, len(key))
+        value_buffer = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
+        address = 0 if value_buffer is None else ctypes.addressof(value_buffer)
+        _bpf(command, struct.pack("=IxxxxQQQ", self.file, ctypes.addressof(key_buffer), address, 0))
+
+
+class HashMap(_Map):
+    """Keys and values of fixed size.
+
+    Values are never changed in place: a program sees an old value or a new one, never half of each.
+    """
+
+    def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
+        super().__init__(_HASH, key_bytes, value_bytes, entries, _WITHOUT_PREALLOCATION)
+        self._batches = True
+
+    def update(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put in or replace; with one system call where the kernel can. OSError E2BIG if it is full."""
+        if len(items) > 1 and self._batches:
+            keys, values = b"".join(key for key, _ in items), b"".join(value for _, value in items)
+            if self._batch(_UPDATE_BATCH, len(items), keys, values):
+                return
+        for key, value in items:
+            self._each(_UPDATE, key, value)
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Take out; a key that is not there is none the less gone."""
+        for key in keys:
+            try:
+                self._each(_DELETE, key, None)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+
+    def get(self, key: bytes) -> bytes | None:
+        value = ctypes.create_string_buffer(self.value_bytes)
+        try:
+            self._each(_LOOKUP, key, value)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return value.raw
+
+    def _batch(self, command: int, count: int, keys: bytes, values: bytes) -> bool:
+        """Whether the kernel could do it in one call (since Linux 5.6)."""
+        key_buffer, value_buffer = (
+            ctypes.create_string_buffer(each, len(each)) if each else None for each in (keys, values)
+        )
+        addresses = [0 if each is None else ctypes.addressof(each) for each in (key_buffer, value_buffer)]
+        try:
+            _bpf(command, struct.pack("=QQQQIIQQ", 0, 0, *addresses, count, self.file, 0, 0))
+        except OSError as error:
+            if error.errno not in _NO_BATCHES:
+                raise
+            self._batches = False
+            return False
+        return True
+
+
+class ArrayMap(_Map):
+    """Values by number, zero at first; `memory` is the kernel's own, so that reading costs nothing."""
+
+    def __init__(self, value_bytes: int, entries: int) -> None:
+        assert value_bytes % 8 == 0, "the kernel lays out values at multiples of eight octets"
+        super().__init__(_ARRAY, 4, value_bytes, entries, _MAPPABLE)
+        self.memory = mmap.mmap(self.file, value_bytes * entries)
+
+    def set(self, number: int, value: bytes) -> None:
+        self._each(_UPDATE, struct.pack("=I", number), value)
+
+    def close(self) -> None:
+        self.memory.close()
+        super().close()
+
+
+def load_program(program: bytes, licence: str = "Apache-2.0") -> int:
+    """The file descriptor of a checked traffic classifier; the error quotes the end of the verifier's log."""
+    code = ctypes.create_string_buffer(program, len(program))
+    words = ctypes.create_string_buffer(licence.encode())
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+
+    def arguments(log_level: int) -> bytes:
+        return struct.pack(
+            "=IIQQIIQII16s",
+            _CLASSIFIER,
+            len(program) // 8,
+            ctypes.addressof(code),
+            ctypes.addressof(words),
+            log_level,
+            _LOG_BYTES if log_level else 0,
+            ctypes.addressof(log) if log_level else 0,
+            0,
+            0,
+            b"triagemq",
+        )
+
+    try:
+        return _bpf(_PROGRAM_LOAD, arguments(0))
+    except OSError as first:
+        # Only a refusal is worth a log, which costs the verifier time.
+        try:
+            return _bpf(_PROGRAM_LOAD, arguments(1))
+        except OSError:
+            said = " / ".join(_last_lines(log.value.decode(errors="replace")))
+            raise NetworkError(
+                f"the kernel refuses the classifier ({first.strerror}{': ' + said if said else ''}); "
+                "run this as root, or use --dataplane embedded"
+            ) from None
+
+
+def _last_lines(log: str) -> Iterator[str]:
+    yield from (line.strip() for line in log.strip().splitlines()[-4:])

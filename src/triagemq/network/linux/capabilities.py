@@ -1,0 +1,108 @@
+"""What this machine's kernel lets this user do, found by doing it in a network namespace that nobody sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from triagemq.errors import NetworkError
+from triagemq.network.linux.flow_table import FlowTable
+from triagemq.network.linux.namespaces import CLONE_NEWNET, CLONE_NEWUSER, in_thread_after, unshare
+from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.network.linux.queues import build_queues
+from triagemq.network.linux.unprivileged import NftablesTable
+
+__all__ = ["Capabilities", "capabilities"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Each is None if it works, else what stands in the way."""
+
+    namespaces: str | None
+    """Making network namespaces."""
+    queues: str | None
+    """HTB with FIFO queues."""
+    classifier: str | None
+    """eBPF maps and programs, attached to the queues."""
+    without_root: str | None
+    """The queues with nftables, inside a user namespace."""
+
+    @property
+    def linux_data_plane(self) -> str | None:
+        """What stands in the way of the linux data plane, if anything."""
+        return self.namespaces or self.queues or self.classifier
+
+
+def capabilities() -> Capabilities:
+    """Try everything; nothing is left behind."""
+    namespaces = problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), lambda: None))
+    return Capabilities(
+        namespaces=namespaces,
+        queues=namespaces or problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), _try_queues)),
+        classifier=namespaces
+        or problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), _try_classifier)),
+        without_root=_without_root(),
+    )
+
+
+def problem_of(attempt: Callable[[], None]) -> str | None:
+    """What an attempt failed of, in one line; None if it did not."""
+    try:
+        attempt()
+    except NetworkError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _try_queues() -> None:
+    netlink = Netlink()
+    try:
+        build_queues(netlink, find_link(netlink, "lo").index, 1e6, 10)
+    finally:
+        netlink.close()
+
+
+def _try_classifier() -> None:
+    table = FlowTable(1, 1, 1)
+    program = None
+    netlink = Netlink()
+    try:
+        program = table.open_port(1, None)
+        link = find_link(netlink, "lo")
+        build_queues(netlink, link.index, 1e6, 10)
+        program.attach(netlink, link)
+    finally:
+        if program is not None:
+            program.close()
+        netlink.close()
+        table.close()
+
+
+def try_nftables() -> None:
+    """Build queues with nftables before them in the present namespace, which should be one that nobody needs."""
+    _try_queues()
+    table, netlink = NftablesTable(1, 1, 1), Netlink()
+    try:
+        table.open_port(1, None).attach(netlink, find_link(netlink, "lo"))
+    finally:
+        table.close()
+        netlink.close()
+
+
+def _without_root() -> str | None:
+    """In a process of its own: one with threads, such as those of NumPy, cannot enter a user namespace."""
+    attempt = f"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare({CLONE_NEWUSER | CLONE_NEWNET}):
+    sys.exit("no user namespace: " + os.strerror(ctypes.get_errno()))
+from triagemq.network.linux.capabilities import problem_of, try_nftables
+sys.exit(problem_of(try_nftables))
+"""
+    ran = subprocess.run([sys.executable, "-c", attempt], capture_output=True, text=True, check=False)
+    return ran.stderr.strip().rpartition("\n")[2] if ran.returncode else None

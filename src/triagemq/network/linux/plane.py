@@ -1,0 +1,281 @@
+"""The linux data plane: the kernel's queues on the output ports of this machine, and an eBPF classifier before them.
+
+It keeps the contract of plan/dataplane.py with the differences that kernel queues bring:
+
+* Seven priority classes. HTB has eight priorities, and the first is for control packets.
+* The buffer is per class, not shared: each class may have as many packets waiting as the whole port is given. A class
+  has thus never less room than the contract gives it, and needs to push out nothing; but what a starved class has
+  waiting stays there, and is sent when the overload ends. An infinite buffer has 16,384 packets per class.
+* A packet leaves at the start of its transmission, not at its end: latencies lack the packet's own.
+* `port` of a flow says where it is managed (dropped and counted); the path is the network's. Other managed ports on
+  that path serve the flow by its class.
+* Packets to keys without a flow are not sent at once, past the queues: they would take the bandwidth of promised flows.
+  They go last, beside the lowest class, except those marked DSCP CS6 and ARP and the like, which go with control
+  packets.
+* Where several flows share a class, what left and what found the buffer full is known for the class, and shared out
+  (see accounting.py).
+* Packets should come to a port from elsewhere, over a bridge or as a router: what a process of this machine sends by
+  itself counts against its socket's send buffer while it waits, and a full one stops its urgent packets, too.
+* Flows and drop rates of a plan change in one instant, for all ports; bandwidths and buffers a moment before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from os import PathLike
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import NetworkError, PlanError
+from triagemq.network.journal import Journal, default_journal_directory
+from triagemq.network.linux.accounting import FlowAccount, Ledger
+from triagemq.network.linux.classifier import CONTROL, UNMANAGED
+from triagemq.network.linux.classifying import Classifying, Policy, PolicyChange
+from triagemq.network.linux.flow_table import FlowTable, drop_threshold
+from triagemq.network.linux.netlink import Netlink
+from triagemq.network.linux.port import Interface, LinuxPort
+from triagemq.network.linux.port_counters import add_unmanaged, queue_counters
+from triagemq.network.linux.queues import QueueStatistics
+from triagemq.network.state import PlanState, StateChange
+from triagemq.plan import (
+    Counters,
+    Instruction,
+    PortCounters,
+    SetFlow,
+    SetPort,
+    UnmanagedCounters,
+)
+
+__all__ = ["LinuxDataPlane"]
+
+MOST_PORTS = 4096
+
+
+class _Move(NamedTuple):
+    """What is to be entered in the ledger when a change has been made."""
+
+    account: FlowAccount
+    flow: SetFlow | None
+    policy: Policy | None
+
+
+class LinuxDataPlane:
+    """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
+
+    Needs root, unless `classifying` does without eBPF (unprivileged.py). `journal_directory` is where what was there
+    before is written down (see journal.py).
+    """
+
+    priority_classes: ClassVar[int] = UNMANAGED - 1
+
+    def __init__(
+        self,
+        interfaces: Mapping[str, Interface],
+        *,
+        journal_directory: str | PathLike[str] | None = None,
+        most_flows: int = 65_536,
+        classifying: Callable[[int, int, int], Classifying] = FlowTable,
+    ) -> None:
+        self._interfaces = interfaces
+        self._journal = Journal(
+            default_journal_directory() if journal_directory is None else journal_directory
+        )
+        self._state = PlanState(self.priority_classes)
+        self._table = classifying(most_flows, 2 * most_flows, MOST_PORTS)
+        self._ledger = Ledger(self._table, 2 * most_flows)
+        self._sockets: dict[str | None, Netlink] = {}
+        self._ports: dict[str, LinuxPort] = {}
+        # Removed, but with packets that are still to be sent.
+        self._draining: dict[str, LinuxPort] = {}
+        self._numbers = 0
+        self._free_numbers: list[int] = []
+        self._unmanaged_before = [0, 0, 0]
+        self._closed = False
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        self._require_open()
+        change = self._state.change(instructions)
+        for name in change.ports:
+            if change.ports[name] is not None and name not in self._interfaces:
+                known = ", ".join(map(repr, self._interfaces)) or "none"
+                raise PlanError(f"port {name!r} is no interface of this machine; those given are {known}")
+        if self._ledger.needs_reading() or not self._ledger.leaving.isdisjoint(change.flows):
+            # A flow that comes back starts from 0 unless it is still leaving.
+            self._read()
+        undo: list[Callable[[], None]] = []
+        try:
+            made = self._set_ports(change, undo)
+            moves = self._change_flows(change, made, undo)
+            for port in made.values():
+                port.attach()
+        except BaseException as error:
+            for step in reversed(undo):
+                with suppress(OSError, NetworkError):
+                    step()
+            if isinstance(error, OSError):
+                raise NetworkError(f"the kernel refuses a change: {error.strerror}") from None
+            raise
+        self._table.settle()
+        self._ports |= made
+        for account, flow, policy in moves:
+            if flow is None or policy is None:
+                self._ledger.remove(account)
+            else:
+                self._ledger.move(account, flow.flow_id, policy)
+        self._state.commit(change)
+        for name, settings in change.ports.items():
+            if settings is None and name in self._ports:
+                self._draining[name] = self._ports.pop(name)
+        self._put_back_drained()
+
+    def counters(self) -> Counters:
+        self._require_open()
+        read = self._read()
+        ports = {}
+        unmanaged = list(self._unmanaged_before)
+        for name, port in (*self._ports.items(), *self._draining.items()):
+            statistics, put_in = read[port.number]
+            add_unmanaged(unmanaged, put_in)
+            width_bps = (
+                None if port.settings.bandwidth_bps == float("inf") else round(port.settings.bandwidth_bps)
+            )
+            queues = [
+                queue_counters(counted, put_in[queue] if queue != CONTROL else None, width_bps)
+                for queue, counted in enumerate(statistics[: port.reported_classes + 1])
+            ]
+            ports[name] = PortCounters(tuple(queues[1:]), queues[CONTROL])
+        found = Counters(
+            ports=ports,
+            flows={key: account.counters() for key, account in self._ledger.accounts.items()},
+            unmanaged=UnmanagedCounters(*unmanaged),
+        )
+        self._put_back_drained()
+        return found
+
+    def close(self) -> None:
+        """Put every interface back as it was; what waits is sent first, without pacing."""
+        if self._closed:
+            return
+        self._closed = True
+        errors = []
+        for port in (*self._ports.values(), *self._draining.values()):
+            try:
+                port.put_back()
+            except NetworkError as error:
+                errors.append(error)
+        for netlink in self._sockets.values():
+            netlink.close()
+        self._table.close()
+        if errors:
+            raise errors[0]
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this data plane has been closed")
+
+    def _set_ports(self, change: StateChange, undo: list[Callable[[], None]]) -> dict[str, LinuxPort]:
+        """Make and change ports; those that are new still lack their classifier."""
+        made = {}
+        for name, settings in change.ports.items():
+            if settings is None:
+                continue
+            port = self._ports.get(name)
+            if port is None and name in self._draining:
+                port = self._ports[name] = self._draining.pop(name)
+                undo.append(partial(self._drain_again, name, port))
+            if port is None:
+                made[name] = port = self._make_port(settings)
+                undo.append(partial(self._forget, port, at_once=True))
+            elif settings != port.settings:
+                undo.append(partial(port.configure, port.settings))
+                port.configure(settings)
+        return made
+
+    def _make_port(self, settings: SetPort) -> LinuxPort:
+        interface = self._interfaces[settings.port]
+        netlink = self._sockets.get(interface.namespace)
+        if netlink is None:
+            netlink = self._sockets[interface.namespace] = Netlink(interface.namespace)
+        if self._free_numbers:
+            number = self._free_numbers.pop()
+        elif self._numbers < MOST_PORTS:
+            number = self._numbers = self._numbers + 1
+        else:
+            raise PlanError(f"this data plane has room for {MOST_PORTS} ports")
+        classifier = None
+        try:
+            classifier = self._table.open_port(number, interface.namespace)
+            return LinuxPort(settings, number, interface, netlink, self._journal, classifier)
+        except BaseException:
+            if classifier is not None:
+                classifier.close()
+            self._free_numbers.append(number)
+            raise
+
+    def _change_flows(
+        self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
+    ) -> list[_Move]:
+        """Switch to the new policies of all flows; the ledger is still to be told."""
+        ledger, moves, taken = self._ledger, [], list[int]()
+        numbers = {name: port.number for ports in (self._ports, made) for name, port in ports.items()}
+        undo.append(partial(ledger.give_back, taken))
+        for key, flow in change.flows.items():
+            account = ledger.accounts.get(key)
+            if flow is None:
+                if account is not None and account.policy is not None:
+                    moves.append(_Move(account, None, None))
+                continue
+            if account is None:
+                account = FlowAccount(key)
+            number, queue, before = numbers[flow.port], flow.priority_class + 1, account.policy
+            if before is not None and before.port == number and before.queue == queue:
+                counter = before.counter
+            else:
+                counter = ledger.take_counter()
+                taken.append(counter)
+            policy = Policy(number, queue, drop_threshold(flow.drop_rate), counter)
+            moves.append(_Move(account, flow, policy))
+        if moves:
+            switched = False
+            undo.append(lambda: self._table.take_back(switched=switched))
+            self._table.stage(
+                [PolicyChange(account.packed_key, account.policy, policy) for account, _, policy in moves]
+            )
+            self._table.switch()
+            switched = True
+        return moves
+
+    def _read(self) -> dict[int, tuple[Sequence[QueueStatistics], NDArray[np.uint64]]]:
+        """Bring the ledger up to date; by port number, what its queues have counted, and what was put into them.
+
+        Queues are read before flows, so that no flow has sent what did not come.
+        """
+        found = {}
+        for port in (*self._ports.values(), *self._draining.values()):
+            put_in = self._table.queue_counters(port.number)
+            found[port.number] = (port.statistics(put_in), put_in)
+        self._ledger.read({number: statistics for number, (statistics, _) in found.items()})
+        return found
+
+    def _put_back_drained(self) -> None:
+        """Ports that were removed give their interface back when the last packet of a flow has left."""
+        for name, port in list(self._draining.items()):
+            if port.is_empty():
+                self._read()
+                del self._draining[name]
+                self._forget(port)
+
+    def _drain_again(self, name: str, port: LinuxPort) -> None:
+        self._ports.pop(name, None)
+        self._draining[name] = port
+
+    def _forget(self, port: LinuxPort, *, at_once: bool = False) -> None:
+        add_unmanaged(self._unmanaged_before, self._table.queue_counters(port.number))
+        with suppress(NetworkError):
+            port.put_back(at_once=at_once)
+        self._ledger.forget_port(port.number)
+        self._free_numbers.append(port.number)

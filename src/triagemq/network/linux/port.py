@@ -1,0 +1,231 @@
+"""An output port on a network interface: its queues, its classifier, and what was there before.
+
+What was there is in the journal before anything is touched, so that `restore` can put it back when this process cannot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import NetworkError
+from triagemq.network.journal import Entry, Journal, open_entries, owner_lives
+from triagemq.network.linux.classifier import CONTROL, QUEUES, UNMANAGED, UNMANAGED_CONTROL
+from triagemq.network.linux.classifying import PortClassifier
+from triagemq.network.linux.netlink import Link, Netlink, find_link
+from triagemq.network.linux.queues import (
+    QueueStatistics,
+    RootQueue,
+    build_queues,
+    queue_statistics,
+    remove_queues,
+    restore_root,
+    root_queue,
+    set_bandwidth,
+    set_limits,
+    waiting_room,
+)
+from triagemq.plan import SetPort
+
+__all__ = ["Interface", "LinuxPort", "former_root", "put_back"]
+
+# Queueing disciplines that the kernel takes back as it describes them. Others may have classes and filters.
+_RESTORABLE = frozenset(
+    {"pfifo", "bfifo", "pfifo_head_drop", "pfifo_fast", "fq", "fq_codel", "codel", "sfq", "noqueue"}
+)
+
+_FLUSH_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface, in a namespace by name (as in `ip netns`) or path; None is the present one."""
+
+    name: str
+    namespace: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.namespace is None else f"{self.name} in {self.namespace}"
+
+
+class LinuxPort:
+    """A port that has been made, and still lacks its classifier; `number` is what classifiers know it by."""
+
+    def __init__(
+        self,
+        settings: SetPort,
+        number: int,
+        interface: Interface,
+        netlink: Netlink,
+        journal: Journal,
+        classifier: PortClassifier,
+    ) -> None:
+        self.settings, self.number, self.interface = settings, number, interface
+        self.reported_classes = settings.classes
+        self._netlink, self._journal = netlink, journal
+        self._link = find_link(netlink, interface.name)
+        self._classifier = classifier
+        self._before = [QueueStatistics()] * QUEUES
+        self._missing, self._lost = [0] * QUEUES, [0] * QUEUES
+        self._take(settings)
+
+    def configure(self, settings: SetPort) -> None:
+        """Change the port in place: what is queued stays queued."""
+        before = self.settings
+        if settings.bandwidth_bps != before.bandwidth_bps:
+            set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
+        if settings.buffer_packets != before.buffer_packets:
+            set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
+        self.settings = settings
+        # Classes that a new plan no longer has may still hold packets, and have counted.
+        self.reported_classes = max(self.reported_classes, settings.classes)
+
+    def attach(self) -> None:
+        """Let the classifier choose queues; until then packets are unmanaged, or go as a killed run had them go."""
+        self._classifier.attach(self._netlink, self._link)
+
+    def statistics(self, put_in: NDArray[np.uint64]) -> Sequence[QueueStatistics]:
+        """What each queue has counted since the port was made; `put_in` is what its classifier counted just before.
+
+        An interface that goes down empties its queues, and nobody counts that: packets that are missing twice in
+        succession (one may be on its way from classifier to queue) are drops, too.
+        """
+        now = queue_statistics(self._netlink, self._link.index)
+        packets = put_in[:, 0].tolist()
+        packets[CONTROL] += packets[UNMANAGED_CONTROL]
+        found = []
+        for queue, (each, before) in enumerate(zip(now, self._before, strict=True)):
+            packets_out, drops = each.packets_out - before.packets_out, each.drops - before.drops
+            missing = packets[queue] - packets_out - drops - each.backlog_packets
+            self._lost[queue] = max(self._lost[queue], min(missing, self._missing[queue]))
+            self._missing[queue] = missing
+            found.append(
+                QueueStatistics(
+                    each.bytes_out - before.bytes_out,
+                    packets_out,
+                    drops + self._lost[queue],
+                    each.backlog_bytes,
+                    each.backlog_packets,
+                )
+            )
+        return found
+
+    def is_empty(self) -> bool:
+        """Whether nothing of a flow is waiting."""
+        waiting = queue_statistics(self._netlink, self._link.index)
+        return not any(each.backlog_packets for each in waiting[CONTROL:UNMANAGED])
+
+    def put_back(self, *, at_once: bool = False) -> None:
+        """Send what waits, without pacing, and leave the interface as it was."""
+        try:
+            if not at_once:
+                self._flush()
+            put_back(self._netlink, self._link, self._former)
+        except OSError as error:
+            # An interface that has gone took its queues with it; the journal forgets it, too.
+            if _is_there(self._netlink, self._link):
+                raise NetworkError(f"{self.interface} cannot be put back: {error.strerror}") from None
+        finally:
+            self._classifier.close()
+        self._journal.done(self._entry)
+
+    def _take(self, settings: SetPort) -> None:
+        root = root_queue(self._netlink, self._link.index)
+        left = None
+        self._former = root
+        if root.is_ours:
+            left = _left_behind(self._journal, self.interface, self._link)
+            self._former = former_root(left) if left is not None else RootQueue("noqueue", 0, b"")
+        elif not root.is_default and root.kind not in _RESTORABLE:
+            raise NetworkError(
+                f"{self.interface} has a queueing discipline of its own ({root.kind}); "
+                f"take it away first: tc qdisc del dev {self.interface.name} root"
+            )
+        self._entry = self._journal.note("qdisc", **_facts(self.interface, self._link, self._former))
+        try:
+            if root.is_ours:
+                # What a killed run left goes on until the new classifier takes over: no packet is lost.
+                set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
+                set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
+                self._before = queue_statistics(self._netlink, self._link.index)
+            else:
+                build_queues(
+                    self._netlink,
+                    self._link.index,
+                    settings.bandwidth_bps,
+                    waiting_room(settings.buffer_packets),
+                )
+        except OSError as error:
+            put_back(self._netlink, self._link, self._former)
+            self._journal.done(self._entry)
+            raise NetworkError(
+                f"{self.interface} takes no priority queues ({error.strerror}); "
+                "`triage doctor` says what this machine lacks"
+            ) from None
+        if left is not None:
+            self._journal.done(left)
+
+    def _flush(self) -> None:
+        set_bandwidth(self._netlink, self._link.index, float("inf"))
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while time.monotonic() < deadline:
+            if self.is_empty():
+                return
+            time.sleep(0.005)
+
+
+def put_back(netlink: Netlink, link: Link, former: RootQueue) -> bool:
+    """If the queues of an interface are ours, put what was there before in their place; whether they were."""
+    if not root_queue(netlink, link.index).is_ours:
+        return False
+    remove_queues(netlink, link.index)
+    if not former.is_default:
+        restore_root(netlink, link.index, former)
+    return True
+
+
+def former_root(entry: Entry) -> RootQueue:
+    """What an entry of the journal says was there before."""
+    facts = entry.facts
+    return RootQueue(facts["former_kind"], facts["former_handle"], bytes.fromhex(facts["former_options"]))
+
+
+def _facts(interface: Interface, link: Link, former: RootQueue) -> dict[str, Any]:
+    return {
+        "namespace": interface.namespace,
+        "interface": interface.name,
+        "index": link.index,
+        "former_kind": former.kind,
+        "former_handle": former.handle,
+        "former_options": former.options.hex(),
+    }
+
+
+def _left_behind(journal: Journal, interface: Interface, link: Link) -> Entry | None:
+    """The entry of the run that left queues on an interface; an error if it is still running."""
+    for entry in reversed(open_entries(journal.directory)):
+        facts = entry.facts
+        if entry.kind != "qdisc" or (facts["namespace"], facts["interface"], facts["index"]) != (
+            interface.namespace,
+            interface.name,
+            link.index,
+        ):
+            continue
+        if owner_lives(entry):
+            raise NetworkError(
+                f"{interface} is managed by the process {entry.owner_pid}; stop that, or use another interface"
+            )
+        return entry
+    return None
+
+
+def _is_there(netlink: Netlink, link: Link) -> bool:
+    try:
+        return find_link(netlink, link.name).index == link.index
+    except NetworkError:
+        return False

@@ -1,0 +1,391 @@
+"""The controller: keeps the rules of all switches as the network and the plan ask for, while both change.
+
+Everything here belongs to one event loop. What is decided is pure (discovery.py, rule_book.py, updates.py); here are
+the sockets, the clock and the order of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from triagemq.errors import NetworkError
+from triagemq.network.openflow import encoding, frames
+from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
+from triagemq.network.openflow.discovery import Discovery
+from triagemq.network.openflow.faults import RuleError, SessionClosedError, SwitchError
+from triagemq.network.openflow.rule_book import FlowsChange, RuleBook
+from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow
+from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name
+from triagemq.network.openflow.server import Meeting, Place
+from triagemq.network.openflow.session import Request, Session, SessionCounters, SessionTimes
+from triagemq.network.openflow.switch_table import SwitchTable
+from triagemq.network.openflow.topology import Network, PortId
+from triagemq.network.openflow.updates import Cookies, Put, steps
+
+__all__ = ["Controller", "Timing"]
+
+_LAST_REAL_PORT = 0xFFFFFF00
+_TRIES = 4
+_MOST_TRIES = 50
+"""For a port at which something came: it is no edge, unless nothing ever comes the other way."""
+_FLOW_KINDS = (Kind.FLOW, Kind.CONTROL)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How often ports are tried for links, and how long a link may be silent."""
+
+    try_seconds: float = 0.1
+    link_seconds: float = 1.0
+    edge_seconds: float = 30.0
+    ask_seconds: float = 5.0
+    link_lost_seconds: float = 5.0
+    switch_lost_seconds: float = 60.0
+    session: SessionTimes = field(default_factory=SessionTimes)
+
+
+class Controller:
+    """Serves switches from `open` to `close`. `expected` are the switches (datapath ids) that make up the network."""
+
+    def __init__(
+        self,
+        expected: Collection[int],
+        *,
+        sources: Collection[str] = (),
+        queues: bool = False,
+        timing: Timing = Timing(),  # noqa: B008 (frozen)
+    ) -> None:
+        self.session_counters = SessionCounters()
+        self.counters = {"rules put": 0, "rules deleted": 0, "updates": 0}
+        self.problem: NetworkError | None = None
+        self.discovery = Discovery(
+            link_seconds=timing.link_lost_seconds, forget_seconds=timing.switch_lost_seconds
+        )
+        self.meeting = Meeting(self._serve)
+        self._expected, self._timing = set(expected), timing
+        self._nonce = secrets.token_bytes(8)
+        self._cookies = Cookies()
+        self._tables: dict[int, SwitchTable] = {}
+        self._ready: set[int] = set()
+        self._started = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._tries: dict[PortId, int] = {}
+        self._asked: dict[str, float] = {}
+        self._book = RuleBook(sources, queues=queues)
+        # Until it is known which flows there should be, those of an earlier process are left alone.
+        self._flows_known = False
+        self._maintaining: asyncio.Task[None] | None = None
+
+    @property
+    def network(self) -> Network:
+        """The network for which the present rules were made."""
+        return self._book.network
+
+    @property
+    def connected(self) -> set[int]:
+        return set(self._tables)
+
+    @property
+    def unplaced(self) -> list[str]:
+        """Addresses of flows of which it is not known where they are; their packets are flooded meanwhile."""
+        hosts = self._book.network.hosts
+        return [address for address in self._book.addresses if address not in hosts]
+
+    async def open(self, listen: Sequence[Place], connect: Sequence[Place] = ()) -> None:
+        await self.meeting.open(listen, connect)
+        self._maintaining = asyncio.create_task(self._maintain())
+
+    async def wait_until_ready(self, seconds: float) -> None:
+        """Until all expected switches are connected, their links are known and they have their rules."""
+        try:
+            await asyncio.wait_for(self._started.wait(), seconds)
+        except TimeoutError:
+            missing = ", ".join(switch_name(each) for each in sorted(self._expected - set(self._tables)))
+            if self.problem is not None:
+                raise self.problem from None
+            raise NetworkError(
+                f"switch {missing} has not connected; set its controller to one of {self.meeting.listening}"
+                if missing
+                else "the switches are connected, but their links could not be found out in time"
+            ) from None
+
+    async def prepare(self, flows: Mapping[str, Sequence[LimitedFlow]]) -> FlowsChange:
+        """Check what the given flows (all of each given address) come to. `commit` or `abandon` must follow."""
+        await self._lock.acquire()
+        try:
+            return self._book.prepare(flows)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def abandon(self, change: FlowsChange) -> None:
+        self._book.abandon(change)
+        self._lock.release()
+
+    async def commit(self, change: FlowsChange) -> None:
+        """Put the rules on all connected switches; those that are not connected get them when they come back.
+
+        On a SwitchError everything is as it was before.
+        """
+        try:
+            undoing, touched = self._book.make(change)
+            first, self._flows_known = not self._flows_known, True
+            try:
+                await self._bring(None if first else touched)
+            except SwitchError:
+                self._book.undo(undoing)
+                with contextlib.suppress(SwitchError):
+                    await self._bring(None)
+                raise
+        finally:
+            self._lock.release()
+            self._wake.set()
+
+    async def statistics(
+        self,
+    ) -> dict[int, tuple[dict[int, PortCounts], dict[RuleKey, tuple[int, int, int]]]]:
+        """Counters of ports and of flows' rules, of every connected switch."""
+        found = {}
+        for switch, table in list(self._tables.items()):
+            with contextlib.suppress(SessionClosedError):
+                ports, rules = await asyncio.gather(table.port_counts(), table.flow_counts())
+                found[switch] = ports, rules
+        return found
+
+    async def close(self, *, keep_rules: bool) -> None:
+        """Leave the switches, with or without our rules."""
+        if self._maintaining is not None:
+            self._maintaining.cancel()
+            await asyncio.gather(self._maintaining, return_exceptions=True)
+        if not keep_rules:
+            for table in list(self._tables.values()):
+                with contextlib.suppress(NetworkError):
+                    await table.erase()
+        for table in list(self._tables.values()):
+            table.session.close()
+        await self.meeting.close()
+
+    # What switches say.
+
+    def packet_in(self, session: Session, packet: PacketIn) -> None:
+        at = PortId(session.datapath_id, packet.port)
+        if frames.is_discovery(packet.frame):
+            left = frames.read_discovery(packet.frame, self._nonce)
+            if left is None:
+                self.discovery.counters["discovery frames of others"] += 1
+                return
+            before = self.discovery.links
+            self.discovery.frame_seen(left, at, self._now())
+            if self.discovery.links != before:
+                self._wake.set()
+            elif at not in before:
+                # It may be a link that was not one before: the other direction is to be tried.
+                self._try([at])
+            return
+        speaker = frames.read_speaker(packet.frame)
+        if (
+            speaker is not None
+            and speaker.address is not None
+            and self.discovery.speaker_seen(at, speaker.ethernet, speaker.address)
+        ):
+            self._wake.set()
+
+    def port_changed(self, session: Session, gone: bool, port: PortDescription) -> None:
+        table = self._tables.get(session.datapath_id)
+        if table is not None and table.session is session and port.number <= _LAST_REAL_PORT:
+            self._tries.pop(PortId(session.datapath_id, port.number), None)
+            self.discovery.port_changed(session.datapath_id, port.number, None if gone else port.up)
+            self._wake.set()
+
+    def closed(self, session: Session) -> None:
+        table = self._tables.get(session.datapath_id)
+        if table is not None and table.session is session:
+            del self._tables[session.datapath_id]
+            self._ready.discard(session.datapath_id)
+            self.discovery.left(session.datapath_id, self._now())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            session = await Session.open(reader, writer, self, self.session_counters, self._timing.session)
+        except NetworkError:
+            return  # Counted by the session.
+        try:
+            table = SwitchTable(session, self._cookies)
+            await table.read()
+            if table.rules.get(DISCOVERY_RULE.key) != DISCOVERY_RULE:
+                table.order(Put(session.datapath_id, DISCOVERY_RULE))
+                await session.barrier()
+        except SwitchError as error:
+            self.problem = error
+            session.close("refused")
+            return
+        except SessionClosedError:
+            return
+        except Exception as error:  # Octets that no codec foresaw.
+            session.close(f"nonsense: {error!r}")
+            return
+        older = self._tables.get(session.datapath_id)
+        if older is not None:
+            older.session.close("connected twice")
+        self._tables[session.datapath_id] = table
+        self.discovery.rules_seen(session.datapath_id, table.rules.values())
+        ports = {port.number: port.up for port in session.ports.values() if port.number <= _LAST_REAL_PORT}
+        self.discovery.joined(session.datapath_id, ports, self._now())
+        self._wake.set()
+        await session.ended.wait()
+
+    # What is done about it.
+
+    async def _maintain(self) -> None:
+        links_tried = edges_tried = self._now()
+        while True:
+            unsettled = self.discovery.unsettled()
+            with contextlib.suppress(TimeoutError):
+                pause = self._timing.try_seconds if unsettled else self._timing.link_seconds / 2
+                await asyncio.wait_for(self._wake.wait(), pause)
+            self._wake.clear()
+            now = self._now()
+            try:
+                if now - links_tried >= self._timing.link_seconds:
+                    links_tried = now
+                    self._try(self.discovery.links)
+                if now - edges_tried >= self._timing.edge_seconds:
+                    edges_tried = now
+                    self._try(self._edges())
+                await self._settle()
+                self.discovery.expire(self._now())
+                await self._refresh()
+                self._ask_for([*self.unplaced, *self._book.sources])
+            except SessionClosedError:
+                continue  # It has left the tables; when it is back, it is brought up to date.
+            except (RuleError, SwitchError) as error:
+                self.problem = error
+            except (
+                Exception
+            ) as error:  # Whatever it is: the switches go on, and so must what looks after them.
+                self.problem = NetworkError(f"the controller stumbled: {error!r}")
+
+    async def _settle(self) -> None:
+        """Try ports of unknown nature. Those over which nothing comes, although all have answered since, are edges."""
+        if not self._started.is_set() and self._expected - self._tables.keys():
+            return  # Ports that lead to a switch that has not come yet would look like edges.
+        unsettled = self.discovery.unsettled()
+        if unsettled:
+            self._try(unsettled)
+            await asyncio.gather(
+                *(table.session.barrier() for table in self._tables.values()), return_exceptions=True
+            )
+        for port in unsettled:
+            self._tries[port] = self._tries.get(port, 0) + 1
+        half_seen = self.discovery.half_seen()
+        done = [
+            port
+            for port in self.discovery.unsettled()
+            if self._tries.get(port, 0) >= (_MOST_TRIES if port in half_seen else _TRIES)
+        ]
+        self.discovery.settle(done)
+        for port in done:
+            del self._tries[port]
+            self._asked.clear()
+
+    def _try(self, ports: Iterable[PortId]) -> None:
+        for at in ports:
+            table = self._tables.get(at.switch)
+            if table is not None:
+                octets = encoding.packet_out(at.port, frames.discovery_frame(at, self._nonce))
+                table.session.send(Request(octets, f"a discovery frame at port {at.port}"))
+
+    def _edges(self) -> list[PortId]:
+        return [
+            PortId(switch, port)
+            for switch in self.network.ports
+            if switch in self._tables
+            for port in self._book.routes.edge_ports(switch)
+        ]
+
+    def _ask_for(self, addresses: Iterable[str]) -> None:
+        """Hosts that say nothing by themselves are asked where they are, and again when ports have come."""
+        now = self._now()
+        addresses = [each for each in addresses if each not in self.network.hosts]
+        due = [each for each in addresses if now - self._asked.get(each, -1e9) >= self._timing.ask_seconds]
+        self._asked = {each: self._asked[each] for each in addresses if each in self._asked}
+        for address in due if self._started.is_set() else ():
+            self._asked[address] = now
+            frame = frames.neighbour_question(address) if ":" in address else frames.arp_question(address)
+            for at in self._edges():
+                octets = encoding.packet_out(at.port, frame)
+                self._tables[at.switch].session.send(Request(octets, f"a question for {address}"))
+
+    async def _refresh(self) -> None:
+        """Make the rules fit the network as it is now."""
+        if not self._started.is_set() and (
+            self._expected - self._tables.keys() or self.discovery.unsettled()
+        ):
+            return
+        network = self.discovery.network
+        uncertain = {port.switch for port in self.discovery.unsettled()}
+        joining = self._tables.keys() - self._ready - uncertain
+        if network == self.network and not joining and self._started.is_set():
+            return
+        async with self._lock:
+            if network != self.network:
+                self._book.fit(network)
+            self._ready |= joining
+            await self._bring(None)
+        self.problem = None
+        self._started.set()
+
+    async def _bring(self, touched: Mapping[int, Collection[RuleKey]] | None) -> None:
+        """Bring switches from the rules they have to those they should have: all rules, or only some."""
+        wanted = self._book.wanted
+        before: dict[int, dict[RuleKey, Rule]] = {}
+        after: dict[int, dict[RuleKey, Rule]] = {}
+        for switch in self._ready & wanted.keys() if touched is None else self._ready & touched.keys():
+            have = self._tables[switch].installed
+            want = wanted.get(switch, {})
+            keys = have.keys() | want.keys() if touched is None else touched[switch]
+            before[switch] = {
+                key: have[key].rule
+                for key in keys
+                if key in have and (self._flows_known or have[key].rule.kind not in _FLOW_KINDS)
+            }
+            after[switch] = {key: want[key] for key in keys if key in want}
+        todo = steps(before, after)
+        if not todo:
+            return
+        self.counters["updates"] += 1
+        self._cookies.begin()
+        refused: list[SwitchError] = []
+        for step in todo:
+            tables: dict[int, SwitchTable] = {}
+            for change in step:
+                table = self._tables.get(change.switch)
+                if table is None:
+                    continue
+                try:
+                    table.order(change)
+                except SessionClosedError:
+                    continue
+                except SwitchError as error:
+                    refused.append(error)
+                tables[change.switch] = table
+                self.counters["rules put" if isinstance(change, Put) else "rules deleted"] += 1
+            answers = await asyncio.gather(
+                *(table.session.barrier() for table in tables.values()), return_exceptions=True
+            )
+            refused += [each for each in answers if isinstance(each, SwitchError)]
+            if refused:
+                break
+        if refused:
+            for table in tables.values():
+                with contextlib.suppress(NetworkError):
+                    await table.read()
+            raise refused[0]
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

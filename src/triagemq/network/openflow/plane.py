@@ -1,0 +1,268 @@
+"""The openflow data plane: marks and ways on OpenFlow switches, queues and drops in a data plane behind them.
+
+Rules follow hosts as they are found: a flow to a subscriber that nobody has seen yet has no rule of its own, and its
+packets are flooded; it gets one as soon as the subscriber speaks (or answers: it is asked). When this process dies,
+switches go on with the rules they have; a new one reads them and changes only what differs from its plan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import threading
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from triagemq.errors import NetworkError, ParameterError, PlanError
+from triagemq.network.openflow.controller import Controller, Timing
+from triagemq.network.openflow.decoding import PortCounts
+from triagemq.network.openflow.faults import SwitchError
+from triagemq.network.openflow.rule_sets import LimitedFlow
+from triagemq.network.openflow.rules import Kind, RateLimit, RuleKey
+from triagemq.network.openflow.server import Place, parse_place
+from triagemq.network.openflow.topology import Network
+from triagemq.network.state import PlanState
+from triagemq.plan import Counters, DataPlane, FlowKey, Instruction, SetFlow
+from triagemq.plan.instructions import difference
+
+__all__ = ["FlowAtSwitch", "OpenFlowCounters", "OpenFlowDataPlane", "SwitchCounters"]
+
+_PRIORITY_CLASSES = 7
+_Result = TypeVar("_Result")
+
+
+class FlowAtSwitch(NamedTuple):
+    """What the rule of a flow counted on a switch. `limited` packets exceeded the flow's rate limit."""
+
+    packets: int
+    bytes: int
+    limited: int
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchCounters:
+    """Ports by number, and flows whose way leads over the switch."""
+
+    ports: Mapping[int, PortCounts]
+    flows: Mapping[FlowKey, FlowAtSwitch]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFlowCounters(Counters):
+    """The counters of the queues behind the switches, and those of the switches (by datapath id)."""
+
+    switches: Mapping[int, SwitchCounters] = field(default_factory=dict, compare=False)
+
+
+class OpenFlowDataPlane:
+    """A DataPlane. Its event loop has a thread of its own; calls come from one other thread.
+
+    `queues` is the data plane that queues and drops: it gets the same instructions. `switches` are the datapath ids
+    of the network's switches: rules are made when all have connected, once. They find this process at one of the
+    places in `listen`, or it goes to those in `connect` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses
+    of gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
+    """
+
+    def __init__(
+        self,
+        queues: DataPlane,
+        switches: Collection[int],
+        *,
+        listen: Sequence[str] = (),
+        connect: Sequence[str] = (),
+        sources: Collection[str] = (),
+        set_queues: bool = False,
+        keep_rules: bool = False,
+        ready_seconds: float = 30.0,
+        timing: Timing = Timing(),  # noqa: B008 (frozen)
+    ) -> None:
+        if not switches or not (listen or connect):
+            raise ParameterError(
+                "switches", "say which there are, and where to meet them (listen or connect)"
+            )
+        self.priority_classes = int(getattr(queues, "priority_classes", _PRIORITY_CLASSES))
+        self._queues = queues
+        self._keep_rules = keep_rules
+        self._state = PlanState(self.priority_classes)
+        self._limits: dict[FlowKey, RateLimit] = {}
+        self._keys_at: dict[str, dict[FlowKey, None]] = {}
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="openflow", daemon=True)
+        self._thread.start()
+        try:
+            self._controller = self._call(
+                self._open(
+                    switches,
+                    sources,
+                    set_queues,
+                    timing,
+                    [parse_place(each) for each in listen],
+                    [parse_place(each) for each in connect],
+                )
+            )
+        except BaseException:
+            self._stop()
+            raise
+        self._ready: Future[None] = asyncio.run_coroutine_threadsafe(
+            self._controller.wait_until_ready(ready_seconds), self._loop
+        )
+
+    @property
+    def network(self) -> Network:
+        """The network as found out, for which the present rules were made."""
+        return self._controller.network
+
+    @property
+    def listening(self) -> list[Place]:
+        return self._controller.meeting.listening
+
+    @property
+    def connected(self) -> set[int]:
+        """The switches that are connected now."""
+        return self._controller.connected
+
+    @property
+    def changes(self) -> Mapping[str, int]:
+        """How many rules were put and deleted, and in how many updates."""
+        return dict(self._controller.counters)
+
+    @property
+    def mishaps(self) -> Mapping[str, int]:
+        """Connections that went wrong, frames that were not believed, and so on, by what it was."""
+        sessions = self._controller.session_counters
+        counted = [sessions.disconnected, sessions.unexpected, self._controller.discovery.counters]
+        return {what: number for some in counted for what, number in list(some.items())}
+
+    @property
+    def problem(self) -> NetworkError | None:
+        """Why the network as it is now has no rules of its own (it keeps the last ones); None if it has."""
+        return self._controller.problem
+
+    @property
+    def unplaced(self) -> list[str]:
+        """Addresses of flows that nobody has seen yet."""
+        return self._controller.unplaced
+
+    def wait_until_ready(self) -> None:
+        """Until all switches are connected, their links are known and they have rules; NetworkError if they do not."""
+        self._ready.result()
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        """As the contract says. Waits until the network is ready; NetworkError if it does not become so."""
+        self._change(instructions, {})
+
+    def set_limits(self, limits: Mapping[FlowKey, RateLimit | None]) -> None:
+        """Give flows a rate limit, or (None) take it away; a flow may be limited before it is there."""
+        self._change((), limits)
+
+    def counters(self) -> OpenFlowCounters:
+        behind = self._queues.counters()
+        switches: dict[int, SwitchCounters] = {}
+        if not self._closed:
+            for switch, (ports, rules) in self._call(self._controller.statistics()).items():
+                flows = {
+                    key: FlowAtSwitch(*counts)
+                    for rule, counts in rules.items()
+                    if (key := _flow_of(rule)) is not None
+                }
+                switches[switch] = SwitchCounters(ports, flows)
+        return OpenFlowCounters(behind.ports, behind.flows, behind.unmanaged, switches)
+
+    def close(self) -> None:
+        """Take the rules off the switches (unless they are to be kept), and close the queues behind them."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._ready.cancel()
+            self._call(self._controller.close(keep_rules=self._keep_rules))
+        finally:
+            self._stop()
+            self._queues.close()
+
+    def _change(
+        self, instructions: Sequence[Instruction], limits: Mapping[FlowKey, RateLimit | None]
+    ) -> None:
+        if self._closed:
+            raise RuntimeError("this data plane has been closed")
+        change = self._state.change(instructions)
+        self._ready.result()
+        flows = {key: change.flows.get(key, self._state.flows.get(key)) for key in (*change.flows, *limits)}
+        new_limits = {key: limits.get(key, self._limits.get(key)) for key in flows}
+        keys_at = self._keys_after(flows)
+        prepared = self._call(
+            self._controller.prepare(
+                {
+                    address: [
+                        LimitedFlow(flow, new_limits.get(key, self._limits.get(key)))
+                        for key in keys
+                        if (flow := flows.get(key) or self._state.flows.get(key)) is not None
+                    ]
+                    for address, keys in keys_at.items()
+                }
+            )
+        )
+        try:
+            self._queues.apply(instructions)
+        except BaseException:
+            self._loop.call_soon_threadsafe(self._controller.abandon, prepared)
+            raise
+        try:
+            self._call(self._controller.commit(prepared))
+        except SwitchError as error:
+            old: list[Instruction] = [*self._state.ports.values(), *self._state.flows.values()]
+            self._queues.apply(difference([*old, *instructions], old))
+            raise PlanError(f"the plan was not put into the network: {error}") from error
+        self._state.commit(change)
+        self._keys_at.update(keys_at)
+        for key, limit in limits.items():
+            if limit is None:
+                self._limits.pop(key, None)
+            else:
+                self._limits[key] = limit
+
+    def _keys_after(self, flows: Mapping[FlowKey, SetFlow | None]) -> dict[str, dict[FlowKey, None]]:
+        """The flows that each changed address will have."""
+        keys_at: dict[str, dict[FlowKey, None]] = {}
+        for key, flow in flows.items():
+            address = str(ipaddress.ip_address(key.address))
+            keys = keys_at.setdefault(address, dict(self._keys_at.get(address, {})))
+            if flow is None:
+                keys.pop(key, None)
+            else:
+                keys[key] = None
+        return keys_at
+
+    async def _open(
+        self,
+        switches: Collection[int],
+        sources: Collection[str],
+        set_queues: bool,
+        timing: Timing,
+        listen: Sequence[Place],
+        connect: Sequence[Place],
+    ) -> Controller:
+        controller = Controller(switches, sources=sources, queues=set_queues, timing=timing)
+        await controller.open(listen, connect)
+        return controller
+
+    def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _flow_of(rule: RuleKey) -> FlowKey | None:
+    """The flow that a rule is for; None for a rule of control packets."""
+    fields = dict(rule.match)
+    address = fields.get("ipv4_dst") or fields.get("ipv6_dst")
+    port = fields.get("udp_dst")
+    if rule.priority != Kind.FLOW.priority or not isinstance(address, str) or not isinstance(port, int):
+        return None
+    return FlowKey(address, port)

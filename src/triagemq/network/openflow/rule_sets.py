@@ -1,0 +1,181 @@
+"""From a network and the flows of a plan to the rules of every switch. Pure functions.
+
+Every switch carries all of a pipeline's parts: discovery, known hosts, marks and ways of flows, ways of everything
+else. A switch that loses its controller goes on with them; hosts find each other (ARP, IPv6 neighbours) without it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from triagemq.network.openflow.rules import (
+    CONTROL_MARK,
+    CONTROLLER,
+    Kind,
+    Match,
+    RateLimit,
+    Rule,
+    RuleKey,
+    class_mark,
+    matching,
+)
+from triagemq.network.openflow.topology import Host, Routes
+from triagemq.plan import SetFlow
+
+__all__ = ["DISCOVERY_RULE", "LimitedFlow", "address_fields", "address_rules", "base_rules", "known_host"]
+
+LINK_DISCOVERY = 0x88CC
+ARP = 0x0806
+IPV4 = 0x0800
+IPV6 = 0x86DD
+UDP = 17
+CONTROL_QUEUE = 0
+"""Queue 0 is for control packets; class k has queue k + 1, on switches that have queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedFlow:
+    """A flow of a plan, and the rate limit it has, if any."""
+
+    flow: SetFlow
+    limit: RateLimit | None = None
+
+
+def _rule(kind: Kind, match: Match = (), **actions: object) -> Rule:
+    return Rule(kind.table, kind.priority, match, **actions)  # type: ignore[arg-type]
+
+
+DISCOVERY_RULE = _rule(Kind.DISCOVERY, matching(eth_type=LINK_DISCOVERY), outputs=(CONTROLLER,))
+"""What a switch needs first: without it no link is found."""
+
+_LEARN_RULE = _rule(Kind.LEARN, outputs=(CONTROLLER,), next_table=1)
+
+
+def base_rules(routes: Routes) -> dict[int, dict[RuleKey, Rule]]:
+    """All rules but those of flows."""
+    network = routes.network
+    rules: dict[int, list[Rule]] = {
+        switch: [
+            DISCOVERY_RULE,
+            _LEARN_RULE,
+            _rule(Kind.FLOOD, outputs=tuple(sorted(routes.flood_ports(switch)))),
+            *(
+                _rule(Kind.LINK, matching(in_port=here.port), next_table=1)
+                for here in network.links
+                if here.switch == switch
+            ),
+        ]
+        for switch in network.ports
+    }
+    places: set[Host] = set()
+    for address, hosts in network.hosts.items():
+        for host in hosts:
+            if host.at.switch in rules:
+                places.add(host)
+                rules[host.at.switch] += known_host(address, host.ethernet, host.at.port)
+    for ethernet, (home, home_port) in sorted(places):
+        for switch, (port, hops) in routes.towards(home).items():
+            output = home_port if switch == home else port
+            rules[switch].append(
+                _rule(Kind.UNICAST, matching(eth_dst=ethernet), outputs=(output,), hops=hops)
+            )
+    return {switch: {rule.key: rule for rule in some} for switch, some in rules.items()}
+
+
+def known_host(address: str, ethernet: str, port: int) -> list[Rule]:
+    """Rules that let a host's packets by without asking; they also tell a new controller where the host is.
+
+    >>> [str(rule) for rule in known_host("10.0.0.2", "02:00:00:00:00:02", 3)]
+    ['[table 0 priority 300 eth_src=02:00:00:00:00:02,eth_type=2048,in_port=3,ipv4_src=10.0.0.2]',
+     '[table 0 priority 300 arp_spa=10.0.0.2,eth_src=02:00:00:00:00:02,eth_type=2054,in_port=3]']
+    """
+    if ":" in address:
+        matches = [matching(in_port=port, eth_src=ethernet, eth_type=IPV6, ipv6_src=address)]
+    else:
+        matches = [
+            matching(in_port=port, eth_src=ethernet, eth_type=IPV4, ipv4_src=address),
+            matching(in_port=port, eth_src=ethernet, eth_type=ARP, arp_spa=address),
+        ]
+    return [_rule(Kind.HOST, match, next_table=1) for match in matches]
+
+
+def address_rules(
+    routes: Routes,
+    address: str,
+    flows: Sequence[LimitedFlow],
+    sources: Iterable[str] = (),
+    *,
+    queues: bool = False,
+) -> dict[int, dict[RuleKey, Rule]]:
+    """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
+
+    They are on the switches between the `sources` (addresses of gateways) and the subscriber; on all, when it is not
+    known where a source is. Limits act where flows enter the network, or at the subscriber's switch.
+    """
+    rules: dict[int, dict[RuleKey, Rule]] = {}
+    for home in routes.places(address) if flows else ():
+        towards = routes.towards(home.switch)
+        entries = _entries(routes, towards, sources)
+        if entries is None:
+            switches, limiting = set(towards), {home.switch}
+        else:
+            switches = {switch for entry in entries for switch in routes.way(entry, home.switch)}
+            limiting = entries
+        for switch in sorted(switches):
+            port, hops = towards[switch]
+            some = _rules_at(address, flows, home.port if switch == home.switch else port, hops, queues)
+            if switch not in limiting:
+                some = [replace(rule, limit=None) for rule in some]
+            rules[switch] = {rule.key: rule for rule in some}
+    return rules
+
+
+def _rules_at(address: str, flows: Sequence[LimitedFlow], output: int, hops: int, queues: bool) -> list[Rule]:
+    control = _rule(
+        Kind.CONTROL,
+        matching(**address_fields(address), ip_dscp=CONTROL_MARK),
+        queue=CONTROL_QUEUE if queues else None,
+        outputs=(output,),
+        hops=hops,
+    )
+    return [
+        control,
+        *(
+            _rule(
+                Kind.FLOW,
+                matching(**address_fields(address), udp_dst=each.flow.key.udp_port),
+                mark=class_mark(each.flow.priority_class),
+                queue=each.flow.priority_class + 1 if queues else None,
+                limit=each.limit,
+                outputs=(output,),
+                hops=hops,
+                rank=each.flow.priority_class,
+            )
+            for each in flows
+        ),
+    ]
+
+
+def address_fields(address: str) -> Mapping[str, int | str]:
+    """What UDP packets to an address have: fields in the names of OpenFlow."""
+    if ":" in address:
+        return {
+            "eth_type": IPV6,
+            "ip_proto": UDP,
+            "ipv6_dst": str(ipaddress.IPv6Address(address)),
+        }
+    return {"eth_type": IPV4, "ip_proto": UDP, "ipv4_dst": address}
+
+
+def _entries(routes: Routes, part: Mapping[int, object], sources: Iterable[str]) -> set[int] | None:
+    """The switches of a part of the network at which packets of flows come in; None if that is not known."""
+    entries: set[int] = set()
+    sources = list(sources)
+    for source in sources:
+        here = {at.switch for at in routes.places(source) if at.switch in part}
+        if not here:
+            return None
+        entries |= here
+    return entries if sources else None

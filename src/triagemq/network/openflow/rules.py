@@ -1,0 +1,160 @@
+"""Flow rules as plain data: what they match, what they do, and how a switch keeps them apart.
+
+A rule is of one kind, and its kind gives its table and priority. Packets enter at table 0, which finds out who speaks
+(discovery, known hosts, links), and go on to table 1, which decides where they go and how they are marked.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = [
+    "CONTROLLER",
+    "CONTROL_MARK",
+    "MARKS",
+    "Kind",
+    "Match",
+    "RateLimit",
+    "Rule",
+    "RuleKey",
+    "RuleSets",
+    "class_mark",
+    "matching",
+    "switch_name",
+]
+
+CONTROLLER = 0xFFFFFFFD
+"""The port number that stands for the controller."""
+
+CONTROL_MARK = 48
+"""DSCP of control packets (CS6): the gateway sets it, and no rule changes it."""
+
+MARKS = (46, 40, 32, 24, 16, 8, 1)
+"""DSCP by priority class: EF, CS5 to CS1, and lower effort. All stay below control packets."""
+
+Match = tuple[tuple[str, int | str], ...]
+"""Fields (by the names of OpenFlow 1.3) that a packet must have exactly, in alphabetical order."""
+
+
+class Kind(enum.Enum):
+    """What a rule is for: (table, priority)."""
+
+    DISCOVERY = (0, 400)
+    """Frames of link discovery: to the controller, and nowhere else."""
+    HOST = (0, 300)
+    """A known host speaks from the port where it is known to be."""
+    LINK = (0, 200)
+    """From another switch: its source has been seen there."""
+    LEARN = (0, 0)
+    """Somebody unknown speaks: the controller sees a copy, the packet goes on."""
+    CONTROL = (1, 400)
+    """Control packets to a subscriber: first, unlimited, with the mark they came with."""
+    FLOW = (1, 300)
+    """PUBLISH messages of one flow."""
+    UNICAST = (1, 200)
+    """Unmanaged packets to a known host."""
+    FLOOD = (1, 0)
+    """To all or to an unknown host: along a tree, so that nothing comes twice."""
+
+    @property
+    def table(self) -> int:
+        return self.value[0]
+
+    @property
+    def priority(self) -> int:
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """A token bucket, in the units of OpenFlow's meters: what exceeds it is dropped."""
+
+    kilobits_per_second: int
+    burst_kilobits: int
+
+    @classmethod
+    def of(cls, bandwidth_bps: float, burst_bytes: float) -> RateLimit:
+        """The smallest limit a switch can hold that lets this much through.
+
+        >>> RateLimit.of(64_000, 1500)
+        RateLimit(kilobits_per_second=64, burst_kilobits=12)
+        """
+        return cls(max(1, -int(-bandwidth_bps // 1000)), max(1, -int(-burst_bytes * 8 // 1000)))
+
+
+class RuleKey(NamedTuple):
+    """What a switch tells rules apart by: two rules with one key are one rule."""
+
+    table: int
+    priority: int
+    match: Match
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of a flow table: mark, then queue, then send out at every port but the one it came from, then go on.
+
+    `hops` is the number of switches between this one and the destination, and `rank` the class of a flow: they give
+    the order of updates, are not kept by switches, and do not count when rules are compared.
+    """
+
+    table: int
+    priority: int
+    match: Match
+    outputs: tuple[int, ...] = ()
+    mark: int | None = None
+    queue: int | None = None
+    limit: RateLimit | None = None
+    next_table: int | None = None
+    strange: bool = False
+    """Read from a switch, and not expressible here: somebody has changed it."""
+    hops: int = field(default=0, compare=False)
+    rank: int = field(default=0, compare=False)
+
+    @property
+    def key(self) -> RuleKey:
+        return RuleKey(self.table, self.priority, self.match)
+
+    @property
+    def kind(self) -> Kind | None:
+        """None for a rule that cannot be ours."""
+        return _KINDS.get((self.table, self.priority))
+
+    def __str__(self) -> str:
+        match = ",".join(f"{name}={value}" for name, value in self.match) or "everything"
+        return f"[table {self.table} priority {self.priority} {match}]"
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+RuleSets = Mapping[int, Mapping[RuleKey, Rule]]
+"""Rules by switch (datapath id) and key."""
+
+
+def matching(**fields: int | str) -> Match:
+    """
+    >>> matching(udp_dst=20000, eth_type=0x0800)
+    (('eth_type', 2048), ('udp_dst', 20000))
+    """
+    return tuple(sorted(fields.items()))
+
+
+def class_mark(priority_class: int) -> int:
+    """The DSCP of a class; classes beyond the last mark share it.
+
+    >>> class_mark(0), class_mark(6), class_mark(9)
+    (46, 1, 1)
+    """
+    return MARKS[min(priority_class, len(MARKS) - 1)]
+
+
+def switch_name(datapath_id: int) -> str:
+    """As Open vSwitch writes it.
+
+    >>> switch_name(1)
+    '0000000000000001'
+    """
+    return f"{datapath_id:016x}"

@@ -1,0 +1,132 @@
+"""The network as known: switches, ports, links and hosts, and the ways through it. Plain data, no I/O.
+
+All ways to a host are one tree with its switch as the root, so that packets that meet go on together and never in a
+circle. Of equally short ways the one over the lowest switch and port is taken: the same network gives the same rules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["Host", "Network", "PortId", "Routes"]
+
+
+class PortId(NamedTuple):
+    """A port of a switch (by datapath id)."""
+
+    switch: int
+    port: int
+
+
+class Host(NamedTuple):
+    """Where an address lives, and its Ethernet address."""
+
+    ethernet: str
+    at: PortId
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """`ports` are those that are up; `links` has every link in both directions; `hosts` goes by IP address.
+
+    Switches that no link joins may still see the same host, each over a bridge that is no switch of ours: a host has
+    one place in each connected part of the network.
+
+    >>> both_ways = {PortId(1, 2): PortId(2, 1), PortId(2, 1): PortId(1, 2)}
+    >>> Routes(Network({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).way(1, 2)
+    (1, 2)
+    """
+
+    ports: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    links: Mapping[PortId, PortId] = field(default_factory=dict)
+    hosts: Mapping[str, tuple[Host, ...]] = field(default_factory=dict)
+
+
+class Routes:
+    """Shortest ways through one network."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._neighbours: dict[int, list[tuple[int, int, int]]] = {switch: [] for switch in network.ports}
+        for here, there in network.links.items():
+            if here.switch in self._neighbours and there.switch in self._neighbours:
+                self._neighbours[here.switch].append((there.switch, there.port, here.port))
+        for neighbours in self._neighbours.values():
+            neighbours.sort()
+        self._towards: dict[int, dict[int, tuple[int, int]]] = {}
+        self._tree: dict[int, frozenset[int]] | None = None
+
+    def towards(self, target: int) -> Mapping[int, tuple[int, int]]:
+        """For every switch that can reach `target`: the port to take (0 at the target) and the number of links left."""
+        if target not in self._towards:
+            self._towards[target] = self._search(target)
+        return self._towards[target]
+
+    def way(self, start: int, target: int) -> tuple[int, ...]:
+        """The switches from one to the other; empty if there is no way."""
+        towards = self.towards(target)
+        if start not in towards:
+            return ()
+        way = [start]
+        while way[-1] != target:
+            way.append(self.network.links[PortId(way[-1], towards[way[-1]][0])].switch)
+        return tuple(way)
+
+    def places(self, address: str) -> tuple[PortId, ...]:
+        """Where an address lives, seen from each part of the network."""
+        return tuple(host.at for host in self.network.hosts.get(address, ()))
+
+    def edge_ports(self, switch: int) -> frozenset[int]:
+        """The ports that are up and lead to no other switch."""
+        return frozenset(
+            port for port in self.network.ports[switch] if PortId(switch, port) not in self.network.links
+        )
+
+    def flood_ports(self, switch: int) -> frozenset[int]:
+        """The ports over which a packet to all leaves: all edges, and the links of a tree over all switches."""
+        if self._tree is None:
+            self._tree = self._span()
+        return self.edge_ports(switch) | self._tree[switch]
+
+    def _search(self, target: int) -> dict[int, tuple[int, int]]:
+        """Breadth first from the target, so that every switch learns of the neighbour that is nearest to it."""
+        if target not in self._neighbours:
+            return {}
+        found = {target: (0, 0)}
+        frontier = [target]
+        distance = 0
+        while frontier:
+            distance += 1
+            nearer = set(frontier)
+            frontier = []
+            # Whoever is one link farther than some switch of the last round.
+            for switch in sorted({there for here in nearer for there, _, _ in self._neighbours[here]}):
+                if switch in found:
+                    continue
+                port = next((own for there, _, own in self._neighbours[switch] if there in nearer), None)
+                if port is not None:
+                    found[switch] = (port, distance)
+                    frontier.append(switch)
+        return found
+
+    def _span(self) -> dict[int, frozenset[int]]:
+        """Ports of the links of a spanning tree of every connected part, both ends of each."""
+        tree: dict[int, set[int]] = {switch: set() for switch in self._neighbours}
+        seen: set[int] = set()
+        for root in sorted(self._neighbours):
+            if root in seen:
+                continue
+            seen.add(root)
+            frontier = deque([root])
+            while frontier:
+                here = frontier.popleft()
+                for there, their_port, own_port in self._neighbours[here]:
+                    if there not in seen:
+                        seen.add(there)
+                        tree[here].add(own_port)
+                        tree[there].add(their_port)
+                        frontier.append(there)
+        return {switch: frozenset(ports) for switch, ports in tree.items()}

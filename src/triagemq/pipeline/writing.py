@@ -1,0 +1,44 @@
+"""A table of a batch as Parquet files, one folder a run: `PLACE/run=<number>/part-*.parquet`.
+
+Large tables are written where their rows are, by Spark's tasks. A table that one task makes is handed over and written
+here: Spark would first set up its committer, make a dozen folders and files, and call `chmod` for every one of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["write_table"]
+
+# Where Spark looks for its own schema, with what each column means, in a Parquet file.
+_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+
+
+def write_table(rows: DataFrame, place: Path, runs: int, partitions: int) -> None:
+    """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files."""
+    if partitions == 1:
+        _write_here(rows, place, runs)
+    elif runs == 1:
+        rows.drop("run").write.parquet(str(place / "run=0"))
+    else:
+        rows.write.partitionBy("run").parquet(str(place))
+
+
+def _write_here(rows: DataFrame, place: Path, runs: int) -> None:
+    schema = rows.drop("run").schema
+    made = rows.toArrow()
+    table = made.drop_columns(["run"]).replace_schema_metadata({_SPARK_SCHEMA: schema.json()})
+    for run in range(runs):
+        part = table if runs == 1 else table.filter(pc.equal(made["run"], pa.scalar(run, pa.int32())))
+        if part.num_rows or runs == 1:
+            folder = place / f"run={run}"
+            folder.mkdir(parents=True)
+            pq.write_table(part, folder / "part-0.parquet", compression="zstd")

@@ -1,0 +1,117 @@
+"""What happens during a run: the `conditions` of a scenario file, and the backups of its switches.
+
+They are no part of the Scenario, which is what a plan starts from: what then changes is for those who run it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from triagemq.errors import ScenarioError
+from triagemq.scenario.condition_checks import joining_port
+from triagemq.scenario.document import ConditionEntry
+from triagemq.scenario.lines import parse
+from triagemq.scenario.loading import SCENARIO_FILE, load
+from triagemq.scenario.reader import Reader
+from triagemq.scenario.sections import Sections, read_sections
+
+__all__ = [
+    "Condition",
+    "Conditions",
+    "LinkState",
+    "PortBandwidth",
+    "PublisherState",
+    "SubscriberState",
+    "load_conditions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PortBandwidth:
+    """A port's bandwidth becomes another."""
+
+    at_seconds: float
+    port: str
+    bandwidth_bps: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherState:
+    """A publisher fails, or returns."""
+
+    at_seconds: float
+    publisher: str
+    works: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberState:
+    """A subscriber joins, or leaves."""
+
+    at_seconds: float
+    subscriber: str
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """The link from a port to the switch that it feeds fails, or returns."""
+
+    at_seconds: float
+    port: str
+    up: bool
+
+
+Condition = PortBandwidth | PublisherState | SubscriberState | LinkState
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Everything that happens, in order of time, and the port that each switch with a backup falls back on."""
+
+    timeline: tuple[Condition, ...] = ()
+    backups: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_conditions(path: str | os.PathLike[str]) -> Conditions:
+    """The conditions in a scenario file or directory; a ScenarioError as from `load` if anything in it is wrong.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+    ...     _ = file.write('''
+    ... brokers: {hall: }
+    ... switches: {core: }
+    ... ports: {radio: {switch: core, bandwidth_bps: 320000}}
+    ... publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
+    ... subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
+    ... conditions: [{at_seconds: 20, port: radio, bandwidth_bps: 160000}]
+    ... ''')
+    ...     file.flush()
+    ...     load_conditions(file.name).timeline
+    (PortBandwidth(at_seconds=20.0, port='radio', bandwidth_bps=160000.0),)
+    """
+    load(path)
+    file = Path(path) / SCENARIO_FILE if Path(path).is_dir() else Path(path)
+    reader = Reader(str(file))
+    sections = read_sections(reader, parse(file.read_bytes().decode("utf-8-sig"), str(file)))
+    if sections is None:
+        raise ScenarioError(reader.problems)
+    timeline = [_condition(sections, each.entry) for each in sections.conditions if each.entry is not None]
+    return Conditions(
+        timeline=tuple(sorted(timeline, key=lambda condition: condition.at_seconds)),
+        backups={name: switch.backup for name, switch in sections.switches.right.items() if switch.backup},
+    )
+
+
+def _condition(sections: Sections, entry: ConditionEntry) -> Condition:
+    present = entry.state in ("returns", "joins")
+    if entry.publisher is not None:
+        return PublisherState(entry.at_seconds, entry.publisher, present)
+    if entry.subscriber is not None:
+        return SubscriberState(entry.at_seconds, entry.subscriber, present)
+    if entry.link is not None:
+        return LinkState(entry.at_seconds, joining_port(sections, entry.link) or "", present)
+    return PortBandwidth(entry.at_seconds, entry.port or "", entry.bandwidth_bps or 0.0)

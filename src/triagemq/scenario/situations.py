@@ -1,0 +1,163 @@
+"""How things stand between the conditions of a run: bandwidths, who is there, which links carry what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.scenario.conditions import (
+    Condition,
+    Conditions,
+    LinkState,
+    PortBandwidth,
+    PublisherState,
+    SubscriberState,
+)
+from triagemq.scenario.model import Floats, Integers, Scenario
+
+__all__ = ["Situation", "situations"]
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """How things stand from `at_seconds` on: one value per port, publisher, subscriber or switch of the scenario.
+
+    `fed_by_port` is as in `Switches`. A switch that nothing reaches keeps the port it is fed by in the scenario, and
+    is not `switch_reached`.
+    """
+
+    at_seconds: float
+    bandwidth_bps: Floats
+    link_up: Flags
+    publisher_works: Flags
+    subscriber_present: Flags
+    fed_by_port: Integers
+    switch_reached: Flags
+
+    def feeding_ports(self, scenario: Scenario) -> frozenset[str]:
+        """The ports that feed a switch now."""
+        rows = self.fed_by_port[self.switch_reached & (self.fed_by_port >= 0)]
+        return frozenset(scenario.ports.name[row] for row in rows)
+
+    def active_subscriptions(self, scenario: Scenario) -> Flags:
+        """Whose subscriber is there and can be reached."""
+        reached = self.switch_reached[scenario.ports.switch[scenario.subscribers.port]]
+        return (self.subscriber_present & reached)[scenario.subscriptions.subscriber]
+
+    def publication_rate(self, scenario: Scenario) -> Floats:
+        """Events per second of each publication; none of a publisher that has failed."""
+        rates = scenario.publications.rate_per_second
+        return np.where(self.publisher_works[scenario.publications.publisher], rates, 0.0)
+
+    def network(self, scenario: Scenario) -> Scenario:
+        """The scenario with the bandwidths and paths of now, to plan by. Publications and subscribers stay in it."""
+        return replace(
+            scenario,
+            ports=replace(scenario.ports, bandwidth_bps=self.bandwidth_bps.copy()),
+            switches=replace(scenario.switches, fed_by_port=self.fed_by_port.copy()),
+        )
+
+
+def situations(scenario: Scenario, conditions: Conditions) -> list[Situation]:
+    """The situation at the start, and after each time at which something happens.
+
+    What first joins or returns was not there at the start.
+
+    >>> from triagemq.scenario.generators import prototype
+    >>> scenario = prototype(subscribers=2)
+    >>> name = scenario.subscribers.name[0]
+    >>> course = situations(scenario, Conditions((SubscriberState(5.0, name, present=True),)))
+    >>> [(each.at_seconds, each.subscriber_present.tolist()) for each in course]
+    [(0.0, [False, True]), (5.0, [True, True])]
+    """
+    backups = {
+        scenario.switches.name.index(switch): scenario.ports.name.index(port)
+        for switch, port in conditions.backups.items()
+    }
+    timeline = sorted(conditions.timeline, key=lambda condition: condition.at_seconds)
+    now = _Columns(scenario, timeline)
+    times = sorted({0.0, *(condition.at_seconds for condition in timeline)})
+    course = []
+    for time in times:
+        for condition in timeline:
+            if condition.at_seconds == time:
+                now.follow(condition)
+        course.append(now.situation(time, backups))
+    return course
+
+
+class _Columns:
+    """The columns of a situation while they change."""
+
+    def __init__(self, scenario: Scenario, timeline: Sequence[Condition]) -> None:
+        self.scenario = scenario
+        self.bandwidth_bps = scenario.ports.bandwidth_bps.copy()
+        self.link_up = np.ones(len(scenario.ports), dtype=np.bool_)
+        self.publisher_works = np.ones(len(scenario.publishers), dtype=np.bool_)
+        self.subscriber_present = np.ones(len(scenario.subscribers), dtype=np.bool_)
+        for condition in reversed(timeline):  # so that the first one has the last word
+            match condition:
+                case LinkState():
+                    self.link_up[self._port(condition.port)] = not condition.up
+                case PublisherState():
+                    self.publisher_works[self._publisher(condition.publisher)] = not condition.works
+                case SubscriberState():
+                    self.subscriber_present[self._subscriber(condition.subscriber)] = not condition.present
+
+    def follow(self, condition: Condition) -> None:
+        match condition:
+            case PortBandwidth():
+                self.bandwidth_bps[self._port(condition.port)] = condition.bandwidth_bps
+            case LinkState():
+                self.link_up[self._port(condition.port)] = condition.up
+            case PublisherState():
+                self.publisher_works[self._publisher(condition.publisher)] = condition.works
+            case SubscriberState():
+                self.subscriber_present[self._subscriber(condition.subscriber)] = condition.present
+
+    def situation(self, time: float, backups: Mapping[int, int]) -> Situation:
+        feeders, reached = _feeders(self.scenario, backups, self.link_up)
+        return Situation(
+            time,
+            self.bandwidth_bps.copy(),
+            self.link_up.copy(),
+            self.publisher_works.copy(),
+            self.subscriber_present.copy(),
+            feeders,
+            reached,
+        )
+
+    def _port(self, name: str) -> int:
+        return self.scenario.ports.name.index(name)
+
+    def _publisher(self, name: str) -> int:
+        return self.scenario.publishers.name.index(name)
+
+    def _subscriber(self, name: str) -> int:
+        return self.scenario.subscribers.name.index(name)
+
+
+def _feeders(scenario: Scenario, backups: Mapping[int, int], link_up: Flags) -> tuple[Integers, Flags]:
+    """What feeds each switch, and whether it is reached: grown from the brokers, by backups only where nothing else is.
+
+    A switch whose own link is up, but which hangs at one that is cut off, falls back on its backup too.
+    """
+    feeders = scenario.switches.fed_by_port.copy()
+    reached = feeders < 0
+    ordinary = {switch: int(port) for switch, port in enumerate(feeders) if port >= 0}
+
+    def next_reached(ways: Mapping[int, int]) -> tuple[int, int] | None:
+        for switch, port in ways.items():
+            if not reached[switch] and link_up[port] and reached[scenario.ports.switch[port]]:
+                return switch, port
+        return None
+
+    while (step := next_reached(ordinary) or next_reached(backups)) is not None:
+        switch, port = step
+        feeders[switch], reached[switch] = port, True
+    return feeders, reached

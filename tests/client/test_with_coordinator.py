@@ -1,0 +1,320 @@
+"""Subscribers and publishers with a coordinator: leases, reports, changing flows, a coordinator that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from tests.client.fake_coordinator import FakeCoordinator
+from tests.client.loopback import QUICK, gateway_with_broker, until
+
+from triagemq.client import (
+    Coordinator,
+    CoordinatorError,
+    CoordinatorUnreachableError,
+    Event,
+    Overflow,
+    Publisher,
+    RefusedError,
+    Subscriber,
+    Wanted,
+)
+from triagemq.coordinator.orders import subscriber_of
+from triagemq.errors import ParameterError
+from triagemq.exchange import Gateway, Policy
+from triagemq.exchange.broker_process import find_mosquitto
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+
+
+def address(gateway: Gateway) -> str:
+    return "{}:{}".format(*gateway.address)
+
+
+def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with gateway_with_broker(tmp_path) as gateway, FakeCoordinator(address(gateway)) as coordinator:
+            async with (
+                Subscriber(coordinator.url, name="ff-7", settings=QUICK, flows=3, port="radio") as subscriber,
+                Publisher(coordinator.url, name="smoke-12", stamp=True, settings=QUICK) as publisher,
+            ):
+                await subscriber.subscribe("floor/+", utility="log:10", max_latency_seconds=0.05, qos=1)
+                await publisher.declare(
+                    {"floor/1": 2.0, "floor/2": (3.0, 100.0), "floor/3": None}, size_bytes=50
+                )
+                assert coordinator.intents["subscribers"]["ff-7"] == {
+                    "subscriptions": [
+                        {"topic": "floor/+", "qos": 1, "utility": "log:10", "max_latency_seconds": 0.05}
+                    ],
+                    "lease_seconds": 10.0,
+                    "port": "radio",
+                    "flows": 3,
+                }
+                assert coordinator.intents["publishers"]["smoke-12"]["publications"] == [
+                    {"topic": "floor/1", "rate_per_second": 2.0, "size_bytes": 50},
+                    {"topic": "floor/2", "rate_per_second": 3.0, "size_bytes": 100.0},
+                    {"topic": "floor/3", "size_bytes": 50},
+                ]
+                assert {"ff-7.key~0", "smoke-12.key"} <= set(gateway.core.sessions)
+                before_ns = time.time_ns()
+                for number in range(10):
+                    await publisher.publish("floor/1", b"%d" % number, qos=1)
+                events = [await subscriber.next(20) for _ in range(10)]
+                assert [event.payload for event in events if event] == [b"%d" % n for n in range(10)]
+                first = events[0]
+                assert first is not None
+                assert first.topic == "floor/1"
+                assert before_ns <= (first.published_ns or 0) <= first.received_ns
+                # The same topic again: only its worth changes.
+                await subscriber.subscribe("floor/+", utility={"shape": "linear", "weight": 2.0}, qos=1)
+                wanted = coordinator.intents["subscribers"]["ff-7"]["subscriptions"]
+                assert wanted == [
+                    {"topic": "floor/+", "qos": 1, "utility": {"shape": "linear", "weight": 2.0}}
+                ]
+                await subscriber.subscribe_all([Wanted("a/b"), Wanted("c/#", max_separation_seconds=2.0)])
+                await subscriber.unsubscribe("a/b", "floor/+")
+                assert [one.topic for one in subscriber.wanted] == ["c/#"]
+                await until(lambda: coordinator.received == {"floor/1": 10})
+                assert 0 < coordinator.latencies["floor/1"] < 10 * 60
+            assert coordinator.intents == {"publishers": {}, "subscribers": {}}
+            assert not gateway.core.sessions
+            assert await subscriber.next(1) is None
+
+    asyncio.run(scene())
+
+
+def test_flows_open_and_close_with_the_plan_and_no_event_is_lost(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path, identify=subscriber_of) as gateway,
+            FakeCoordinator(address(gateway)) as coordinator,
+            Subscriber(coordinator.url, name="ff-7", settings=QUICK, linger_seconds=0.5) as subscriber,
+            Publisher(gateway=address(gateway), name="load", settings=QUICK) as publisher,
+        ):
+            await subscriber.subscribe("floor/#")
+            stop = asyncio.Event()
+            count = 0
+
+            async def load() -> None:
+                nonlocal count
+                while not stop.is_set():
+                    await publisher.publish(f"floor/{count % 4}", b"%d" % count, qos=1)
+                    count += 1
+                    await asyncio.sleep(0.002)
+
+            loading = asyncio.create_task(load())
+            received: list[Event] = []
+
+            async def listen() -> None:
+                async for event in subscriber:
+                    received.extend([event])
+
+            listening = asyncio.create_task(listen())
+            ports = {subscriber.connections[0].local_address[1]}
+            for flows in (3, 2, 4, 1):
+                coordinator.plan(flows)
+                slots = {"ff-7.key": {f"floor/{number}": number % flows for number in range(4)}}
+                gateway.change(lambda core, slots=slots: core.slots.order(slots))
+                await until(lambda flows=flows: subscriber.flows == flows)
+                ports |= {connection.local_address[1] for connection in subscriber.connections}
+                if flows > 1:
+                    await until(lambda flows=flows: received[-1].slot == flows - 1)
+            assert subscriber.assignment is not None
+            assert subscriber.assignment.flows == 1
+            stop.set()
+            await loading
+            await until(lambda: len(received) >= count)
+            assert sorted(int(event.payload) for event in received) == list(range(count))
+            assert len(ports) >= 5
+            assert set(gateway.core.sessions) == {"ff-7.key~0", "load"}
+            listening.cancel()
+
+    asyncio.run(scene())
+
+
+def test_everything_goes_on_while_the_coordinator_is_away_and_it_is_told_again_when_it_returns(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with gateway_with_broker(tmp_path) as gateway, FakeCoordinator(address(gateway)) as coordinator:
+            async with (
+                Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
+                Publisher(coordinator.url, name="smoke", settings=QUICK) as publisher,
+            ):
+                await subscriber.subscribe("floor/1", qos=1)
+                await coordinator.stop()
+                coordinator.forget()
+                await publisher.publish("floor/1", b"meanwhile", qos=1)
+                event = await subscriber.next(20)
+                assert event is not None
+                assert event.payload == b"meanwhile"
+                # An intent that changes meanwhile is in force at the gateway, and told later.
+                await subscriber.subscribe("floor/2", utility="log:3", qos=1)
+                await publisher.declare({"floor/2": 5.0})
+                await publisher.publish("floor/2", b"new", qos=1)
+                event = await subscriber.next(20)
+                assert event is not None
+                assert event.topic == "floor/2"
+                await until(lambda: "cannot be reached" in subscriber.problem)
+                await coordinator.start()
+                await until(lambda: "ff-7" in coordinator.intents["subscribers"])
+                await until(lambda: coordinator.intents["publishers"].get("smoke", {}).get("publications"))
+                wanted = coordinator.intents["subscribers"]["ff-7"]["subscriptions"]
+                assert [one["topic"] for one in wanted] == ["floor/1", "floor/2"]
+                await until(lambda: coordinator.received == {"floor/1": 1, "floor/2": 1})
+                # Forgotten without having been away: a heartbeat finds it out.
+                coordinator.forget()
+                await until(lambda: "ff-7" in coordinator.intents["subscribers"])
+                await until(lambda: "smoke" in coordinator.intents["publishers"])
+                await until(lambda: not subscriber.problem)
+                await coordinator.stop()
+            await coordinator.start()
+
+    asyncio.run(scene())
+
+
+def test_refusals_of_the_coordinator_are_one_clear_line_and_change_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path) as gateway,
+            FakeCoordinator(address(gateway), token="secret") as coordinator,
+        ):
+            with pytest.raises(CoordinatorError, match="this token is not known") as refusal:
+                await Subscriber(coordinator.url, token="guessed").open()
+            assert refusal.value.status == 401
+            assert "guessed" not in str(refusal.value)
+            coordinator.chunked = True
+            async with Subscriber(coordinator.url, token="secret", settings=QUICK) as subscriber:
+                await subscriber.subscribe("floor/1")
+                with pytest.raises(CoordinatorError, match=r"does not allow forbidden topics$"):
+                    await subscriber.subscribe("forbidden/1")
+                with pytest.raises(CoordinatorError, match=r"subscriptions\.0\.utility: is no utility"):
+                    await subscriber.subscribe("floor/2", utility="sqrt:1")
+                assert [one.topic for one in subscriber.wanted] == ["floor/1"]
+                with pytest.raises(ParameterError, match="by name"):
+                    await subscriber.subscribe(7)
+                for wrong in ({"max_latency_seconds": 0.0}, {"qos": 3}):
+                    with pytest.raises(ParameterError):
+                        await subscriber.subscribe("floor/1", **wrong)  # type: ignore[arg-type]
+            async with Subscriber(gateway=address(gateway), settings=QUICK) as subscriber:
+                with pytest.raises(ParameterError, match="need a coordinator"):
+                    await subscriber.subscribe("floor/1", utility="log:1")
+
+    asyncio.run(scene())
+
+
+def test_what_is_no_coordinator_is_called_so() -> None:
+    async def scene() -> None:
+        with pytest.raises(CoordinatorUnreachableError, match="nobody listens there"):
+            await Coordinator("http://127.0.0.1:9").withdraw("subscribers", "x")
+        for url in ("127.0.0.1:8080", "ftp://a", "http://", "http://a:99999999"):
+            with pytest.raises(ParameterError, match="must be http"):
+                Coordinator(url)
+        with pytest.raises(ParameterError, match="coordinator or of a gateway"):
+            Subscriber()
+        with pytest.raises(ParameterError, match="HOST:PORT"):
+            Publisher(gateway="nowhere")
+        answers = [
+            b"SSH-2.0-OpenSSH\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 5 + b"x" * 200_000,
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnope",
+            b"HTTP/1.1 500 no\r\nContent-Length: 4\r\n\r\nnope",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ncut off",
+            b"",
+        ]
+        coming = iter(answers)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(next(coming))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        coordinator = Coordinator(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        for _ in answers:
+            with pytest.raises(CoordinatorError) as error:
+                await coordinator.announce("subscribers", "x", {})
+            assert "\n" not in str(error.value)
+        await coordinator.close()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(scene())
+
+
+def test_a_slow_program_loses_the_oldest_or_the_newest_events_and_knows_how_many(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path) as gateway,
+            Publisher(gateway=address(gateway), settings=QUICK) as publisher,
+        ):
+            for overflow, expected in ((Overflow.DROP_OLDEST, [7, 8, 9]), ("drop_newest", [0, 1, 2])):
+                async with Subscriber(
+                    gateway=address(gateway), queue_events=3, overflow=overflow, settings=QUICK
+                ) as subscriber:
+                    await subscriber.subscribe("floor/1", qos=1)
+                    for number in range(10):
+                        await publisher.publish("floor/1", b"%d" % number, qos=1)
+                    await until(lambda subscriber=subscriber: subscriber.overflowed == 7)
+                    assert [int(event.payload) for event in await subscriber.take_all()] == expected
+            taken: list[Event] = []
+            async with Subscriber(
+                gateway=address(gateway), on_event=taken.append, settings=QUICK
+            ) as subscriber:
+                await subscriber.subscribe("floor/1", qos=1)
+                await publisher.publish("floor/1", b"called", qos=1)
+                await until(lambda: [event.payload for event in taken] == [b"called"])
+
+    asyncio.run(scene())
+
+
+def test_a_coordinator_that_gives_another_client_id_is_followed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with gateway_with_broker(tmp_path) as gateway, FakeCoordinator(address(gateway)) as coordinator:
+            coordinator.flows = 2
+            async with (
+                Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
+                Publisher(coordinator.url, name="smoke", settings=QUICK) as publisher,
+            ):
+                await subscriber.subscribe("floor/+", qos=1)
+                await until(lambda: subscriber.flows == 2)
+                coordinator.key = "other"
+                coordinator.forget()
+                wanted = {"ff-7.other~0", "ff-7.other~1", "smoke.other"}
+                await until(lambda: wanted <= set(gateway.core.sessions))
+                await until(lambda: gateway.core.sessions["ff-7.other~0"].subscriptions)
+                await publisher.publish("floor/1", b"as before", qos=2)
+                event = await subscriber.next(30)
+                assert event is not None
+                assert event.payload == b"as before"
+
+    asyncio.run(scene())
+
+
+def test_several_topics_are_subscribed_to_together_or_not_at_all(tmp_path: Path) -> None:
+    class Closed(Policy):
+        def forbids_subscription(self, client_id: str, topic_filter: str) -> bool:
+            return topic_filter == "floor/7"
+
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path, policy=Closed()) as gateway,
+            FakeCoordinator(address(gateway)) as coordinator,
+            Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
+        ):
+            await subscriber.subscribe("roof")
+            with pytest.raises(RefusedError, match="floor/7"):
+                await subscriber.subscribe_all([Wanted(f"floor/{number}") for number in range(100)])
+            assert set(gateway.core.sessions["ff-7.key~0"].subscriptions) == {"roof"}
+            wanted = coordinator.intents["subscribers"]["ff-7"]["subscriptions"]
+            assert [one["topic"] for one in wanted] == ["roof"]
+            await subscriber.subscribe_all([Wanted(f"room/{number}") for number in range(300)])
+            assert len(gateway.core.sessions["ff-7.key~0"].subscriptions) == 301
+
+    asyncio.run(scene())

@@ -1,0 +1,192 @@
+"""A coordinator for tests: the real service, store, planner and REST, in front of a gateway that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from triagemq.coordinator.access import Role, new_token
+from triagemq.coordinator.api import create_app
+from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.control_lines import ControlError
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.exchange_network import Network
+from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.grants import Grant
+from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.store import Store
+from triagemq.coordinator.store_changes import adding_token
+
+LONG_SECONDS = 60.0
+"""How long a test waits for what must happen: on a loaded machine nothing happens at once."""
+
+
+class FakeLink:
+    """A gateway link without a gateway: remembers what it was told; `topics` are the counts it measures."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.told_orders: list[Orders] = []
+        self.told_grants: list[tuple[bool, dict[str, Grant]]] = []
+        self.told_decisions: list[Mapping[str, Any]] = []
+        self.topics: dict[str, tuple[int, int]] = {}
+        self.epoch = "first"
+        self.refuses_orders = False
+
+    def _there(self) -> None:
+        if not self.connected:
+            raise ControlError("the gateway is not there")
+
+    async def orders(self, orders: Orders) -> int:
+        self._there()
+        if self.refuses_orders:
+            raise ControlError("the gateway refuses 'orders': no")
+        self.told_orders.append(orders)
+        return orders.generation
+
+    async def grants(self, required: bool, grants: Mapping[str, Grant]) -> None:
+        self._there()
+        self.told_grants.append((required, dict(grants)))
+
+    async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._there()
+        self.told_decisions += rows
+
+    async def measure(self, *, flows: bool = True) -> Measured:
+        self._there()
+        return Measured(
+            epoch=self.epoch,
+            at_ns=time.time_ns(),
+            topics=dict(self.topics),
+            counters={"sent": 5, "refused": {"publish": 1}},
+            ports={},
+            flows={},
+            generation=self.told_orders[-1].generation if self.told_orders else 0,
+            sessions=0,
+            broker_connected=True,
+        )
+
+
+class Running:
+    """A coordinator that runs, its clients by token, and the fake gateway."""
+
+    def __init__(
+        self, coordinator: Coordinator, link: FakeLink, client: httpx.AsyncClient, app: FastAPI
+    ) -> None:
+        self.coordinator = coordinator
+        self.link = link
+        self.client = client
+        self.app = app
+
+    async def until(self, what: Any) -> Any:
+        """Wait for something to become true; it may be asynchronous."""
+        deadline = time.monotonic() + LONG_SECONDS
+        while True:
+            found = what()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return found
+            assert time.monotonic() < deadline, "waited in vain"
+            await asyncio.sleep(0.02)
+
+    async def settled(self) -> None:
+        """Until everything announced is in force."""
+        await self.until(lambda: self.coordinator.runtime.generation > 0)
+        await self.until(lambda: not self.coordinator.runtime._not_in_force)
+
+
+def make_token(database: str, *roles: str, **rights: Any) -> str:
+    """A token in the database, made as `triage token create` does."""
+    secret, token = new_token(label="test", roles=[Role(role) for role in roles], **rights)
+    store = Store(database)
+    store.write_now(adding_token(token))
+    store.close_now()
+    return secret
+
+
+def database_in(directory: Path) -> str:
+    return f"sqlite:///{directory / 'coordinator.sqlite'}"
+
+
+def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **options: Any) -> Coordinator:
+    return Coordinator(
+        store=Store(database),
+        link=link,
+        network=options.pop("network", None) or Network.plain(1e5),
+        planner=options.pop("planner", PlannerSettings()),
+        gateway_address="127.0.0.1:10000",
+        broker_address="mqtt://127.0.0.1:1883",
+        access=access,
+        **options,
+    )
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, *, link: FakeLink | None = None, access: bool = False, **options: Any
+) -> AsyncIterator[Running]:
+    """A coordinator on the database in a directory, reached without sockets."""
+    link = link or FakeLink()
+    coordinator = make_coordinator(database_in(directory), link, access=access, **options)
+    app = create_app(coordinator, most_body_bytes=4_000_000)
+    await coordinator.start()
+    if link.connected:
+        await coordinator.runtime.gateway_connected()
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
+            yield Running(coordinator, link, client, app)
+    finally:
+        await coordinator.stop()
+
+
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """The application on a real socket of this loop; gives its address without the scheme."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, log_config=None, lifespan="off", ws="websockets-sansio", timeout_graceful_shutdown=2
+        )
+    )
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield "127.0.0.1:{}".format(listening.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+def subscriber(name: str, *topics: str, **more: Any) -> dict[str, Any]:
+    """The body of an announcement."""
+    return {
+        "name": name,
+        "subscriptions": [{"topic": topic, "utility": "log:10"} for topic in topics],
+        **more,
+    }
+
+
+def publisher(name: str, *topics: str, rate: float | None = 5.0, **more: Any) -> dict[str, Any]:
+    """The body of an announcement."""
+    rated = {} if rate is None else {"rate_per_second": rate, "size_bytes": 100}
+    return {"name": name, "publications": [{"topic": topic, **rated} for topic in topics], **more}
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}

@@ -1,0 +1,103 @@
+"""The managed gateway as a process, with its control channel, for tests in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.exchange.real import Child, free_udp_port
+
+from triagemq.coordinator.control_lines import encode_line, reachable
+from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.orders_json import orders_to_json
+
+Found = TypeVar("Found")
+
+
+class ManagedProcess:
+    """`python -m triagemq.coordinator.gateway_process` on a fixed port; `kill` and `start` as often as wanted."""
+
+    def __init__(self, directory: Path, broker: str, **config: Any) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_udp_port()
+        self.directory = directory
+        self.socket = directory / "control.sock"
+        self._config = directory / "config.json"
+        self._config.write_text(
+            json.dumps(
+                {
+                    "listen": f"127.0.0.1:{self.port}",
+                    "broker": broker,
+                    "state": str(directory / "state"),
+                    "control": str(self.socket),
+                    **config,
+                }
+            )
+        )
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "triagemq.coordinator.gateway_process", str(self._config)]
+        self.child = Child(command, self.directory / "gateway.log")
+        self.ready = json.loads(self.child.line(60.0))
+        assert self.ready["ready"]
+        assert self.ready["broker_reached"]
+
+    def kill(self) -> None:
+        self.child.kill()
+
+    def end(self) -> None:
+        self.child.end()
+
+    def log(self) -> str:
+        return (self.directory / "gateway.log").read_text()
+
+    def ask(self, what: Callable[[GatewayLink], Awaitable[Found]]) -> Found:
+        """One question over a connection of its own."""
+
+        async def run() -> Found:
+            link = GatewayLink(self.socket)
+            link.start()
+            try:
+                assert await link.wait_connected(30.0)
+                return await what(link)
+            finally:
+                await link.close()
+
+        return asyncio.run(run())
+
+
+class Control:
+    """A blocking client of the control channel."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(60.0)
+        with reachable(path) as name:
+            self._socket.connect(name)
+        self._lines = self._socket.makefile("rb")
+        self.events: list[dict[str, Any]] = []
+
+    def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        self._socket.sendall(encode_line({"id": 1, "do": what, **arguments}))
+        while "event" in (answer := self.line()):
+            self.events.append(answer)
+        return answer
+
+    def line(self) -> dict[str, Any]:
+        return dict(json.loads(self._lines.readline()))
+
+    def orders(self, orders: Orders) -> None:
+        answer = self.ask("orders", orders=orders_to_json(orders))
+        assert answer["ok"]
+        assert answer["generation"] == orders.generation
+
+    def end(self) -> None:
+        self._lines.close()
+        self._socket.close()

@@ -1,0 +1,420 @@
+"""Who may do what: attempts to get at what is not one's own, and what each is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.coordinator.coordinating import (
+    LONG_SECONDS,
+    bearer,
+    database_in,
+    make_token,
+    publisher,
+    running,
+    served,
+    subscriber,
+)
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from triagemq.coordinator.access import Role, TokenBook, new_token, session_key
+from triagemq.coordinator.refusals import UnauthorisedError
+from triagemq.coordinator.store import Store
+from triagemq.coordinator.store_changes import adding_token, revoking_token
+from triagemq.coordinator.topic_patterns import covers
+from triagemq.mqttsn import matches, valid_topic_filter
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Somebody tries something; `status` is what must come of it."""
+
+    who: str
+    method: str
+    path: str
+    status: int
+    body: Any = None
+    words: str = ""
+
+
+TOKENS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "operator": (("operator",), {}),
+    "crew": (("subscriber",), {"subscribe": ("building/3/#",), "names": ("ff-*",)}),
+    "other": (("subscriber",), {"subscribe": ("building/#",)}),
+    "small": (("subscriber",), {"subscribe": ("#",), "most_subscriptions": 2}),
+    "sensor": (("publisher",), {"publish": ("building/+/smoke",)}),
+    "slow": (("publisher",), {"publish": ("#",), "most_publications_per_second": 10.0}),
+    "both": (("publisher", "subscriber"), {"publish": ("#",), "subscribe": ("#",)}),
+    "blind": (("subscriber",), {}),
+}
+
+GOOD = [
+    Attempt("crew", "PUT", "/v1/subscribers/ff-1", 201, {"subscriptions": [{"topic": "building/3/+/smoke"}]}),
+    Attempt("other", "POST", "/v1/subscribers", 201, subscriber("theirs", "building/+")),
+    Attempt("sensor", "POST", "/v1/publishers", 201, publisher("s-1", "building/3/smoke")),
+    Attempt("small", "POST", "/v1/subscribers", 201, subscriber("s", "a", "b")),
+    Attempt("both", "POST", "/v1/subscribers", 201, subscriber("b", "#")),
+    Attempt("both", "POST", "/v1/publishers", 201, publisher("b", "x/y")),
+    Attempt("slow", "POST", "/v1/publishers", 201, publisher("slow", "z", rate=9.0)),
+    Attempt("crew", "GET", "/v1/subscribers/ff-1", 200),
+    Attempt("crew", "POST", "/v1/subscribers/ff-1/heartbeat", 200, {}),
+    Attempt("crew", "GET", "/v1/subscribers/ff-1/assignment", 200),
+    Attempt("operator", "GET", "/v1/subscribers/ff-1", 200),
+    Attempt("operator", "GET", "/v1/decisions", 200),
+    Attempt("nobody", "GET", "/v1/health", 200),
+    Attempt("nobody", "GET", "/openapi.json", 200),
+]
+
+BAD = [
+    # Roles.
+    Attempt(
+        "crew", "POST", "/v1/publishers", 403, publisher("ff-p", "building/3/smoke"), "not a publisher's"
+    ),
+    Attempt(
+        "sensor", "POST", "/v1/subscribers", 403, subscriber("x", "building/3/smoke"), "not a subscriber's"
+    ),
+    Attempt("crew", "GET", "/v1/publishers", 403),
+    # What is somebody else's looks exactly like what is not there.
+    Attempt("crew", "GET", "/v1/subscribers/theirs", 404, words="there is no subscriber 'theirs' of yours"),
+    Attempt("crew", "GET", "/v1/subscribers/nobodys", 404, words="there is no subscriber 'nobodys' of yours"),
+    Attempt("crew", "DELETE", "/v1/subscribers/theirs", 404),
+    Attempt("crew", "POST", "/v1/subscribers/theirs/heartbeat", 404, {}),
+    Attempt("crew", "GET", "/v1/subscribers/theirs/assignment", 404),
+    Attempt("other", "GET", "/v1/publishers/s-1", 404),
+    Attempt("both", "DELETE", "/v1/publishers/s-1", 404),
+    Attempt("crew", "POST", "/v1/intents", 404, {"withdraw": {"subscribers": ["theirs"]}}),
+    # Names.
+    Attempt("other", "PUT", "/v1/subscribers/ff-1", 409, {"subscriptions": []}, "is taken"),
+    Attempt("other", "POST", "/v1/subscribers", 409, subscriber("ff-1", "building/3")),
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("theirs", "building/3/a"), "it allows ff-*"),
+    Attempt(
+        "crew", "POST", "/v1/subscribers", 403, subscriber("unheard-of", "building/3/a"), "it allows ff-*"
+    ),
+    # Topics.
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("ff-2", "building/4/x"), "building/3/#"),
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("ff-2", "building/+/x")),
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("ff-2", "building/#")),
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("ff-2", "#")),
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("ff-2", "+/3/smoke")),
+    Attempt("crew", "POST", "/v1/subscribers", 403, subscriber("ff-2", "building/3/x", "building/30")),
+    Attempt("crew", "PUT", "/v1/subscribers/ff-1", 403, {"subscriptions": [{"topic": "secret"}]}),
+    Attempt("sensor", "POST", "/v1/publishers", 403, publisher("s-2", "building/3/heat")),
+    Attempt("sensor", "PUT", "/v1/publishers/s-1", 403, {"publications": [{"topic": "building/3/smoke/x"}]}),
+    Attempt("blind", "POST", "/v1/subscribers", 403, subscriber("x", "a"), "it allows none"),
+    Attempt("small", "POST", "/v1/subscribers", 403, subscriber("t", "$SYS/broker")),
+    # Limits.
+    Attempt("small", "POST", "/v1/subscribers", 403, subscriber("s2", "c"), "2 subscriptions in all"),
+    Attempt("small", "PUT", "/v1/subscribers/s", 403, {"subscriptions": [{"topic": each} for each in "abc"]}),
+    Attempt(
+        "slow", "POST", "/v1/publishers", 403, publisher("more", "y", rate=2.0), "10 publications a second"
+    ),
+    # One bad item spoils the whole request.
+    Attempt(
+        "crew",
+        "POST",
+        "/v1/intents",
+        403,
+        {"announce": {"subscribers": [subscriber("ff-8", "building/3/a"), subscriber("ff-9", "else")]}},
+    ),
+    Attempt(
+        "both",
+        "POST",
+        "/v1/intents",
+        404,
+        {"announce": {"publishers": [publisher("b2", "t")]}, "withdraw": {"subscribers": ["theirs"]}},
+    ),
+    # What only operators do.
+    *(
+        Attempt(who, method, path, 403, body, "not a operator's")
+        for who, method, path, body in [
+            ("crew", "GET", "/v1/scenario", None),
+            ("sensor", "GET", "/v1/plan", None),
+            ("crew", "GET", "/v1/forecast", None),
+            ("crew", "GET", "/v1/decisions", None),
+            ("crew", "GET", "/v1/explanation?subscriber=theirs&topic=building/3", None),
+            ("crew", "GET", "/metrics", None),
+            ("crew", "GET", "/v1/ports", None),
+            ("both", "PUT", "/v1/ports/port", {"bandwidth_bps": 1e6}),
+            ("both", "POST", "/v1/what-if", {"rate_factors": {"#": 2}}),
+            ("both", "POST", "/v1/measurements", {"table": "topic_rates", "batch": 0, "rows": []}),
+            ("both", "POST", "/v1/tokens", {"roles": ["operator"]}),
+            ("both", "GET", "/v1/tokens", None),
+            ("both", "DELETE", "/v1/tokens/x", None),
+        ]
+    ),
+    # Tokens that are none.
+    *(
+        Attempt(who, "GET", "/v1/subscribers", 401, words="a valid token is needed")
+        for who in (
+            "nobody",
+            "malformed",
+            "unknown",
+            "expired",
+            "revoked",
+            "almost",
+            "basic",
+            "empty",
+            "twice",
+        )
+    ),
+    Attempt("in-query", "GET", "/v1/subscribers?token={other}&access_token={other}", 401),
+    Attempt("revoked", "POST", "/v1/subscribers", 401, subscriber("ff-3", "building/3/a")),
+    # Before the body is looked at, the token is.
+    Attempt("nobody", "POST", "/v1/subscribers", 401, {"nonsense": True}),
+]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Attempt, httpx.Response]:
+    """All attempts against one coordinator, in order."""
+    directory = tmp_path_factory.mktemp("access")
+    database = database_in(directory)
+    secrets = {who: make_token(database, *roles, **rights) for who, (roles, rights) in TOKENS.items()}
+    headers: dict[str, Any] = {who: bearer(secret) for who, secret in secrets.items()}
+    other = secrets["other"]
+    headers |= {
+        "nobody": {},
+        "in-query": {},
+        "malformed": bearer("triage_short"),
+        "unknown": bearer(new_token(label="", roles=[Role.OPERATOR])[0]),
+        "expired": bearer(make_token(database, "operator", expires_seconds=-1.0)),
+        "revoked": bearer(_revoked(database)),
+        "almost": bearer(other[:-1] + ("A" if other[-1] != "A" else "B")),
+        "basic": {"Authorization": f"Basic {other}"},
+        "empty": {"Authorization": "Bearer "},
+        "twice": [("Authorization", f"Bearer {other}"), ("Authorization", f"Bearer {other}")],
+    }
+
+    async def attempt_all() -> dict[Attempt, httpx.Response]:
+        found = {}
+        async with running(directory, access=True) as here:
+            for attempt in (*GOOD, *BAD):
+                found[attempt] = await here.client.request(
+                    attempt.method,
+                    attempt.path.replace("{other}", other),
+                    json=attempt.body,
+                    headers=headers[attempt.who],
+                )
+            names = (await here.client.get("/v1/subscribers", headers=headers["operator"])).json()
+            assert names == ["b", "ff-1", "s", "theirs"], "a refused request left something behind"
+            assert (await here.client.get("/v1/publishers", headers=headers["operator"])).json() == [
+                "b",
+                "s-1",
+                "slow",
+            ]
+            own = (await here.client.get("/v1/subscribers", headers=headers["crew"])).json()
+            assert own == ["ff-1"]
+        return found
+
+    return asyncio.run(attempt_all())
+
+
+def _revoked(database: str) -> str:
+    secret, token = new_token(label="", roles=[Role.OPERATOR])
+    store = Store(database)
+    store.write_now(adding_token(token))
+    store.write_now(revoking_token(token.token_id, time.time_ns()))
+    store.close_now()
+    return secret
+
+
+Attempt.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("attempt", [*GOOD, *BAD], ids=lambda each: f"{each.who}-{each.method}-{each.path}")
+def test_attempt(attempt: Attempt, answers: dict[Attempt, httpx.Response]) -> None:
+    answer = answers[attempt]
+    assert answer.status_code == attempt.status, answer.text
+    if attempt.status >= 400:
+        assert attempt.words in answer.json()["detail"]
+        assert "triage_" not in answer.text.replace("triage_...", "")
+    if attempt.status == 401:
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_topics_outside_the_patterns_are_not_seen(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    crew = make_token(database, "subscriber", subscribe=("building/3/#",))
+    operator = make_token(database, "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            body = publisher("p", "building/3/smoke", "building/4/smoke")
+            await here.client.post("/v1/publishers", json=body, headers=bearer(operator))
+            seen = (await here.client.get("/v1/topics", headers=bearer(crew))).json()
+            assert [each["topic"] for each in seen] == ["building/3/smoke"]
+            everything = (await here.client.get("/v1/topics", headers=bearer(operator))).json()
+            assert len(everything) == 2
+
+    asyncio.run(run())
+
+
+def test_the_gateway_learns_who_may_do_what_before_the_answer(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    crew = make_token(database, "subscriber", subscribe=("building/3/#",))
+    sensor = make_token(database, "publisher", publish=("building/+/smoke",))
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            body = subscriber("ff-1", "building/3/+/smoke")
+            answer = (await here.client.post("/v1/subscribers", json=body, headers=bearer(crew))).json()
+            base = answer["connection"]["client_id"]
+            assert base.startswith("ff-1.")
+            assert len(base) >= len("ff-1.") + 22
+            required, grants = here.link.told_grants[-1]
+            assert required
+            assert grants[base].subscribe == ("building/3/+/smoke",)
+            assert grants[base].publish == ()
+            assert grants[base].name == "ff-1"
+            said = publisher("s", "building/3/smoke")
+            answer = (await here.client.post("/v1/publishers", json=said, headers=bearer(sensor))).json()
+            grants = here.link.told_grants[-1][1]
+            assert grants[answer["connection"]["client_id"]].publish == ("building/+/smoke",)
+            # The same token gets the same client id again, whoever else nothing like it.
+            await here.client.delete("/v1/subscribers/ff-1", headers=bearer(crew))
+            await here.until(lambda: base not in here.link.told_grants[-1][1])
+            again = (await here.client.post("/v1/subscribers", json=body, headers=bearer(crew))).json()
+            assert again["connection"]["client_id"] == base
+
+    asyncio.run(run())
+
+
+def test_session_keys_differ_by_token_kind_and_name() -> None:
+    one, two = (new_token(label="", roles=[Role.OPERATOR])[1] for _ in range(2))
+    keys = {
+        session_key(token, kind, name)
+        for token in (one, two)
+        for kind in ("publisher", "subscriber")
+        for name in ("a", "b")
+    }
+    assert len(keys) == 8
+
+
+def test_a_revoked_token_takes_its_intents_along_also_when_another_process_revokes_it(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    secret, token = new_token(label="", roles=[Role.SUBSCRIBER], subscribe=("#",))
+    operator = make_token(database, "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            store = Store(database)
+            store.write_now(adding_token(token))
+            body = subscriber("x", "a/b")
+            answer = await here.client.post("/v1/subscribers", json=body, headers=bearer(secret))
+            assert answer.status_code == 201, "a token made by another process is good at once"
+            store.write_now(revoking_token(token.token_id, time.time_ns()))
+            store.close_now()
+            await here.until(lambda: here.coordinator.service.registry.get(("subscriber", "x")) is None)
+            answer = await here.client.get("/v1/subscribers/x", headers=bearer(secret))
+            assert answer.status_code == 401
+            rows = (await here.client.get("/v1/decisions?limit=1000", headers=bearer(operator))).json()
+            assert any(row["kind"] == "token ended" for row in rows["decisions"])
+            assert here.link.told_grants[-1][1] == {}
+
+    asyncio.run(run())
+
+
+def test_tokens_over_rest(tmp_path: Path) -> None:
+    operator = make_token(database_in(tmp_path), "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            wanted = {"roles": ["subscriber"], "subscribe": ["a/#"], "label": "crew", "expires_seconds": 3600}
+            made = (await here.client.post("/v1/tokens", json=wanted, headers=bearer(operator))).json()
+            secret = made["token"]
+            good = await here.client.get("/v1/subscribers", headers=bearer(secret))
+            assert good.status_code == 200
+            listed = (await here.client.get("/v1/tokens", headers=bearer(operator))).text
+            assert made["token_id"] in listed
+            assert secret not in listed
+            assert "sha256" not in listed
+            gone = await here.client.delete(f"/v1/tokens/{made['token_id']}", headers=bearer(operator))
+            assert gone.status_code == 204
+            bad = await here.client.get("/v1/subscribers", headers=bearer(secret))
+            assert bad.status_code == 401
+
+    asyncio.run(run())
+
+
+def test_what_was_announced_without_a_token_goes_when_access_is_on(tmp_path: Path) -> None:
+    operator = make_token(database_in(tmp_path), "operator")
+
+    async def run() -> None:
+        async with running(tmp_path) as here:
+            assert (await here.client.post("/v1/subscribers", json=subscriber("x", "a"))).status_code == 201
+        async with running(tmp_path, access=True) as here:
+            assert (await here.client.get("/v1/subscribers", headers=bearer(operator))).json() == []
+            assert here.link.told_grants[-1] == (True, {})
+
+    asyncio.run(run())
+
+
+def test_no_secret_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = make_token(database_in(tmp_path), "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            await here.client.get("/v1/tokens", headers=bearer(secret))
+            await here.client.post("/v1/tokens", json={"roles": [secret]}, headers=bearer(secret))
+            made = await here.client.post("/v1/tokens", json={"roles": ["publisher"]}, headers=bearer(secret))
+            assert made.json()["token"] not in caplog.text
+
+    asyncio.run(run())
+    assert secret not in caplog.text
+
+
+def test_live_figures_need_an_operators_token(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    operator, crew = make_token(database, "operator"), make_token(database, "subscriber", subscribe=("#",))
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here, served(here.app) as address:
+            for query, headers in (("", {}), ("", bearer(crew)), (f"?token={operator}", {})):
+                with pytest.raises(InvalidStatus):
+                    await connect(f"ws://{address}/v1/live{query}", additional_headers=headers)
+            async with connect(f"ws://{address}/v1/live", additional_headers=bearer(operator)) as socket:
+                figures = json.loads(await asyncio.wait_for(socket.recv(), LONG_SECONDS))
+            assert figures["gateway_connected"] is True
+            await here.until(lambda: here.coordinator.live.listeners == 0)
+
+    asyncio.run(run())
+
+
+def test_a_token_book_refuses_everything_else() -> None:
+    secret, token = new_token(label="", roles=[Role.OPERATOR])
+    book = TokenBook([token])
+    assert book.caller(secret).is_operator
+    for bad in ("", "triage_", secret[:-1], secret + "A", secret.upper(), f" {secret}", "\ud800" * 50):
+        with pytest.raises(UnauthorisedError):
+            book.caller(bad)
+
+
+some_level = st.sampled_from(["a", "b", "+", "", "$x"])
+filters = st.builds(
+    lambda parts, rest: "/".join([*parts, *(["#"] if rest else [])]),
+    st.lists(some_level, max_size=3),
+    st.booleans(),
+).filter(valid_topic_filter)
+TOPICS = [
+    "/".join(levels) for length in range(1, 5) for levels in product(["a", "b", "c", "", "$x"], repeat=length)
+]
+
+
+@given(filters, filters)
+def test_a_pattern_covers_a_filter_when_it_matches_all_that_the_filter_matches(
+    pattern: str, wanted: str
+) -> None:
+    matched = [topic for topic in TOPICS if topic and matches(wanted, topic)]
+    assert covers(pattern, wanted) == all(matches(pattern, topic) for topic in matched)

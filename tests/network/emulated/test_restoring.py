@@ -1,0 +1,174 @@
+"""After kill -9 at any moment, restoring leaves nothing of a box behind, and touches nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.network.emulated.campuses import TWO_SWITCHES
+from tests.network.emulated.traffic import lives, traces_of
+
+from triagemq.network.emulated import Box, lay_out, new_run, restore
+from triagemq.network.emulated.namespaces import create_namespace, namespace_path, remove_namespace
+from triagemq.network.emulated.requests import add_bridge, open_netlink, send_requests
+from triagemq.network.journal import Journal, open_entries
+from triagemq.network.linux.namespaces import in_namespace
+from triagemq.scenario import loads
+
+HOLDER = """
+import sys
+from triagemq.network.emulated import Box, lay_out
+from triagemq.network.journal import Journal
+from triagemq.scenario.generators import prototype
+run, directory, folder = sys.argv[1:]
+layout = lay_out(prototype(subscribers=12), run)
+print("ready", flush=True)
+while True:
+    with Box(layout, journal=Journal(directory)) as box:
+        for host in layout.hosts[:4]:
+            # Without the signal that ends children with their parent, which a change of user clears.
+            command = ["setpriv", "--pdeathsig", "clear", "sleep", "600"]
+            pid = box.processes.start(host.namespace, command).pid
+            print(pid, flush=True)
+"""
+
+
+def kill_at_a_random_moment(tmp_path: Path, moment: float) -> None:
+    run, directory = new_run(), tmp_path / "journal"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, run, str(directory), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        time.sleep(moment)
+        holder.kill()
+        holder.wait()
+        pids = [int(line) for line in holder.stdout.read().split("\n")[:-1]]
+    spaces = {os.stat(namespace_path(name)).st_ino for name in traces_of(run)}
+    restored = restore(directory)
+    assert restored.failed == ()
+    assert restored.in_use == 0
+    assert traces_of(run) == []
+    assert open_entries(directory) == []
+    assert not any(lives(pid) for pid in pids)
+    assert processes_in(spaces) == []
+    assert restore(directory) == type(restored)((), (), 0), "twice is once"
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_kill_9_then_restore_leaves_nothing(tmp_path: Path, number: int) -> None:
+    kill_at_a_random_moment(tmp_path, random.uniform(0, 0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(10))
+def test_kill_9_at_ten_random_moments_then_restore_leaves_nothing(tmp_path: Path, number: int) -> None:
+    kill_at_a_random_moment(tmp_path, random.uniform(0, 3))
+
+
+def test_a_box_in_use_is_left_alone_unless_everything_must_go(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    layout = lay_out(loads(TWO_SWITCHES), new_run())
+    with Box(layout, journal=journal) as box:
+        running = box.processes.start(layout.switch_namespace, ["sleep", "600"])
+        untouched = restore(tmp_path)
+        assert (untouched.removed, untouched.in_use) == ((), len(layout.namespaces) + 1)
+        assert lives(running.pid)
+        restored = restore(tmp_path, everything=True)
+        assert restored.removed[0] == f"process {running.pid} (sleep)"
+        assert set(restored.removed[1:]) == {f"namespace {name}" for name in layout.namespaces}
+        assert not lives(running.pid)
+        assert traces_of(layout.run) == []
+
+
+def test_what_is_not_in_the_journal_stays(tmp_path: Path) -> None:
+    name = f"tq{new_run()}-stranger"
+    create_namespace(name)
+    try:
+        gone = abandoned(tmp_path, "namespace", name=f"{name}-gone")
+        restore(tmp_path)
+        assert not gone.exists()
+        assert namespace_path(name).exists()
+    finally:
+        remove_namespace(name)
+
+
+def test_directories_and_interfaces_of_the_dead_go_too(tmp_path: Path) -> None:
+    folder = tmp_path / "switches"
+    (folder / "logs").mkdir(parents=True)
+    run = new_run()
+    create_namespace(f"tq{run}-alone")
+    try:
+        with closing(in_namespace(f"tq{run}-alone", open_netlink)) as channel:
+            send_requests(channel, [add_bridge(f"tq{run}b", 7, "02:00:00:00:00:07", passes_lldp=False)])
+        assert f"tq{run}b" in in_namespace(f"tq{run}-alone", interfaces)
+        journal = tmp_path / "journal"
+        abandoned(journal, "directory", path=str(folder))
+        abandoned(journal, "interface", name=f"tq{run}b", namespace=f"tq{run}-alone")
+        abandoned(journal, "interface", name=f"tq{run}never", namespace=f"tq{run}-alone")
+        restored = restore(journal)
+        assert restored.failed == ()
+        assert sorted(restored.removed) == [
+            f"directory {folder}",
+            f"interface tq{run}b in tq{run}-alone",
+        ]
+        assert not folder.exists()
+        assert in_namespace(f"tq{run}-alone", interfaces) == ["lo"]
+    finally:
+        remove_namespace(f"tq{run}-alone")
+
+
+@pytest.mark.parametrize("facts", [{}, {"name": "../netns"}, {"name": 7}, {"name": ""}])
+def test_a_damaged_entry_is_reported_and_kept(tmp_path: Path, facts: dict[str, object]) -> None:
+    entry = abandoned(tmp_path, "namespace", **facts)
+    restored = restore(tmp_path)
+    assert restored.removed == ()
+    assert "damaged" in restored.failed[0]
+    assert entry.exists()
+
+
+def test_queues_on_the_ports_of_a_box_go_with_it(tmp_path: Path) -> None:
+    gone = abandoned(
+        tmp_path, "qdisc", interface="tqaaaaap0", namespace="tqaaaaa-switches", index=7, former=None
+    )
+    assert restore(tmp_path).failed == ()
+    assert not gone.exists()
+
+
+def test_queues_in_use_on_an_interface_that_stays_are_left_to_their_process(tmp_path: Path) -> None:
+    Journal(tmp_path).note("qdisc", interface="eth7", namespace=None, index=7, former=None)
+    assert restore(tmp_path).in_use == 1
+    assert "a running process uses them" in restore(tmp_path, everything=True).failed[0]
+
+
+def test_nothing_to_restore(tmp_path: Path) -> None:
+    assert restore(tmp_path / "nowhere").removed == ()
+
+
+def abandoned(directory: Path, kind: str, **facts: object) -> Path:
+    """An entry of a process that has died since."""
+    noting = f"Journal({str(directory)!r}).note({kind!r}, **{facts!r})"
+    program = f"from triagemq.network.journal import Journal; print({noting})"
+    name = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    return directory / f"{name.strip()}.json"
+
+
+def interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
+
+
+def processes_in(spaces: set[int]) -> list[int]:
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{name}/ns/net").st_ino in spaces and lives(int(name)):
+                found.append(int(name))
+    return found

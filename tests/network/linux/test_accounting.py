@@ -1,0 +1,27 @@
+"""Sharing out what a queue counts among its flows, and what this machine can do."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triagemq.network.linux.accounting import share
+from triagemq.network.linux.capabilities import capabilities
+
+
+@given(st.integers(0, 10**9), st.lists(st.integers(0, 10**9), max_size=20))
+def test_shares_are_whole_and_in_proportion(total: int, weights: list[int]) -> None:
+    shares = share(total, weights)
+    assert sum(shares) == min(total, sum(weights))
+    assert all(0 <= part <= weight for part, weight in zip(shares, weights, strict=True))
+    if 0 < total <= sum(weights):
+        assert all(
+            abs(part - total * weight / sum(weights)) < 1
+            for part, weight in zip(shares, weights, strict=True)
+        )
+
+
+def test_root_can_do_everything() -> None:
+    found = capabilities()
+    assert (found.namespaces, found.queues, found.classifier, found.without_root) == (None, None, None, None)
+    assert found.linux_data_plane is None

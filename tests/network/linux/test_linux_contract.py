@@ -1,0 +1,27 @@
+"""The linux data plane passes the contract suite, with real packets between network namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.network.bench import Bench
+from tests.network.contract import DataPlaneContract
+from tests.network.linux.kernel_bench import KernelBench
+
+
+class TestInTheKernel(DataPlaneContract):
+    served_share = 0.95
+
+    @pytest.fixture
+    def open_bench(self, tmp_path: Path) -> Iterator[Callable[[int], Bench]]:
+        benches: list[Bench] = []
+
+        def open_one(flows: int) -> Bench:
+            benches.append(KernelBench(flows, tmp_path))
+            return benches[-1]
+
+        yield open_one
+        for bench in benches:
+            bench.close()

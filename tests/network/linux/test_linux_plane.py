@@ -1,0 +1,283 @@
+"""What is particular to the linux data plane: changes in place, packets of no flow, interfaces left as they were."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.network.linux.wires import Wires, count_waiting
+
+from triagemq.errors import NetworkError, PlanError
+from triagemq.network.journal import open_entries
+from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.network.linux.netlink import Netlink, attribute, find_link
+from triagemq.network.linux.queues import RootQueue, queue_statistics, restore_root, root_queue
+from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
+
+PUBLISH = bytes([100, 0x0C]) + bytes(98)
+PINGRESP = b"\x02\x17"
+SLOW_BPS = 142 * 8 * 2
+"""Two of these packets a second."""
+HTB_OPTIONS = attribute(2, b"\x03\0\0\0\x0a\0\0\0" + bytes(12))
+
+
+class Host:
+    """The wires, a data plane on them, and a flow with its two ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self.wires = Wires()
+        self.directory = directory
+        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.output = self.wires.sending_socket()
+        self.input = self.wires.receiving_socket()
+        self.key = FlowKey(*self.input.getsockname())
+        self.netlink = Netlink(self.wires.switch)
+        self.radio = find_link(self.netlink, "radio")
+
+    def send(self, count: int, datagram: bytes = PUBLISH) -> None:
+        for _ in range(count):
+            self.output.sendto(datagram, (self.key.address, self.key.udp_port))
+
+    def received(self, expected: int, within_seconds: float = 20.0) -> int:
+        """How many come, waiting for as many as are expected."""
+        deadline, count = time.monotonic() + within_seconds, 0
+        while count < expected and time.monotonic() < deadline:
+            try:
+                self.input.recv(2048)
+                count += 1
+            except BlockingIOError:
+                time.sleep(0.005)
+        return count
+
+    def root(self) -> RootQueue:
+        return root_queue(self.netlink, self.radio.index)
+
+    def close(self) -> None:
+        self.plane.close()
+        self.netlink.close()
+        for each in (self.output, self.input):
+            each.close()
+        self.wires.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path / "journal")
+    yield made
+    made.close()
+
+
+def test_a_bandwidth_changes_with_every_packet_in_its_place(host: Host) -> None:
+    port = SetPort("radio", SLOW_BPS, 100, 2)
+    host.plane.apply([port, SetFlow(host.key, "radio", 0, 1, 0.0)])
+    host.send(60)
+    waiting = host.plane.counters().ports["radio"].queues[1]
+    assert 50 <= waiting.backlog_packets < 60
+    host.plane.apply([SetPort("radio", 1e8, 200, 2)])
+    assert host.received(60) == 60
+    counted = host.plane.counters()
+    assert counted.ports["radio"].queues[1].packets_out == 60
+    assert counted.ports["radio"].queues[1].width_bps == 1e8
+    assert counted.flows[host.key].packets_out == 60
+
+
+def test_a_full_queue_drops_and_counts(host: Host) -> None:
+    host.plane.apply([SetPort("radio", SLOW_BPS, 11, 1), SetFlow(host.key, "radio", 5, 0, 0.0)])
+    host.send(50)
+    # At least one has left, and ten wait; a slow test may have seen some more leave.
+    counters = host.plane.counters()
+    queue, flow = counters.ports["radio"].queues[0], counters.flows[host.key]
+    assert queue.backlog_packets <= 10
+    assert queue.drops > 20
+    assert (flow.flow_id, flow.packets_in, flow.dropped_by_buffer) == (5, 50, queue.drops)
+    assert queue.bytes_in == 50 * 142
+
+
+def test_packets_of_no_flow_wait_behind_all_flows(host: Host) -> None:
+    host.plane.apply([SetPort("radio", 10 * SLOW_BPS, 100, 7), SetFlow(host.key, "radio", 0, 5, 0.0)])
+    strangers = host.wires.receiving_socket()
+    try:
+        host.send(3)
+        for _ in range(20):
+            host.output.sendto(PUBLISH, strangers.getsockname())
+        host.send(20)
+        assert host.received(23) == 23
+        # Each queue has a packet a minute of its own, and the first may have met an idle port.
+        assert count_waiting(strangers) <= 2
+        unmanaged = host.plane.counters().unmanaged
+        assert (unmanaged.packets, unmanaged.control_packets, unmanaged.bytes) == (20, 0, 20 * 142)
+    finally:
+        strangers.close()
+
+
+def test_control_packets_marked_by_the_gateway_need_no_flow(host: Host) -> None:
+    host.plane.apply(
+        [SetPort("radio", SLOW_BPS, 100, 7), SetFlow(FlowKey("10.9.0.2", 9), "radio", 0, 0, 0.0)]
+    )
+    for _ in range(10):
+        host.output.sendto(PUBLISH, ("10.9.0.2", 9))
+    host.output.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
+    host.send(5, PINGRESP)
+    assert host.received(5) == 5
+    counters = host.plane.counters()
+    assert counters.ports["radio"].control.packets_out == 5
+    assert counters.unmanaged.control_packets == 5
+
+
+def test_what_a_removed_port_and_flow_hold_is_still_sent(host: Host) -> None:
+    host.plane.apply([SetPort("radio", 20 * SLOW_BPS, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
+    host.send(40)
+    host.plane.apply([RemoveFlow(host.key), RemovePort("radio")])
+    counters = host.plane.counters()
+    assert counters.ports["radio"].queues[0].backlog_packets > 0
+    assert counters.flows[host.key].backlog_packets == counters.ports["radio"].queues[0].backlog_packets
+    assert host.received(40) == 40
+    host.plane.counters()
+    left = host.plane.counters()
+    assert (left.ports, left.flows) == ({}, {})
+    assert host.root().is_default
+    assert open_entries(host.directory) == []
+
+
+def test_a_flow_that_comes_back_starts_from_nothing(host: Host) -> None:
+    flow = SetFlow(host.key, "radio", 0, 0, 0.0)
+    host.plane.apply([SetPort("radio", 1e8, 100, 1), flow])
+    host.send(5)
+    assert host.received(5) == 5
+    assert host.plane.counters().flows[host.key].packets_out == 5
+    host.plane.apply([RemoveFlow(host.key)])
+    host.plane.apply([flow])
+    assert host.plane.counters().flows[host.key].packets_in == 0
+    assert host.plane.counters().ports["radio"].queues[0].packets_out == 5
+
+
+def test_flows_that_share_a_class_share_its_drops(host: Host) -> None:
+    other = FlowKey(host.key.address, 9)
+    host.plane.apply(
+        [
+            SetPort("radio", SLOW_BPS, 11, 1),
+            SetFlow(host.key, "radio", 0, 0, 0.0),
+            SetFlow(other, "radio", 1, 0, 0.0),
+        ]
+    )
+    for _ in range(30):
+        host.send(1)
+        host.output.sendto(PUBLISH, (other.address, other.udp_port))
+    counters = host.plane.counters()
+    queue, flows = counters.ports["radio"].queues[0], list(counters.flows.values())
+    assert [flow.packets_in for flow in flows] == [30, 30]
+    assert sum(flow.dropped_by_buffer for flow in flows) == queue.drops
+    assert sum(flow.backlog_packets for flow in flows) == queue.backlog_packets
+    assert abs(flows[0].dropped_by_buffer - flows[1].dropped_by_buffer) <= 1
+
+
+def test_closing_sends_what_waits_and_leaves_the_interface_as_it_was(host: Host) -> None:
+    before = host.root()
+    host.plane.apply([SetPort("radio", SLOW_BPS, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
+    host.send(30)
+    host.plane.close()
+    assert host.received(30) == 30
+    assert host.root() == before
+    assert open_entries(host.directory) == []
+
+
+def test_a_queueing_discipline_that_was_configured_comes_back(host: Host) -> None:
+    restore_root(host.netlink, host.radio.index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
+    before = host.root()
+    host.plane.apply([SetPort("radio", 1e6, 100, 1)])
+    assert host.root().is_ours
+    host.plane.close()
+    assert host.root() == before
+    assert (before.kind, before.handle, before.options[:1]) == ("pfifo", 0xABCD0000, b"\x2a")
+
+
+def test_an_interface_with_classes_of_its_own_is_left_alone(host: Host) -> None:
+    restore_root(host.netlink, host.radio.index, RootQueue("htb", 0xABCD0000, HTB_OPTIONS))
+    with pytest.raises(NetworkError, match="tc qdisc del dev radio root"):
+        host.plane.apply([SetPort("cable", 1e6, 100, 1), SetPort("radio", 1e6, 100, 1)])
+    assert host.root().handle == 0xABCD0000
+    assert host.plane.counters().ports == {}
+    assert open_entries(host.directory) == []
+    assert root_queue(host.netlink, find_link(host.netlink, "cable").index).is_default
+
+
+def test_one_interface_is_managed_by_one_data_plane(host: Host) -> None:
+    host.plane.apply([SetPort("radio", 1e6, 100, 1)])
+    second = LinuxDataPlane(host.wires.interfaces, journal_directory=host.directory)
+    try:
+        with pytest.raises(NetworkError, match="managed by the process"):
+            second.apply([SetPort("radio", 1e6, 100, 1)])
+    finally:
+        second.close()
+    assert host.root().is_ours
+    assert len(queue_statistics(host.netlink, host.radio.index)) == 9
+
+
+def test_ports_without_an_interface_are_refused_by_name(host: Host) -> None:
+    with pytest.raises(PlanError, match="'satellite' is no interface"):
+        host.plane.apply([SetPort("radio", 1e6, 100, 1), SetPort("satellite", 1e6, 100, 1)])
+    missing = LinuxDataPlane(
+        {"radio": Interface("radio", host.wires.switch), "gone": Interface("gone", host.wires.switch)},
+        journal_directory=host.directory,
+    )
+    try:
+        with pytest.raises(NetworkError, match="no network interface 'gone'"):
+            missing.apply([SetPort("radio", 1e6, 100, 1), SetPort("gone", 1e6, 100, 1)])
+        assert missing.counters().ports == {}
+        assert host.root().is_default
+    finally:
+        missing.close()
+
+
+def test_more_flows_than_there_is_room_for_change_nothing(host: Host) -> None:
+    host.plane.close()
+    small = LinuxDataPlane(host.wires.interfaces, journal_directory=host.directory, most_flows=4)
+    try:
+        small.apply([SetPort("radio", 1e6, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
+        many = [SetFlow(FlowKey("10.9.0.9", 1 + number), "radio", number, 0, 0.5) for number in range(5)]
+        with pytest.raises(PlanError, match="room for 4 flows"):
+            small.apply([RemoveFlow(host.key), *many])
+        assert list(small.counters().flows) == [host.key]
+        host.send(3)
+        assert host.received(3) == 3
+        assert small.counters().flows[host.key].packets_in == 3
+        small.apply(many[:3])
+        assert len(small.counters().flows) == 4
+    finally:
+        small.close()
+
+
+def test_what_a_failing_link_loses_is_counted_as_dropped(host: Host) -> None:
+    host.plane.apply([SetPort("radio", SLOW_BPS, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
+    host.send(60)
+    assert host.plane.counters().flows[host.key].backlog_packets > 40
+    for up in (0, 1):
+        # RTM_NEWLINK with the flag IFF_UP.
+        host.netlink.request(16, 0, struct.pack("=BxHiII", 0, 0, host.radio.index, up, 1))
+    before = host.plane.counters()
+    counters = host.plane.counters()
+    queue, flow = counters.ports["radio"].queues[0], counters.flows[host.key]
+    assert before.ports["radio"].queues[0].packets_out == queue.packets_out < 20
+    assert (queue.packets_in, queue.backlog_packets, queue.drops) == (60, 0, 60 - queue.packets_out)
+    assert queue.bytes_in == 60 * 142
+    assert (flow.dropped_by_buffer, flow.backlog_packets) == (queue.drops, 0)
+    host.plane.apply([SetPort("radio", 1e8, 100, 1)])
+    host.send(5)
+    assert host.received(queue.packets_out + 5) == queue.packets_out + 5
+    assert host.plane.counters().flows[host.key].packets_in == 65
+
+
+def test_an_interface_that_vanishes_does_not_stop_the_rest(host: Host) -> None:
+    host.plane.apply([SetPort("radio", 1e6, 100, 1), SetPort("cable", 1e6, 100, 1)])
+    host.netlink.request(
+        17, 0, b"\0\0\0\0" + find_link(host.netlink, "cable").index.to_bytes(4, "little") + bytes(8)
+    )
+    counters = host.plane.counters()
+    assert counters.ports["cable"].queues[0].packets_in == 0
+    host.plane.close()
+    assert open_entries(host.directory) == []
+    assert host.root().is_default

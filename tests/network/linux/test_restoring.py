@@ -1,0 +1,146 @@
+"""Killed processes: what they leave keeps working, can be taken over, and can be undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.network.linux.wires import RECEIVER, Wires, count_waiting
+
+from triagemq.network.journal import open_entries
+from triagemq.network.linux import LinuxDataPlane, restore
+from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.network.linux.queues import RootQueue, remove_queues, restore_root, root_queue
+from triagemq.plan import FlowKey, SetFlow, SetPort
+
+_RUN = """
+import sys, time
+from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.plan import FlowKey, SetFlow, SetPort
+switch, directory, udp_port = sys.argv[1:]
+plane = LinuxDataPlane({"radio": Interface("radio", switch)}, journal_directory=directory)
+plane.apply([SetPort("radio", 1e8, 100, 2), SetFlow(FlowKey("10.9.0.2", int(udp_port)), "radio", 0, 0, 0.5)])
+print("ready", flush=True)
+time.sleep(600)
+"""
+PUBLISH = bytes([100, 0x0C]) + bytes(98)
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    made = Wires()
+    yield made
+    made.close()
+
+
+@contextmanager
+def run(wires: Wires, directory: Path, udp_port: int = 9) -> Iterator[subprocess.Popen[str]]:
+    """A process that manages the port `radio`; killed at the end at the latest."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RUN, wires.switch, str(directory), str(udp_port)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def root(wires: Wires) -> RootQueue:
+    netlink = Netlink(wires.switch)
+    try:
+        return root_queue(netlink, find_link(netlink, "radio").index)
+    finally:
+        netlink.close()
+
+
+def test_what_a_killed_run_left_is_undone_once(wires: Wires, tmp_path: Path) -> None:
+    with run(wires, tmp_path) as process:
+        assert root(wires).is_ours
+        assert restore(tmp_path) == []
+        assert root(wires).is_ours, "a living run keeps its queues"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert restore(tmp_path) == [f"interface radio in {wires.switch}: queues removed"]
+    assert root(wires).is_default
+    assert restore(tmp_path) == []
+    assert open_entries(tmp_path) == []
+
+
+def test_what_was_configured_before_comes_back(wires: Wires, tmp_path: Path) -> None:
+    netlink = Netlink(wires.switch)
+    restore_root(netlink, find_link(netlink, "radio").index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
+    netlink.close()
+    before = root(wires)
+    with run(wires, tmp_path):
+        assert root(wires).is_ours
+    restore(tmp_path)
+    assert root(wires) == before
+
+
+def test_the_last_plan_outlives_its_process(wires: Wires, tmp_path: Path) -> None:
+    with wires.sending_socket() as output, wires.receiving_socket() as receiver:
+        with run(wires, tmp_path, receiver.getsockname()[1]):
+            pass
+        for _ in range(1000):
+            output.sendto(PUBLISH, receiver.getsockname())
+        assert count_waiting(receiver) / 1000 == pytest.approx(0.5, abs=0.1)
+    restore(tmp_path)
+
+
+def test_a_new_run_takes_over_from_a_killed_one(wires: Wires, tmp_path: Path) -> None:
+    with wires.sending_socket() as output, wires.receiving_socket() as receiver:
+        key = FlowKey(RECEIVER, receiver.getsockname()[1])
+        with run(wires, tmp_path, key.udp_port):
+            pass
+        plane = LinuxDataPlane(wires.interfaces, journal_directory=tmp_path)
+        try:
+            for _ in range(100):
+                output.sendto(PUBLISH, receiver.getsockname())
+            before = count_waiting(receiver)
+            plane.apply([SetPort("radio", 1e8, 100, 2), SetFlow(key, "radio", 0, 1, 0.0)])
+            assert restore(tmp_path) == []
+            for _ in range(100):
+                output.sendto(PUBLISH, receiver.getsockname())
+            counters = plane.counters()
+            assert count_waiting(receiver) == 100
+            assert 0 < before < 100
+            assert counters.flows[key].packets_out == counters.ports["radio"].queues[1].packets_out == 100
+            assert counters.ports["radio"].queues[0].packets_in == 0
+        finally:
+            plane.close()
+    assert root(wires).is_default
+    assert open_entries(tmp_path) == []
+
+
+def test_what_has_gone_needs_no_undoing(tmp_path: Path) -> None:
+    wires = Wires()
+    with run(wires, tmp_path):
+        pass
+    wires.close()
+    assert restore(tmp_path) == []
+    assert open_entries(tmp_path) == []
+
+
+def test_what_somebody_changed_since_is_left_alone(wires: Wires, tmp_path: Path) -> None:
+    with run(wires, tmp_path):
+        pass
+    netlink = Netlink(wires.switch)
+    index = find_link(netlink, "radio").index
+    remove_queues(netlink, index)
+    restore_root(netlink, index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
+    netlink.close()
+    assert restore(tmp_path) == []
+    assert root(wires).handle == 0xABCD0000
+    assert open_entries(tmp_path) == []

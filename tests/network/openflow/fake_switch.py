@@ -1,0 +1,106 @@
+"""The other end of an OpenFlow connection, under the test's control: it says what the test makes it say."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from triagemq.network.openflow.decoding import PacketIn, PortDescription
+from triagemq.network.openflow.session import Session, SessionCounters, SessionTimes
+
+HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, FEATURES_REQUEST, FEATURES_REPLY = 0, 1, 2, 3, 5, 6
+PACKET_IN, PORT_STATUS, MULTIPART_REQUEST, MULTIPART_REPLY, BARRIER_REQUEST, BARRIER_REPLY = (
+    *(10, 12, 18, 19, 20, 21),
+)
+PORT = struct.Struct("!I4x6s2x16s8I")
+QUICK = SessionTimes(answer_seconds=30, echo_seconds=0.05, silence_seconds=30)
+
+
+def message(kind: int, body: bytes = b"", transaction: int = 0, version: int = 4) -> bytes:
+    return struct.pack("!BBHI", version, kind, 8 + len(body), transaction) + body
+
+
+def port(number: int, *, up: bool = True) -> bytes:
+    return PORT.pack(number, bytes(6), b"veth%d" % number, 0, 0 if up else 1, 0, 0, 0, 0, 0, 0)
+
+
+class Told:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.packets: list[PacketIn] = []
+        self.ports: list[tuple[bool, PortDescription]] = []
+        self.ends = 0
+
+    def packet_in(self, session: Session, packet: PacketIn) -> None:
+        self.packets.append(packet)
+
+    def port_changed(self, session: Session, gone: bool, port: PortDescription) -> None:
+        self.ports.append((gone, port))
+
+    def closed(self, session: Session) -> None:
+        self.ends += 1
+
+
+class FakeSwitch:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def say(self, octets: bytes) -> None:
+        self.writer.write(octets)
+
+    async def hear(self) -> tuple[int, int, bytes]:
+        """The next message: type, transaction, body."""
+        _, kind, length, transaction = struct.unpack("!BBHI", await self.reader.readexactly(8))
+        return kind, transaction, await self.reader.readexactly(length - 8)
+
+    async def hear_kind(self, wanted: int) -> tuple[int, bytes]:
+        while True:
+            kind, transaction, body = await self.hear()
+            if kind == wanted:
+                return transaction, body
+
+    async def shake_hands(self, datapath_id: int = 7, ports: bytes = b"") -> None:
+        self.say(message(HELLO))
+        transaction, _ = await self.hear_kind(FEATURES_REQUEST)
+        self.say(message(FEATURES_REPLY, struct.pack("!QIBB2xII", datapath_id, 0, 254, 0, 0, 0), transaction))
+        transaction, _ = await self.hear_kind(MULTIPART_REQUEST)
+        self.say(message(MULTIPART_REPLY, struct.pack("!HH4x", 13, 0) + ports, transaction))
+
+
+@asynccontextmanager
+async def connection() -> AsyncIterator[tuple[tuple[asyncio.StreamReader, asyncio.StreamWriter], FakeSwitch]]:
+    """Both ends of a TCP connection: streams for a session, and a switch."""
+    arrived: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+    arrived = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.set_result((reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    switch = FakeSwitch(*await asyncio.open_connection(*server.sockets[0].getsockname()))
+    streams = await arrived
+    try:
+        yield streams, switch
+    finally:
+        switch.writer.close()
+        streams[1].close()
+        server.close()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def session(
+    ports: bytes = b"", times: SessionTimes = QUICK
+) -> AsyncIterator[tuple[Session, FakeSwitch, Told, SessionCounters]]:
+    async with connection() as (streams, switch):
+        told, counters = Told(), SessionCounters()
+        opened, _ = await asyncio.gather(
+            Session.open(*streams, told, counters, times), switch.shake_hands(ports=ports)
+        )
+        try:
+            yield opened, switch, told, counters
+        finally:
+            opened.close()

@@ -1,0 +1,156 @@
+"""A small network for tests: namespaces as hosts, Open vSwitch in a namespace of its own, and queue boxes behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import select
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
+from triagemq.network.emulated.offloads import switch_offloads_off
+from triagemq.network.journal import Journal
+from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.openflow.vswitch import VirtualSwitches
+
+_NUMBER = struct.Struct("!I")
+
+
+def ip(*lines: str, namespace: str | None = None) -> None:
+    """Run `ip` with all lines at once."""
+    command = ["ip", *(["-n", namespace] if namespace else []), "-batch", "-"]
+    subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True, capture_output=True)
+
+
+class Lab:
+    """`name` is unique. Hosts are namespaces; `host` gives the interface that is to become a port of a switch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"of{secrets.token_hex(3)}"
+        self.journal = Journal(folder / "journal")
+        self._undo = contextlib.ExitStack()
+        self.namespace = self._make_namespace("sw")
+        self.switches = VirtualSwitches(self.journal, namespace=self.namespace)
+        self._undo.callback(self.switches.close)
+        self.switches.open()
+
+    def close(self) -> None:
+        self._undo.close()
+
+    def _make_namespace(self, rest: str) -> str:
+        name = f"{self.name}-{rest}"
+        note = self.journal.note("namespace", name=name)
+        self._undo.callback(self.journal.done, note)
+        self._undo.callback(remove_namespace, name)
+        create_namespace(name, ipv6=True)
+        ip("link set lo up", namespace=name)
+        return name
+
+    def host(self, name: str, *addresses: str, queue_box: bool = False) -> str:
+        """A host; with a queue box its port is behind a kernel bridge, on the interface `q-NAME`."""
+        namespace = self._make_namespace(name)
+        near = f"p-{name}"
+        lines = [f"link add {near} type veth peer name eth0 netns {namespace}", f"link set {near} up"]
+        if queue_box:
+            lines = [
+                f"link add b-{name} type bridge",
+                f"link set b-{name} up",
+                f"link add q-{name} type veth peer name eth0 netns {namespace}",
+                f"link add {near} type veth peer name r-{name}",
+                *(f"link set {each} master b-{name}" for each in (f"q-{name}", f"r-{name}")),
+                *(f"link set {each} up" for each in (f"q-{name}", f"r-{name}", near)),
+            ]
+        ip(*lines, namespace=self.namespace)
+        ip(
+            *(f"addr add {each} dev eth0 {'nodad' if ':' in each else ''}" for each in addresses),
+            "link set eth0 up",
+            namespace=namespace,
+        )
+        self._offloads_off(namespace, "eth0")
+        self._offloads_off(self.namespace, near)
+        return near
+
+    def link(self, one: str, other: str) -> tuple[str, str]:
+        ip(
+            f"link add {one} type veth peer name {other}",
+            f"link set {one} up",
+            f"link set {other} up",
+            namespace=self.namespace,
+        )
+        self._offloads_off(self.namespace, one)
+        self._offloads_off(self.namespace, other)
+        return one, other
+
+    def set_interface(self, interface: str, state: str) -> None:
+        ip(f"link set {interface} {state}", namespace=self.namespace)
+
+    def in_host(self, name: str, work: Callable[[], object]) -> object:
+        return in_namespace(f"{self.name}-{name}", work)
+
+    def udp(self, name: str, address: str, port: int) -> socket.socket:
+        """A socket of a host."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        made = in_namespace(f"{self.name}-{name}", lambda: socket.socket(family, socket.SOCK_DGRAM))
+        made.bind((address, port))
+        made.setblocking(False)
+        self._undo.callback(made.close)
+        return made
+
+    def _offloads_off(self, namespace: str, interface: str) -> None:
+        def work() -> None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+                switch_offloads_off(channel, interface)
+
+        in_namespace(namespace, work)
+
+
+def eventually(check: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+class Traffic:
+    """Numbered datagrams from one socket to others, at an even pace, and which of them came."""
+
+    def __init__(self, sender: socket.socket, receivers: Mapping[tuple[str, int], socket.socket]) -> None:
+        self.sender, self.receivers = sender, receivers
+        self.sent: dict[tuple[str, int], int] = dict.fromkeys(receivers, 0)
+        self.arrived: dict[tuple[str, int], list[int]] = {key: [] for key in receivers}
+
+    def send(
+        self, count: int, packets_per_second: float = 500.0, keys: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        """Send `count` to each, and receive meanwhile."""
+        started = time.monotonic()
+        for number in range(count):
+            for key in keys or self.receivers:
+                self.sender.sendto(_NUMBER.pack(self.sent[key]) + bytes(46), key)
+                self.sent[key] += 1
+            self.receive(max(0.0, started + (number + 1) / packets_per_second - time.monotonic()))
+
+    def receive(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select(list(self.receivers.values()), [], [], left)
+            for key, receiver in self.receivers.items():
+                if receiver in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        while True:
+                            self.arrived[key].append(_NUMBER.unpack_from(receiver.recv(2048))[0])
+            if not ready and not left:
+                return
+
+    def all_came(self) -> bool:
+        self.receive(0.05)
+        return all(len(self.arrived[key]) >= self.sent[key] for key in self.receivers)
+
+    def lost(self, key: tuple[str, int]) -> list[int]:
+        return sorted(set(range(self.sent[key])) - set(self.arrived[key]))

@@ -1,0 +1,68 @@
+"""Networks for pure tests, and random ones."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from triagemq.network.openflow.rule_sets import LimitedFlow
+from triagemq.network.openflow.topology import Host, Network, PortId
+from triagemq.plan import FlowKey, SetFlow
+
+HOST_PORT = 100
+"""Hosts are at this port and the next of their switch; links have lower ones."""
+
+
+def make_network(
+    switches: int, joined: list[tuple[int, int]], hosts: dict[str, tuple[int, int]] | None = None
+) -> Network:
+    """Switches 1, 2, ...; the n-th pair of `joined` uses port n at both its ends; hosts by address: switch, port."""
+    links: dict[PortId, PortId] = {}
+    for number, (one, other) in enumerate(joined, 1):
+        links[PortId(one, number)] = PortId(other, number)
+        links[PortId(other, number)] = PortId(one, number)
+    ports = {
+        switch: frozenset([HOST_PORT, HOST_PORT + 1, *(here.port for here in links if here.switch == switch)])
+        for switch in range(1, switches + 1)
+    }
+    placed = {
+        address: (Host(f"02:00:00:00:{switch:02x}:{port:02x}", PortId(switch, port)),)
+        for address, (switch, port) in (hosts or {}).items()
+    }
+    return Network(ports, links, placed)
+
+
+def flow(address: str, udp_port: int, priority_class: int = 0) -> LimitedFlow:
+    return LimitedFlow(SetFlow(FlowKey(address, udp_port), "radio", udp_port, priority_class, 0.0))
+
+
+BROKER = "10.0.0.1"
+LINE = make_network(
+    3,
+    [(1, 2), (2, 3)],
+    {BROKER: (1, HOST_PORT), "10.0.0.2": (3, HOST_PORT), "fd00::3": (3, HOST_PORT + 1)},
+)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    """Up to five switches with any links between them (also two between the same), and some hosts."""
+    switches = draw(st.integers(1, 5))
+    pairs = [(one, other) for one in range(1, switches + 1) for other in range(one + 1, switches + 1)]
+    joined = draw(st.lists(st.sampled_from(pairs), max_size=8)) if pairs else []
+    places = st.tuples(st.integers(1, switches), st.integers(HOST_PORT, HOST_PORT + 1))
+    hosts = draw(st.lists(places, unique=True, min_size=2, max_size=2 * switches))
+    return make_network(
+        switches, joined, {f"10.0.0.{number}": place for number, place in enumerate(hosts, 1)}
+    )
+
+
+@st.composite
+def flows_to(draw: st.DrawFn, network: Network) -> dict[str, list[LimitedFlow]]:
+    addresses = draw(st.lists(st.sampled_from(sorted(network.hosts)), unique=True))
+    return {
+        address: [
+            flow(address, port, draw(st.integers(0, 6)))
+            for port in draw(st.lists(st.integers(2000, 2003), unique=True))
+        ]
+        for address in addresses
+    }

@@ -1,0 +1,158 @@
+"""Messages to octets and back, and octets that are no messages."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet6 import ICMPv6ND_NS, IPv6
+from scapy.layers.l2 import ARP, Ether
+from tests.network.openflow.networks import LINE, flow
+
+from triagemq.network.openflow import decoding, encoding, frames
+from triagemq.network.openflow.rule_sets import address_rules, base_rules
+from triagemq.network.openflow.rules import RateLimit, Rule, matching
+from triagemq.network.openflow.topology import PortId, Routes
+
+RULES = [
+    *base_rules(Routes(LINE))[3].values(),
+    *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2000, 2)], queues=True)[3].values(),
+    *address_rules(Routes(LINE), "fd00::3", [flow("fd00::3", 2000, 2)])[3].values(),
+]
+
+
+def flow_entry(rule: Rule, cookie: int, meter: int | None) -> bytes:
+    """What a switch reports after it was told to put a rule: the same match and instructions."""
+    match_and_instructions = encoding.put_flow(rule, cookie, meter)[48:]
+    head = struct.pack(
+        "!HBxIIHHHH4xQQQ",
+        *(48 + len(match_and_instructions), rule.table, 0, 0, rule.priority, 0, 0, 0, cookie, 5, 500),
+    )
+    return head + match_and_instructions
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("meter", [None, 77])
+def test_a_rule_comes_back_from_a_switch_as_it_was_sent(rule: Rule, meter: int | None) -> None:
+    body = flow_entry(rule, 0x7154_0000_0000_0001, meter)
+    assert decoding.decode_flow_entries([body]) == [decoding.FlowEntry(0x7154_0000_0000_0001, rule, meter)]
+    assert decoding.decode_flow_counts([body]) == {0x7154_0000_0000_0001: (5, 500)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_orders_are_what_the_codec_makes_of_them(rule: Rule) -> None:
+    codec = encoding.library()
+    protocol, parser = codec.ofproto, codec.ofproto_parser
+    for octets, command, mask in (
+        (encoding.put_flow(rule, 5, None), protocol.OFPFC_ADD, 0),
+        (encoding.delete_flow(rule, 5), protocol.OFPFC_DELETE_STRICT, (1 << 64) - 1),
+    ):
+        read = parser.OFPFlowMod.parser(codec, 4, 14, len(octets), 0, bytearray(octets))
+        assert struct.unpack_from("!BBH", octets) == (4, 14, len(octets))
+        assert (read.command, read.cookie, read.cookie_mask, read.table_id) == (command, 5, mask, rule.table)
+        assert (read.priority, dict(read.match.items())) == (rule.priority, dict(rule.match))
+        assert (read.out_port, read.out_group) == (protocol.OFPP_ANY, protocol.OFPG_ANY)
+        again = parser.OFPFlowMod(
+            codec,
+            *(5, mask, rule.table, command, 0, 0, rule.priority, protocol.OFP_NO_BUFFER),
+            *(protocol.OFPP_ANY, protocol.OFPG_ANY, 0, read.match, read.instructions),
+        )
+        again.set_xid(0)
+        again.serialize()
+        assert bytes(again.buf) == octets
+
+
+def test_a_rule_that_is_not_expressible_is_strange_and_equals_none_of_ours() -> None:
+    library = encoding.library()
+    parser = library.ofproto_parser
+    wide = parser.OFPFlowMod(
+        library,
+        table_id=1,
+        priority=300,
+        match=parser.OFPMatch(eth_type=0x0800, ipv4_dst=("10.0.0.0", "255.255.255.0")),
+        instructions=[parser.OFPInstructionActions(4, [parser.OFPActionPopVlan()])],
+    )
+    wide.set_xid(0)
+    wide.serialize()
+    rest = bytes(wide.buf)[48:]
+    head = struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 1, 0, 0, 300, 0, 0, 0, 9, 0, 0)
+    ((cookie, rule, _),) = decoding.decode_flow_entries([head + rest])
+    assert cookie == 9
+    assert rule.strange
+    assert ("ipv4_dst", "10.0.0.0/255.255.255.0") in rule.match
+
+
+def test_meters_come_back_as_they_were_sent() -> None:
+    octets = encoding.put_meter(77, RateLimit(64, 12), there=False)
+    bands = octets[16:]
+    body = struct.pack("!HHI", 8 + len(bands), 0b1101, 77) + bands
+    assert decoding.decode_meter_limits([body, body]) == {77: RateLimit(64, 12)}
+    assert decoding.decode_meter_limits([struct.pack("!HHI", 8, 0b0101, 78)]) == {78: None}
+    counts = struct.pack("!IH6xIQQII", 77, 56, 1, 9, 900, 0, 0) + struct.pack("!QQ", 3, 300)
+    assert decoding.decode_meter_drops([counts]) == {77: 3}
+
+
+def test_counters_of_ports_that_are_not_kept_are_zero() -> None:
+    unknown = (1 << 64) - 1
+    body = struct.pack("!I4x12QII", 3, 1, 2, 100, 200, 4, unknown, *[unknown] * 6, 0, 0)
+    assert decoding.decode_port_counts([body]) == {3: decoding.PortCounts(1, 2, 100, 200, 4)}
+
+
+DECODERS = [
+    decoding.decode_flow_entries,
+    decoding.decode_flow_counts,
+    decoding.decode_meter_limits,
+    decoding.decode_meter_drops,
+    decoding.decode_port_counts,
+    decoding.decode_ports,
+]
+
+
+@given(st.data())
+def test_damaged_statistics_are_refused_and_never_hang(data: st.DataObject) -> None:
+    """Whatever comes out, it does come out; the session turns any exception into the end of the connection."""
+    whole = b"".join(
+        flow_entry(rule, 1, 7) for rule in data.draw(st.lists(st.sampled_from(RULES), max_size=3))
+    )
+    octets = bytearray(data.draw(st.sampled_from([whole, whole[:-3]])) or data.draw(st.binary(max_size=200)))
+    for _ in range(data.draw(st.integers(0, 4))):
+        if octets:
+            octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
+    for decode in DECODERS:
+        with contextlib.suppress(Exception):
+            decode([bytes(octets)])
+
+
+@given(st.binary(max_size=120))
+def test_frames_of_any_kind_are_read_or_ignored(frame: bytes) -> None:
+    frames.read_speaker(frame)
+    assert frames.read_discovery(frame, b"nonce") is None
+    for cut in range(0, 60, 7):
+        frames.read_discovery(frames.discovery_frame(PortId(1, 2), b"nonce")[:cut], b"nonce")
+
+
+def test_questions_are_what_others_understand() -> None:
+    question = Ether(frames.arp_question("10.0.0.9"))
+    assert (question[ARP].op, question[ARP].pdst, question[ARP].psrc) == (1, "10.0.0.9", "0.0.0.0")
+    raw = frames.neighbour_question("fd00::1:2")
+    asked = Ether(raw)
+    assert asked[ICMPv6ND_NS].tgt == "fd00::1:2"
+    assert (asked.dst, asked[IPv6].dst) == ("33:33:ff:01:00:02", "ff02::1:ff01:2")
+    del asked[ICMPv6ND_NS].cksum
+    assert bytes(asked) == raw
+
+
+def test_addresses_that_are_no_hosts_are_not_learned() -> None:
+    for address in ("0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1"):
+        frame = bytes(Ether(src="02:00:00:00:00:02", dst="ff:ff:ff:ff:ff:ff") / ARP(psrc=address))
+        speaker = frames.read_speaker(frame)
+        assert speaker is not None
+        assert speaker.address is None
+    assert frames.read_speaker(frames.arp_question("10.0.0.9")) is None
+
+
+def test_matches_are_in_alphabetical_order() -> None:
+    assert matching(udp_dst=1, eth_type=2) == matching(eth_type=2, udp_dst=1)

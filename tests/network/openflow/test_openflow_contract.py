@@ -1,0 +1,153 @@
+"""The openflow data plane passes the contract suite: Open vSwitch in front of the kernel's queues."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyroute2 import NetNS
+from tests.network.bench import Bench
+from tests.network.contract import DataPlaneContract
+from tests.network.linux.kernel_bench import AsTheyCome, KernelBench
+from tests.network.linux.wires import RECEIVER, SENDER
+from tests.network.openflow.lab import eventually
+
+from triagemq.network.datagrams import DatagramSender
+from triagemq.network.embedded import Datagrams
+from triagemq.network.emulated.offloads import switch_offloads_off
+from triagemq.network.journal import Journal
+from triagemq.network.linux import LinuxDataPlane
+from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.openflow import OpenFlowDataPlane, VirtualSwitches
+from triagemq.plan import DataPlane
+
+WINDOW_PACKETS = 150
+"""So many may be on their way into the switch, which reads them from a small buffer of the kernel's."""
+
+
+class InStep(DatagramSender):
+    """Sends no faster than the switch passes packets on: what it misses is no business of the data plane."""
+
+    def __init__(self, output: socket.socket, passed: Callable[[], int]) -> None:
+        super().__init__(output)
+        self._passed = passed
+        self._sent = 0
+        self._before = passed()
+
+    def __call__(self, datagrams: Datagrams) -> None:
+        self._wait(len(datagrams))
+        super().__call__(datagrams)
+
+    def control(self, datagrams: Datagrams) -> None:
+        self._wait(len(datagrams))
+        super().control(datagrams)
+
+    def _wait(self, more: int) -> None:
+        self._sent += more
+        deadline = time.monotonic() + 30
+        while self._sent > WINDOW_PACKETS:
+            passed = self._passed()
+            self._sent -= passed - self._before
+            self._before = passed
+            if self._sent > WINDOW_PACKETS:
+                assert time.monotonic() < deadline, "packets were lost on their way into the switch"
+                time.sleep(0.0005)
+
+
+class OpenFlowBench(KernelBench):
+    """The wires of the linux bench, with a switch between the sender and the bridge that queues:
+
+    sender eth0 ---- [from-sender  Open vSwitch  to-queues] ---- [from-switch  bridge  radio] ---- eth0 receiver
+    """
+
+    def open_plane(self, journal_directory: Path) -> DataPlane:
+        wires = self.wires
+        with NetNS(wires.switch) as switch:
+            switch.link("add", ifname="to-queues", kind="veth", peer={"ifname": "from-switch"})
+            bridge, outside, out, back = (
+                switch.link_lookup(ifname=name)[0]
+                for name in ("bridge", "from-sender", "to-queues", "from-switch")
+            )
+            switch.link("set", index=outside, master=0)
+            switch.link("set", index=out, state="up")
+            switch.link("set", index=back, master=bridge, state="up")
+        for namespace, name in (
+            (wires.sender, "eth0"),
+            (wires.receiver, "eth0"),
+            (wires.switch, "from-switch"),
+        ):
+            in_namespace(namespace, lambda name=name: _offloads_off(name))  # type: ignore[misc]
+        self.switches = VirtualSwitches(Journal(journal_directory), namespace=wires.switch)
+        self.switches.open()
+        plane = OpenFlowDataPlane(
+            LinuxDataPlane(AsTheyCome(wires.interfaces), journal_directory=journal_directory),
+            [1],
+            listen=[self.switches.controller],
+            sources=[SENDER],
+        )
+        self.switches.add_switch("hall", 1, ["from-sender", "to-queues"])
+        plane.wait_until_ready()
+        # Both hosts speak once, and are known from then on.
+        eventually(
+            lambda: self._speak() or {SENDER, RECEIVER} <= plane.network.hosts.keys(), "hosts are known"
+        )
+        self._sender = InStep(self._output, self._passed)
+        return plane
+
+    def _passed(self) -> int:
+        """Packets that the switch has sent into the bridge."""
+        process = (self.switches.directory / "ovs-vswitchd.pid").read_text().strip()
+        for line in Path(f"/proc/{process}/net/dev").read_text().splitlines():
+            name, _, numbers = line.partition(":")
+            if name.strip() == "to-queues":
+                return int(numbers.split()[9])
+        raise AssertionError("the switch has lost its port")
+
+    def close(self) -> None:
+        self.plane.close()
+        self.switches.close()
+        super().close()
+
+    def _settle(self) -> None:
+        """Packets may still be inside the switch, where nobody sees them."""
+        came = -1
+        while came != (now := self._came()):
+            came = now
+            time.sleep(0.2)
+        super()._settle()
+
+    def _came(self) -> int:
+        counters = self.plane.counters()
+        control = sum(port.control.packets_in for port in counters.ports.values())
+        return control + counters.unmanaged.packets + sum(flow.packets_in for flow in counters.flows.values())
+
+    def _speak(self) -> None:
+        self._output.sendto(b"", (RECEIVER, 9))
+        self._receivers[0].sendto(b"", (SENDER, 9))
+        time.sleep(0.05)
+
+
+def _offloads_off(interface: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
+        switch_offloads_off(channel, interface)
+
+
+class TestThroughOpenVSwitch(DataPlaneContract):
+    served_share = 0.95
+    # As in the kernel; and packets take a tenth of a millisecond through the switch.
+    latency_tolerance = 0.3
+
+    @pytest.fixture
+    def open_bench(self, tmp_path: Path) -> Iterator[Callable[[int], Bench]]:
+        benches: list[Bench] = []
+
+        def open_one(flows: int) -> Bench:
+            benches.append(OpenFlowBench(flows, tmp_path))
+            return benches[-1]
+
+        yield open_one
+        for bench in benches:
+            bench.close()

@@ -1,0 +1,120 @@
+"""Rules made from networks and flows: ways, marks, queues, limits, and what they do to packets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, flows_to, make_network, networks
+
+from triagemq.network.openflow.probes import all_probes
+from triagemq.network.openflow.rule_sets import address_rules, base_rules
+from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, Rule
+from triagemq.network.openflow.table_model import TableModel
+from triagemq.network.openflow.topology import Host, Network, PortId, Routes
+
+CLIENT = "10.0.0.2"
+
+
+def kinds(rules: dict[int, dict[object, Rule]], switch: int, kind: Kind) -> list[Rule]:
+    return [rule for rule in rules.get(switch, {}).values() if rule.kind is kind]
+
+
+@given(st.data())
+def test_every_network_gets_rules_that_pass_the_model(data: st.DataObject) -> None:
+    network = data.draw(networks())
+    flows = data.draw(flows_to(network))
+    sources = data.draw(st.sampled_from([[], ["10.0.0.1"], ["10.0.0.1", "10.0.0.2"], ["192.0.2.1"]]))
+    routes = Routes(network)
+    rules = base_rules(routes)
+    for address, some in flows.items():
+        for switch, more in address_rules(routes, address, some, sources).items():
+            rules[switch].update(more)
+    TableModel(network.links, rules).check(all_probes(routes, flows, sources))
+
+
+def test_a_flow_is_marked_by_its_class_on_the_whole_way() -> None:
+    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 3)], [BROKER])
+    assert sorted(rules) == [1, 2, 3]
+    for switch, output in ((1, 1), (2, 2), (3, HOST_PORT)):
+        (found,) = kinds(rules, switch, Kind.FLOW)
+        assert (found.mark, found.outputs, found.queue, found.hops) == (MARKS[3], (output,), None, 3 - switch)
+        assert dict(found.match) == {
+            "eth_type": 0x0800,
+            "ip_proto": 17,
+            "ipv4_dst": CLIENT,
+            "udp_dst": 2000,
+        }
+        (control,) = kinds(rules, switch, Kind.CONTROL)
+        assert control.priority > found.priority
+        assert control.mark is None
+        assert control.limit is None
+        assert dict(control.match)["ip_dscp"] == 48
+
+
+def test_marks_fall_with_the_class_and_stay_below_control() -> None:
+    assert [*MARKS] == sorted(MARKS, reverse=True)
+    assert len(set(MARKS)) == 7
+    assert max(MARKS) < 48
+
+
+def test_rules_are_only_between_sources_and_subscriber() -> None:
+    network = replace(LINE, hosts={**LINE.hosts, BROKER: (Host("02::", PortId(2, HOST_PORT)),)})
+    some = [flow(CLIENT, 2000)]
+    assert sorted(address_rules(Routes(network), CLIENT, some, [BROKER])) == [2, 3]
+    assert sorted(address_rules(Routes(network), CLIENT, some, [])) == [1, 2, 3]
+    assert sorted(address_rules(Routes(network), CLIENT, some, ["192.0.2.9"])) == [1, 2, 3]
+    assert address_rules(Routes(network), "192.0.2.9", [flow("192.0.2.9", 1)], [BROKER]) == {}
+    assert address_rules(Routes(network), CLIENT, [], [BROKER]) == {}
+
+
+def test_limits_act_where_a_flow_enters() -> None:
+    limited = replace(flow(CLIENT, 2000), limit=RateLimit(64, 12))
+    rules = address_rules(Routes(LINE), CLIENT, [limited, flow(CLIENT, 2001)], [BROKER])
+    limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
+    assert limits == {1: [RateLimit(64, 12), None], 2: [None, None], 3: [None, None]}
+    rules = address_rules(Routes(LINE), CLIENT, [limited], [])
+    limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
+    assert limits == {1: [None], 2: [None], 3: [RateLimit(64, 12)]}
+
+
+def test_switches_with_queues_are_told_the_queue() -> None:
+    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 4)], [], queues=True)
+    assert [rule.queue for rule in kinds(rules, 1, Kind.FLOW)] == [5]
+    assert [rule.queue for rule in kinds(rules, 1, Kind.CONTROL)] == [0]
+
+
+def test_ipv6_flows_are_matched_by_their_short_address() -> None:
+    rules = address_rules(Routes(LINE), "fd00::3", [flow("fd00::3", 2000)], [])
+    (found,) = kinds(rules, 3, Kind.FLOW)
+    assert dict(found.match)["ipv6_dst"] == "fd00::3"
+    assert found.outputs == (HOST_PORT + 1,)
+
+
+def test_flooding_follows_a_tree() -> None:
+    ring = make_network(3, [(1, 2), (2, 3), (3, 1)])
+    routes = Routes(ring)
+    links = [port for switch in (1, 2, 3) for port in routes.flood_ports(switch) if port < HOST_PORT]
+    assert len(links) == 4
+
+
+def test_ways_are_shortest_and_go_round_a_failure() -> None:
+    ring = make_network(4, [(1, 2), (2, 3), (3, 4), (4, 1)])
+    assert Routes(ring).way(1, 3) == (1, 2, 3)
+    without = make_network(4, [(1, 2), (3, 4), (4, 1)])
+    assert Routes(without).way(1, 3) == (1, 4, 3)
+    assert Routes(make_network(4, [(1, 2)])).way(1, 3) == ()
+
+
+def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:
+    both = (Host("02:00:00:00:00:01", PortId(1, HOST_PORT)), Host("02:00:00:00:00:01", PortId(2, HOST_PORT)))
+    network = Network(make_network(2, []).ports, {}, {CLIENT: both})
+    rules = address_rules(Routes(network), CLIENT, [flow(CLIENT, 2000)], [])
+    assert sorted(rules) == [1, 2]
+
+
+@pytest.mark.parametrize(("bps", "expected"), [(1, 1), (1000, 1), (1001, 2), (2e6, 2000)])
+def test_limits_are_rounded_up(bps: float, expected: int) -> None:
+    assert RateLimit.of(bps, 1500).kilobits_per_second == expected
