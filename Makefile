@@ -14,7 +14,7 @@ export UV_COMPILE_BYTECODE ?= 1
 .PHONY: help demo test test-all check lock clean
 
 help:
-	@echo "make demo      plan, forecast and compare on a building fire"
+	@echo "make demo      a building fire with real packets, with and without triage"
 	@echo "make test      linters, types, layers, tests, documentation examples"
 	@echo "make test-all  the same, with the slow experiments"
 	@echo "make lock      renew the hash-pinned requirement files"

@@ -175,10 +175,10 @@ def test_help_needs_nothing_heavy() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_demo_compares_the_three_configurations_and_ends_in_a_report(tmp_path: Path) -> None:
-    done = run("demo", folder=tmp_path, seconds=590)
+def test_the_demo_runs_with_and_without_triage_and_ends_in_a_report(tmp_path: Path) -> None:
+    done = run("demo", "--for", "6", folder=tmp_path, seconds=590)
     assert done.returncode == 0, done.stderr
-    for words in ("one queue", "priorities", "of the maximum utility", "Why"):
+    for words in ("with triage", "without triage", "of the maximum utility", "Why"):
         assert words in done.stdout
     assert (tmp_path / "out/demo/classes.png").stat().st_size > 10_000
-    assert "priorities and drops" in (tmp_path / "out/demo/report.html").read_text()
+    assert "without triage" in (tmp_path / "out/demo/report.html").read_text()

@@ -25,14 +25,17 @@ from tests.coordinator.coordinating import (
     served,
     subscriber,
 )
+from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from triagemq.cli.token import app as token_command
 from triagemq.coordinator.access import Role, TokenBook, new_token, session_key
 from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
 from triagemq.coordinator.topic_patterns import covers
+from triagemq.errors import TriageError
 from triagemq.mqttsn import matches, valid_topic_filter
 
 
@@ -345,6 +348,51 @@ def test_tokens_over_rest(tmp_path: Path) -> None:
             assert bad.status_code == 401
 
     asyncio.run(run())
+
+
+def test_tokens_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def triage(*arguments: str) -> Any:
+        result = CliRunner().invoke(token_command, [*arguments, "--json"])
+        if result.exception is not None:
+            raise result.exception
+        return json.loads(result.stdout)
+
+    state = ("--state", str(tmp_path))
+    operator = triage("create", "--role", "operator", *state)["token"]
+    assert [row["roles"] for row in triage("list", *state)["tokens"]] == [["operator"]]
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here, served(here.app) as address:
+            monkeypatch.setenv("TRIAGE_TOKEN", operator)
+            url = ("--url", f"http://{address}")
+            wanted = ("--role", "subscriber", "--subscribe", "a/#", "--name", "ff-*")
+            made = await asyncio.to_thread(triage, "create", *wanted, *url)
+            body = subscriber("ff-1", "a/b")
+            answer = await here.client.post("/v1/subscribers", json=body, headers=bearer(made["token"]))
+            assert answer.status_code == 201
+            listed = await asyncio.to_thread(triage, "list", *url)
+            assert len(listed["tokens"]) == 2
+            assert made["token"] not in json.dumps(listed)
+            await asyncio.to_thread(triage, "revoke", made["token_id"], *state)
+            await here.until(lambda: here.coordinator.service.registry.get(("subscriber", "ff-1")) is None)
+            with pytest.raises(TriageError, match=r"there is no token 'x' \(HTTP 404\)"):
+                await asyncio.to_thread(triage, "revoke", "x", *url)
+            monkeypatch.delenv("TRIAGE_TOKEN")
+            with pytest.raises(TriageError, match="a valid token is needed"):
+                await asyncio.to_thread(triage, "list", *url)
+
+    asyncio.run(run())
+    for bad, words in (
+        (("create", "--role", "king", *state), "roles"),
+        (("create", "--role", "publisher", "--publish", "a/#/b", *state), "publish"),
+        (("revoke", "x", *state), "there is no token 'x'"),
+        (("list",), "give --state DIR or --url ADDRESS"),
+        (("list", "--state", str(tmp_path / "nowhere")), "is no directory"),
+        (("list", "--url", "ftp://x"), "is not an http"),
+        (("list", "--url", "http://127.0.0.1:9"), "refused"),
+    ):
+        with pytest.raises(TriageError, match=words):
+            triage(*bad)
 
 
 def test_what_was_announced_without_a_token_goes_when_access_is_on(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.coordinator.announcing import publisher_intents, subscriber_intents
+
 from triagemq.coordinator.accounts import MOST_ROWS
 from triagemq.coordinator.control import Decided, PlannerSettings, Situation, decide
 from triagemq.coordinator.exchange_network import Network

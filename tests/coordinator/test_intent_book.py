@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.coordinator.announcing import publisher_intents, subscriber_intents
+
 from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.filters import FilterTree
 from triagemq.coordinator.intent_book import IntentBook

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def test_plans_are_half_a_second_apart_and_no_request_waits_longer(pauses: list[
         now = until
         asked.append(now)
         pacing.request(now, f"change {len(asked)}")
-    assert all(later - earlier >= 0.5 for earlier, later in zip(plans, plans[1:], strict=False))
+    assert all(later - earlier >= 0.5 for earlier, later in pairwise(plans))
     for request in asked[:-1]:
         answer = next(plan for plan in plans if plan >= request)
         assert answer - request <= 0.5 + 0.05 + 1e-6

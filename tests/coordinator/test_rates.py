@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import poisson
-
 from tests.coordinator.announcing import publisher_intents
+
 from triagemq.coordinator.burstiness import Arrivals, dispersion, longest_silence_seconds
 from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.intent_book import IntentBook

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.coordinator.coordinating import (
     LONG_SECONDS,
@@ -180,7 +182,7 @@ def test_a_rate_that_leaves_its_band_is_planned_for(tmp_path: Path) -> None:
             assert any("rate of topic a from 0 to" in row["reason"] for row in rows), rows
             topics = (await here.client.get("/v1/topics")).json()
             assert topics[0]["measured"] is True
-            await here.coordinator.runtime._store_rates()
+            await here.coordinator.runtime.measuring.store()
             assert here.coordinator.service.store.measured()["a"]["rate_per_second"] > 100
 
     asyncio.run(run())
@@ -401,6 +403,42 @@ def test_killed_and_started_again_everything_is_there_with_a_real_gateway(tmp_pa
         assert gateway.ask(lambda link: link.current()).slots["late"] == {"b": 0}
         second.end()
         assert not any(secret in second.log.read_text() for secret in (token, made["token"]))
+
+
+def test_tls_and_a_unix_socket(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        + ["-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", "/CN=localhost"]
+        + ["-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True,
+        capture_output=True,
+    )
+    token = make_token(database_in(tmp_path), "operator")
+    process = Process(
+        tmp_path,
+        tmp_path / "no.sock",
+        host="0.0.0.0",
+        access=True,
+        tls_certificate=str(certificate),
+        tls_key=str(key),
+        unix_socket=str(tmp_path / "rest.sock"),
+    )
+    try:
+        assert process.address.startswith("https://0.0.0.0:")
+        address = process.address.replace("0.0.0.0", "127.0.0.1")
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(verify=trusting, base_url=address) as client:
+            assert client.get("/v1/health").json()["gateway_connected"] is False
+            assert client.get("/v1/tokens").status_code == 401
+            assert client.get("/v1/tokens", headers=bearer(token)).status_code == 200
+        inside = httpx.HTTPTransport(uds=str(tmp_path / "rest.sock"), verify=trusting)
+        with httpx.Client(transport=inside, base_url="https://127.0.0.1") as client:
+            assert client.get("/v1/tokens").status_code == 401, "a socket of this machine needs a token too"
+            assert client.get("/v1/tokens", headers=bearer(token)).status_code == 200
+        assert (tmp_path / "rest.sock").stat().st_mode & 0o077 == 0
+    finally:
+        process.end()
 
 
 def test_a_process_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:

@@ -264,3 +264,20 @@ def test_tcp_that_is_cut_everywhere_loses_nothing(tmp_path: Path) -> None:
         publisher.wait()
         client.collect(20, 2000)
         assert sorted(int(message.payload.rstrip(b"x")) for message in client.messages) == list(range(2000))
+
+
+def test_qos_2_that_the_broker_holds_is_only_released_after_a_restart() -> None:
+    broker = MemoryBroker()
+    held: list[object] = []
+    recorder, session = connected(broker)
+    recorder.mqtt_released = lambda session, token: held.append(token)  # type: ignore[method-assign]
+    session.publish(b"a", b"x", qos=2, token="first", packet_id=7)
+    settle(broker)
+    assert held == ["first"]
+    # Killed after PUBREL: the broker has finished, and a PUBLISH under that packet id would be a new message.
+    broker.lose(session)
+    recorder, session = connected(broker)
+    session.publish(b"a", b"x", qos=2, token="again", packet_id=7, released=True)
+    settle(broker)
+    assert recorder.published == [("again", 0)]
+    assert [payload for _, payload, _, _ in broker.published] == [b"x"]

@@ -27,7 +27,10 @@ __all__ = ["emulate"]
 def emulate(
     file: options.File,
     dataplane: Annotated[
-        str, typer.Option(help="linux: kernel queues; openflow: Open vSwitch before them; embedded: in the gateway.")
+        str,
+        typer.Option(
+            help="linux: kernel queues; openflow: Open vSwitch before them; embedded: in the gateway."
+        ),
     ] = "linux",
     seconds: Annotated[float, typer.Option("--for", min=1, help="Seconds of traffic.")] = 30.0,
     no_triage: Annotated[
@@ -40,7 +43,9 @@ def emulate(
         Path | None,
         typer.Option(help="Directory of logs and everything else (default: a new one under out/emulate)."),
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Directory of the Trace (default: in the state).")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Directory of the Trace (default: in the state).")
+    ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
@@ -91,7 +96,8 @@ async def _run(rig_options: Any, seconds: float, trace: Path | None, as_json: bo
                     "state": str(rig.state),
                     "pids": {name: child.pid for name, child in rig.children.items()}
                     | {name: process.pid for name, process in rig.processes.items()},
-                    "switches": getattr(rig.box.switches, "directory", None) and str(rig.box.switches.directory),  # type: ignore[union-attr]
+                    "switches": getattr(rig.box.switches, "directory", None)
+                    and str(rig.box.switches.directory),  # type: ignore[union-attr]
                 }
                 # On standard error: standard output is for the one object at the end.
                 typer.echo(json_format.dumps(facts), err=True)

@@ -20,9 +20,12 @@ from triagemq.cli import (
     network,
     pipeline,
     plan,
+    publish,
     reproduce,
     simulate,
+    subscribe,
     sweep,
+    token,
     up,
 )
 from triagemq.errors import MissingDependencyError, TriageError
@@ -69,6 +72,9 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(sweep.sweep)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("up")(up.up)
+app.command("pub")(publish.pub)
+app.command("sub")(subscribe.sub)
+app.add_typer(token.app, name="token")
 app.command("emulate")(emulate.emulate)
 app.add_typer(network.app, name="network")
 app.command("gateway")(gateway.gateway)

@@ -37,7 +37,9 @@ def restore(
         for line in done.removed:
             typer.echo(f"removed {line}")
         if done.in_use:
-            typer.echo(f"left alone: {done.in_use} things of runs that are still going on (--all takes them, too)")
+            typer.echo(
+                f"left alone: {done.in_use} things of runs that are still going on (--all takes them, too)"
+            )
         if not (done.removed or done.failed or done.in_use):
             typer.echo("nothing was left behind")
     if done.failed:

@@ -36,6 +36,15 @@ def reproduce(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Random problems, where nothing is simulated (priodex 7).")
     ] = None,
+    rho: Annotated[
+        list[float] | None, typer.Option(help="Load of the port (priodex 10); may be repeated.")
+    ] = None,
+    subscribers: Annotated[
+        list[int] | None, typer.Option(min=1, help="Subscribers (priodex 10); may be repeated.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=1, help="Seconds of real packets in each run (priodex 10).")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: seconds, wider intervals.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the plots go.")] = Path(
         "out/reproduce"
@@ -56,6 +65,9 @@ def reproduce(
             seeds=seeds,
             publications=publications,
             repeats=repeats,
+            rho=tuple(rho) if rho else None,
+            subscribers=tuple(subscribers) if subscribers else None,
+            seconds=seconds,
             quick=quick,
             progress=progress,
         )
@@ -86,6 +98,8 @@ def _list(paper: str, *, json: bool) -> None:
 
 def _print(made: Reproduction, files: Files) -> None:
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
     console.print(f"[bold]{made.paper} {made.figure}[/bold]: {made.title}", highlight=False)
     for table in made.findings.tables:
         console.print(_table(table))
@@ -101,11 +115,15 @@ def _print(made: Reproduction, files: Files) -> None:
             Text.assemble(verdict, f": {claim.statement}; worst case {claim.worst}"), soft_wrap=True
         )
     effort = ", ".join(
-        f"{value:,} {name}" for name, value in made.as_json()["effort"].items() if value is not None
+        f"{_number(value)} {name}" for name, value in made.as_json()["effort"].items() if value is not None
     )
     console.print(f"{effort}; {made.wall_seconds:.1f} s", highlight=False)
     for file in (files.png, files.html):
         console.print(str(file), highlight=False, markup=False, soft_wrap=True)
+
+
+def _number(value: Any) -> str:
+    return " and ".join(f"{each:,}" for each in value) if isinstance(value, tuple) else f"{value:,}"
 
 
 def _table(printed: PrintedTable) -> Table:

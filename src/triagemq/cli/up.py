@@ -52,7 +52,7 @@ def up(
     rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
     broker: Annotated[
         str | None,
-        typer.Option(help="mqtt://HOST[:PORT] of a broker that runs already (default: an own one)."),
+        typer.Option(help="mqtt://HOST[:PORT] of one that runs, or embedded (default: Mosquitto, else embedded)."),
     ] = None,
     bandwidth: Annotated[
         float,

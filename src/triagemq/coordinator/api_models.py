@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -90,6 +91,7 @@ class UtilityBody(Body):
         )
 
 
+@lru_cache(10_000)
 def _spelled_out(text: str) -> UtilityBody:
     shape, _, numbers = text.partition(":")
     weight, _, threshold = numbers.partition("@")

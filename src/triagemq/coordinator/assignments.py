@@ -1,7 +1,7 @@
 """Which flow, class and drop rate each topic of a subscriber has, and who waits for that to change.
 
-A subscriber's generation is that of the orders which last changed something for it: a plan that changes nothing for it
-wakes nobody.
+A subscriber's generation is that of the orders which last gave it other connections, slots or classes: a plan that does
+not wakes nobody.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from triagemq.coordinator.orders import FlowOrder, Orders, client_id_of
+from triagemq.coordinator.orders import FlowOrder, Orders, client_id_of, subscriber_of
 
 __all__ = ["Assignment", "Assignments", "changed_subscribers"]
 
@@ -92,21 +92,24 @@ def flows_of(orders: Orders, name: str) -> dict[int, FlowOrder]:
 
 
 def changed_subscribers(before: Orders, after: Orders) -> list[str]:
-    """The subscribers for which two orders differ in flows, slots, classes or drop rates; flow numbers do not count.
+    """The subscribers for which two orders differ in connections, slots or classes.
+
+    Numbers of flows do not count, nor do drop rates: with every client that comes or goes, everyone's may change a
+    little, and nobody has to do anything about it.
 
     >>> one = Orders(1, {}, {"a~0": FlowOrder("radio", 0, 1, 0.0)}, {"a": {"smoke": 0}})
-    >>> two = Orders(2, {}, {"a~0": FlowOrder("radio", 7, 1, 0.0)}, {"a": {"smoke": 0}})
+    >>> two = Orders(2, {}, {"a~0": FlowOrder("radio", 7, 1, 0.5)}, {"a": {"smoke": 0}})
     >>> changed_subscribers(one, two), changed_subscribers(Orders(), one)
     ([], ['a'])
     """
-    return [
+    changed = {
         name
         for name, slots in after.slots.items()
-        if (old := before.slots.get(name)) is None
-        or old != slots
-        or _shape(before, name) != _shape(after, name)
-    ]
-
-
-def _shape(orders: Orders, name: str) -> list[tuple[int, int, float]]:
-    return [(slot, flow.priority_class, flow.drop_rate) for slot, flow in flows_of(orders, name).items()]
+        if (old := before.slots.get(name)) is not slots and old != slots
+    }
+    for client_id, flow in after.flows.items():
+        known = before.flows.get(client_id)
+        if known is not flow and (known is None or known.priority_class != flow.priority_class):
+            changed.add(subscriber_of(client_id)[0])
+    changed |= {subscriber_of(client_id)[0] for client_id in before.flows.keys() - after.flows.keys()}
+    return [name for name in after.slots if name in changed]

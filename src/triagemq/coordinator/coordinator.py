@@ -130,7 +130,7 @@ class Coordinator:
         return facts
 
     def health(self) -> dict[str, Any]:
-        measured, link = self.runtime.measured, self.runtime.lead.link
+        measured, link = self.runtime.measuring.latest, self.runtime.lead.link
         broker = measured.broker_connected if measured is not None and link.connected else None
         status = "ok"
         if self.runtime.last_problem is not None:
@@ -157,7 +157,7 @@ class Coordinator:
     def exposition(self) -> str:
         """Everything for Prometheus."""
         runtime, metrics = self.runtime, self.metrics
-        measured = runtime.measured
+        measured = runtime.measuring.latest
         classes = (self.forecasts.latest() or {}).get("classes", [])
         subscriptions = 0 if runtime.decided is None else len(runtime.decided.scenario.subscriptions)
         intents: Samples = [({"kind": kind}, self._count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]

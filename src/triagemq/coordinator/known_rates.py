@@ -70,9 +70,7 @@ class KnownRates:
             mean_size = size / rate if _number(size) and rate > 0 and size > 0 else None
             before = self._pipeline.get(topic)
             self._pipeline[topic] = _Window(float(rate), mean_size, now + _PIPELINE_SECONDS)
-            if topic not in counted and (
-                before is None or _apart(before.rate_per_second, rate)
-            ):
+            if topic not in counted and (before is None or _apart(before.rate_per_second, rate)):
                 news.append(f"topic {topic} has {rate:.4g} events/s, says the pipeline")
         return used, news
 

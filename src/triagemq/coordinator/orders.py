@@ -2,7 +2,7 @@
 
 A flow is a connection of its own: subscriber `ff-7` connects as `ff-7~0`, `ff-7~1` and so on (its slots), each from its
 own UDP port. It subscribes over slot 0; the gateway sends each topic over the slot that the orders name, or over slot 0
-while that one is not connected. A change of orders takes effect between two packets, so that no event is lost or repeated.
+while that one is not connected. A change of orders takes effect between two packets: no event is lost or repeated.
 """
 
 from __future__ import annotations

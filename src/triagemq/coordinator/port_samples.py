@@ -9,7 +9,7 @@ from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.trace_numbers import PortNumbers
 from triagemq.plan import PortCounters, QueueCounters
 
-__all__ = ["decision_columns", "sample_columns"]
+__all__ = ["PortNumbers", "decision_columns", "sample_columns"]
 
 _COUNTERS = (
     "bytes_in",

@@ -13,8 +13,8 @@ m / I events. The mean size of n events, x times the planned one, has the surpri
 for exponential sizes, which bounds everything less spread out.
 
 I is estimated from the variance of the counts themselves, horizon by horizon, starting from what is known of the
-process (`set_prior`); the estimate is raised to its upper 99 % confidence limit, but not above 1 while it is below. What
-counts have done lately takes part only when it has proved to be no change of rate: a change must not excuse itself.
+process (`set_prior`); the estimate is raised to its upper 99 % confidence limit, but not above 1 while it is below.
+Late counts take part only when they have proved to be no change of rate: a change must not excuse itself.
 """
 
 from __future__ import annotations

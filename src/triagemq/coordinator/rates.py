@@ -44,8 +44,8 @@ class RateWatch:
     a fifth and its surprise passes log(1e9): a false alarm has a probability of at most 1e-9 per look, for Poisson
     events as for any whose burstiness is known or has been seen. With I the index of dispersion, a doubling is noticed
     after about 54 I / rate seconds and a silence after 21 I / rate. Events by the clock have I <= 0.1, so that 5 a
-    second are enough for 2 s; Poisson events have I = 1, and 64 a second are enough. No test that stays silent through a
-    stationary hour can be much faster: events at the rates r and 2 r differ by 1.9 nats in 5 expected events.
+    second are enough for 2 s; Poisson events have I = 1, and 64 a second are enough. No test that stays silent for
+    a stationary hour can be much faster: events at the rates r and 2 r differ by 1.9 nats in 5 expected events.
 
     How bursty a topic is, its declaration says, or counting for some minutes; until then it takes longer to judge it.
     Long silences are no news if the process is known for them, or if one half as long has been seen before. A topic of

@@ -1,6 +1,6 @@
 """The control loop at work: gathers reasons to plan, plans in a thread, stores, and has the gateway follow.
 
-Three tasks that never end, each of which survives what the others meet: planning, measuring, and telling decisions.
+Two tasks that never end, planning and measuring; each goes on whatever happens to it, with the last plan in force.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from triagemq.coordinator import store_changes
 from triagemq.coordinator.assignments import Assignments
 from triagemq.coordinator.control import Decided
-from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_lead import GatewayLead
 from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.intents_json import SUBSCRIBER
 from triagemq.coordinator.known_rates import KnownRates
+from triagemq.coordinator.measuring import Measuring
 from triagemq.coordinator.metrics import Metrics
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.pacing import Pacing
@@ -35,11 +35,6 @@ __all__ = ["Runtime"]
 
 _LOG = logging.getLogger("triagemq.coordinator")
 
-MEASURE_SECONDS = 0.2
-FLOWS_EVERY = 5
-"""Every how many measurements the flows are counted too, for live figures: once a second."""
-
-STORE_RATES_SECONDS = 10.0
 GRANTS_SECONDS = 2.0
 """How long an answer waits for the gateway to know a new client; it is told in any case."""
 
@@ -66,7 +61,6 @@ class Runtime:
         self.metrics = metrics
         self.assignments = Assignments()
         self.decided: Decided | None = None
-        self.measured: Measured | None = None
         self.bandwidths = dict(bandwidths)
         self.last_problem: str | None = None
         self.on_second: Callable[[Measured, Measured], Awaitable[None]] | None = None
@@ -83,9 +77,8 @@ class Runtime:
         self._covered: dict[Key, int] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._stored_rates: Mapping[str, Any] = {}
-        self._store_rates_at = 0.0
         self._was_apart = False
+        self.measuring = Measuring(lead, rates, store, on_change=self._request, on_second=self._second)
 
     @property
     def port_names(self) -> Sequence[str]:
@@ -111,7 +104,7 @@ class Runtime:
         """Plan for those who were there before, and go on for ever."""
         self.intents_changed(records, (), "the coordinator started")
         self._spawn(self._for_ever(self._plan_when_due))
-        self._spawn(self._for_ever(self._measure_once))
+        self._spawn(self._for_ever(self.measuring.one_second))
 
     async def stop(self) -> None:
         tasks = tuple(self._tasks)
@@ -119,7 +112,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(StoreError):
-            await self._store_rates()
+            await self.measuring.store()
         # A plan that is being made ends by itself; nobody waits for it.
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -286,39 +279,13 @@ class Runtime:
         ]
         self._spawn(self.lead.tell_decisions(rows))
 
-    # Measuring.
+    # Once a second.
 
-    async def _measure_once(self) -> None:
-        started = time.monotonic()
-        for number in range(FLOWS_EVERY):
-            try:
-                measured = await self.lead.link.measure(flows=number == 0)
-            except ControlError:
-                self.lead.lost()
-                await asyncio.sleep(MEASURE_SECONDS)
-                return
-            changes = self.rates.observe(measured.at_ns / 1e9, measured.topics, measured.epoch)
-            for change in changes:
-                self._request(str(change))
-            if number == 0:
-                await self._reconcile(measured.generation)
-                before, self.measured = self.measured, measured
-                if before is not None and self.on_second is not None:
-                    await self.on_second(before, measured)
-            await asyncio.sleep(max(0.0, started + (number + 1) * MEASURE_SECONDS - time.monotonic()))
-        if time.monotonic() >= self._store_rates_at:
-            await self._store_rates()
-
-    async def _reconcile(self, followed: int) -> None:
+    async def _second(self, before: Measured | None, now: Measured) -> None:
         """A gateway that still follows other orders after a second, for whatever reason, is told again."""
-        apart = self._orders_known and followed != self._orders.generation and not self.lead.busy
+        apart = self._orders_known and now.generation != self._orders.generation and not self.lead.busy
         if apart and self._was_apart:
-            await self._put_in_force()
+            self._spawn(self._put_in_force())
         self._was_apart = apart
-
-    async def _store_rates(self) -> None:
-        self._store_rates_at = time.monotonic() + STORE_RATES_SECONDS
-        known = self.rates.to_store()
-        if known != self._stored_rates:
-            await self._store.write(store_changes.measuring(known))
-            self._stored_rates = known
+        if before is not None and self.on_second is not None:
+            await self.on_second(before, now)

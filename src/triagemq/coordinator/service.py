@@ -7,34 +7,30 @@ fails, it is taken back. Planning and the gateway are the runtime's business and
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from triagemq.coordinator import store_changes
-from triagemq.coordinator.access import Caller, Role, Token, TokenBook, session_key
+from triagemq.coordinator.access import Caller, Role, Token, session_key
+from triagemq.coordinator.intent_checks import check_limits, check_once, check_rights
 from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents_json import kind_of
 from triagemq.coordinator.leases import Leases
 from triagemq.coordinator.records import Key, Record
-from triagemq.coordinator.refusals import (
-    ConflictError,
-    ForbiddenError,
-    MissingError,
-    RequestError,
-    StoreError,
-    UnauthorisedError,
-    UnavailableError,
-)
+from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
 from triagemq.coordinator.registry import Registry
 from triagemq.coordinator.store import Store
+from triagemq.coordinator.token_watch import TokenWatch
 from triagemq.plan import Decision
 
 __all__ = ["Announcement", "Service"]
 
+_LOG = logging.getLogger("triagemq.coordinator")
 _STOOD_STILL_SECONDS = 1.0
-_TOKENS_OLD_SECONDS = 0.2
+_LEASES_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +62,7 @@ class Service:
         self.registry = registry
         self.access = access
         self.leases: Leases[Key] = Leases()
-        self._tokens = TokenBook()
-        self._tokens_version = -1
-        self._tokens_looked_at = -1.0
+        self.tokens = TokenWatch(store)
         self._planning: Planning | None = None
         self.leases_ended = 0
 
@@ -84,30 +78,6 @@ class Service:
         if self._planning is None:
             raise AssertionError("the service has not begun")
         return self._planning
-
-    # Who asks.
-
-    async def caller(self, secret: str) -> Caller:
-        """Who sent a token. Another process may have changed tokens, so the store is looked at again and again."""
-        await self._look_at_tokens(_TOKENS_OLD_SECONDS)
-        try:
-            return self._tokens.caller(secret)
-        except UnauthorisedError:
-            await self._look_at_tokens(_TOKENS_OLD_SECONDS / 10)
-            return self._tokens.caller(secret)
-
-    async def _look_at_tokens(self, older_than_seconds: float = 0.0) -> None:
-        now = time.monotonic()
-        if now - self._tokens_looked_at < older_than_seconds:
-            return
-        try:
-            version = await asyncio.to_thread(self.store.tokens_version)
-            if version != self._tokens_version:
-                tokens = await asyncio.to_thread(self.store.tokens)
-                self._tokens, self._tokens_version = TokenBook(tokens), version
-        except StoreError:
-            return  # what is known holds until the store can be read again
-        self._tokens_looked_at = now
 
     # Intents.
 
@@ -155,28 +125,28 @@ class Service:
 
     async def revoke_token(self, token_id: str) -> None:
         """The token is no good any more, and what was announced with it goes."""
-        await self._look_at_tokens()
-        if token_id not in self._tokens.by_id:
+        await self.tokens.look(0.0)
+        if token_id not in self.tokens.by_id:
             raise MissingError(f"there is no token {token_id!r}")
         await self._write(store_changes.revoking_token(token_id, time.time_ns()))
-        await self._look_at_tokens()
+        await self.tokens.look(0.0)
         await self._withdraw_of_revoked()
 
     async def add_token(self, token: Token) -> None:
         await self._write(store_changes.adding_token(token))
-        await self._look_at_tokens()
+        await self.tokens.look(0.0)
 
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         await self._write(store_changes.setting_bandwidth(port, bandwidth_bps))
 
     def publish_patterns(self, record: Record) -> tuple[str, ...]:
         """What a publisher may publish: all that its token allows, because it need not declare every topic."""
-        token = self._tokens.by_id.get(record.owner)
+        token = self.tokens.by_id.get(record.owner)
         return () if token is None else Caller.of(token).publish
 
     async def withdraw_unguarded(self) -> None:
         """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""
-        await self._look_at_tokens()
+        await self.tokens.look(0.0)
         keys = [record.key for record in self.registry if not record.session_key]
         await self._withdraw(
             keys, "access on", "it was announced while access was off; announce it with a token"
@@ -187,28 +157,32 @@ class Service:
 
     async def watch_leases(self) -> None:
         """Withdraw what has not been heard of for a lease's length; never ends."""
-        pause = 0.2
         while True:
             slept_from = time.monotonic()
-            await asyncio.sleep(pause)
-            late = time.monotonic() - slept_from - pause
+            await asyncio.sleep(_LEASES_SECONDS)
+            late = time.monotonic() - slept_from - _LEASES_SECONDS
             if late > _STOOD_STILL_SECONDS:
                 self.leases.forgive(late)
-            if self.access:
-                await self._look_at_tokens(_TOKENS_OLD_SECONDS)
-                await self._withdraw_of_revoked()
-            ended = self.leases.ended(time.monotonic())
-            if ended:
-                self.leases_ended += len(ended)
-                await self._withdraw(ended, "lease ended", "nothing was heard of it for as long as its lease")
+            try:
+                await self._end_leases()
+            except Exception:
+                # Nobody may stay for ever because of one who could not be withdrawn.
+                _LOG.exception("withdrawing goes on after a mistake of its own")
+
+    async def _end_leases(self) -> None:
+        ended = self.leases.ended(time.monotonic())
+        if ended:
+            self.leases_ended += len(ended)
+            await self._withdraw(ended, "lease ended", "nothing was heard of it for as long as its lease")
+        if self.access:
+            await self.tokens.look()
+            await self._withdraw_of_revoked()
 
     async def _withdraw_of_revoked(self) -> None:
         """A token that is no good any more takes what was announced with it along."""
-        now_ns = time.time_ns()
-        for token in self._tokens.by_id.values():
-            if not token.valid(now_ns):
-                keys = [record.key for record in self.registry.owned_by(token.token_id)]
-                await self._withdraw(keys, "token ended", "its token was revoked or has expired")
+        for token_id in self.tokens.ended():
+            keys = [record.key for record in self.registry.owned_by(token_id)]
+            await self._withdraw(keys, "token ended", "its token was revoked or has expired")
 
     async def _withdraw(self, keys: Sequence[Key], kind: str, why: str) -> None:
         gone = [record for key in keys if (record := self.registry.remove(key)) is not None]
@@ -236,10 +210,10 @@ class Service:
         self, caller: Caller, announce: Sequence[Announcement], withdraw: Sequence[Key]
     ) -> list[Record]:
         keys = [(kind_of(each.intent), each.intent.name) for each in announce]
-        _once([*keys, *withdraw])
+        check_once([*keys, *withdraw])
         records = []
         for each, key in zip(announce, keys, strict=True):
-            self._check_rights(caller, each.intent)
+            check_rights(caller, each.intent, self.planning.port_names)
             known = self.registry.get(key)
             if known is not None and not caller.owns(known.owner):
                 raise ConflictError(f"the {key[0]} name {key[1]!r} is taken; choose another")
@@ -247,47 +221,18 @@ class Service:
         for key in withdraw:
             caller.require(Role(key[0]))
             self.find(caller, key)
-        self._check_limits(caller, records, withdraw)
+        check_limits(self.registry, caller, records, withdraw)
         return records
-
-    def _check_rights(self, caller: Caller, intent: PublisherIntent | SubscriberIntent) -> None:
-        caller.require(Role(kind_of(intent)))
-        caller.require_name(intent.name)
-        if isinstance(intent, PublisherIntent):
-            caller.require_publish(each.topic for each in intent.publications)
-            return
-        caller.require_subscribe(each.topic_filter for each in intent.subscriptions)
-        if intent.port is not None and intent.port not in self.planning.port_names:
-            known = ", ".join(self.planning.port_names[:10])
-            raise RequestError(f"there is no output port {intent.port!r}; there are {known}")
 
     def _record(self, caller: Caller, each: Announcement, key: Key, known: Record | None) -> Record:
         owner = caller.owner if known is None else known.owner
         if known is not None:
             secret = known.session_key
-        elif self.access and caller.owner in self._tokens.by_id:
-            secret = session_key(self._tokens.by_id[caller.owner], *key)
+        elif self.access and caller.owner in self.tokens.by_id:
+            secret = session_key(self.tokens.by_id[caller.owner], *key)
         else:
             secret = ""
         return Record(each.intent, owner, secret, each.lease_seconds)
-
-    def _check_limits(self, caller: Caller, records: Sequence[Record], withdraw: Sequence[Key]) -> None:
-        if caller.most_subscriptions is None and caller.most_publications_per_second is None:
-            return
-        own = [record for record in records if record.owner == caller.owner]
-        leaving = [*(record.key for record in own), *withdraw]
-        totals = self.registry.totals(caller.owner, leaving, own)
-        if caller.most_subscriptions is not None and totals.subscriptions > caller.most_subscriptions:
-            raise ForbiddenError(
-                f"this token allows {caller.most_subscriptions} subscriptions in all; "
-                f"this would make {totals.subscriptions}"
-            )
-        most = caller.most_publications_per_second
-        if most is not None and totals.publications_per_second > most:
-            raise ForbiddenError(
-                f"this token allows {most:g} publications a second in all; "
-                f"this would make {totals.publications_per_second:g}"
-            )
 
     def _take_back(self, before: dict[Key, Record | None], after: dict[Key, Record | None]) -> None:
         for key, earlier in before.items():
@@ -320,14 +265,6 @@ def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:
         kind, name = withdrawn[0]
         return f"{kind} {name} withdrawn"
     return f"{len(records)} announced, {len(withdrawn)} withdrawn"
-
-
-def _once(keys: Sequence[Key]) -> None:
-    seen: set[Key] = set()
-    for key in keys:
-        if key in seen:
-            raise ConflictError(f"the {key[0]} {key[1]!r} is named twice in one request")
-        seen.add(key)
 
 
 def _is_news(before: Record | None, after: Record) -> bool:

@@ -1,4 +1,4 @@
-"""The ids and the place of a gateway's trace: rows of a scenario if there is one, else numbers in order of appearance."""
+"""The ids and the place of a gateway's trace: rows of a scenario, or numbers in order of appearance."""
 
 from __future__ import annotations
 

@@ -40,16 +40,19 @@ class Effort:
     """How much is run; None where an experiment has no use for the number.
 
     `seeds` counts scenarios, each drawn and simulated with its own seed. `publications` are simulated for every
-    seed and configuration. `repeats` counts random problems of an experiment without simulation.
+    seed and configuration. `repeats` counts random problems of an experiment without simulation. Experiments with
+    real packets take `seconds` for each load in `rho` with each number of `subscribers`.
     """
 
     seeds: int | None = None
     publications: int | None = None
     repeats: int | None = None
+    rho: tuple[float, ...] | None = None
+    subscribers: tuple[int, ...] | None = None
+    seconds: float | None = None
 
-    def asked(self, seeds: int | None, publications: int | None, repeats: int | None) -> Effort:
+    def asked(self, **wanted: Any) -> Effort:
         """This effort with what a user asks for instead; what the experiment has no use for is refused."""
-        wanted = {"seeds": seeds, "publications": publications, "repeats": repeats}
         for name, number in wanted.items():
             if number is None:
                 continue
@@ -58,8 +61,9 @@ class Effort:
                 raise ParameterError(
                     name, f"means nothing to this experiment; it takes {' and '.join(used)}; leave it out"
                 )
-            if number < 1:
-                raise ParameterError(name, f"is {number}; must be 1 or more")
+            least = 0.01 if name == "rho" else 1
+            if min(number if isinstance(number, tuple) else (number,)) < least:
+                raise ParameterError(name, f"is {number}; must be {least} or more")
         return replace(self, **{name: number for name, number in wanted.items() if number is not None})
 
 

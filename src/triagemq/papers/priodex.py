@@ -7,6 +7,7 @@ from triagemq.papers.class_variance import CLASS_VARIANCE
 from triagemq.papers.drop_policies import DROP_POLICY_UTILITY
 from triagemq.papers.experiment import Experiment
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
+from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 
 __all__ = ["FIGURES"]
 
@@ -16,4 +17,5 @@ FIGURES: dict[str, Experiment] = {
     "8": DROP_POLICY_UTILITY,
     "9a": BY_LOAD,
     "9b": BY_SUBSCRIBERS,
+    "10": PROTOTYPE_PACKETS,
 }

@@ -64,7 +64,7 @@ def experiment(paper: str, figure: str) -> Experiment:
     >>> experiment("priodex", "12")
     Traceback (most recent call last):
     ...
-    triagemq.errors.ParameterError: figure: is '12'; priodex has 6, 7, 8, 9a, 9b
+    triagemq.errors.ParameterError: figure: is '12'; priodex has 6, 7, 8, 9a, 9b, 10
     """
     figures = figures_of(paper)
     if figure not in figures:
@@ -86,12 +86,22 @@ def reproduce(
     seeds: int | None = None,
     publications: int | None = None,
     repeats: int | None = None,
+    rho: tuple[float, ...] | None = None,
+    subscribers: tuple[int, ...] | None = None,
+    seconds: float | None = None,
     quick: bool = False,
     progress: Progress | None = None,
 ) -> Reproduction:
     """Run the experiment behind a figure; what is not given is as the experiment has it, or its `quick` variant."""
     chosen = experiment(paper, figure)
-    effort = (chosen.quick if quick else chosen.normal).asked(seeds, publications, repeats)
+    effort = (chosen.quick if quick else chosen.normal).asked(
+        seeds=seeds,
+        publications=publications,
+        repeats=repeats,
+        rho=rho,
+        subscribers=subscribers,
+        seconds=seconds,
+    )
     started = time.perf_counter()
     findings = chosen.run(effort, progress or (lambda share: None))
     return Reproduction(paper, figure, chosen.title, effort, findings, time.perf_counter() - started)

@@ -96,6 +96,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def children_of(pid: int) -> set[int]:
+    """The processes that it has started and that live."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(child) for child in found if is_alive(int(child))}
+
+
 class Up:
     """`triage up` as a process. Give `file` for a scenario, whose ready line is on standard error."""
 
@@ -113,6 +119,12 @@ class Up:
         )
         self._has_file = file is not None
         self._error_path = directory / "errors"
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def ready(self) -> dict[str, Any]:
         """What it says when it is ready."""

@@ -75,6 +75,7 @@ async def _is_well(running: Exchange) -> bool:
 async def _kill(running: Exchange, name: str, load: Load) -> float:
     """Kill it; the seconds until what it does is done again."""
     before, pid = running.restarts[name], running.pids[name]
+    sessions = await running.link.sessions()
     os.kill(pid, signal.SIGKILL)
 
     async def recovered() -> bool:
@@ -94,13 +95,14 @@ async def _kill(running: Exchange, name: str, load: Load) -> float:
         seconds += await until(publishes)
     if name == "subscribers":
 
-        async def listens() -> bool:
+        async def listen_elsewhere() -> bool:
             try:
-                return {"crew-1~0", "crew-2~0"} <= set(await running.link.sessions())
+                found = await running.link.sessions()
             except ControlError:
                 return False
+            return all(found.get(crew, sessions[crew]) != sessions[crew] for crew in ("crew-1~0", "crew-2~0"))
 
-        seconds += await until(listens)
+        seconds += await until(listen_elsewhere)
     return seconds
 
 

@@ -34,10 +34,13 @@ class Lab:
         self.name = f"of{secrets.token_hex(3)}"
         self.journal = Journal(folder / "journal")
         self._undo = contextlib.ExitStack()
-        self.namespace = self._make_namespace("sw")
-        self.switches = VirtualSwitches(self.journal, namespace=self.namespace)
-        self._undo.callback(self.switches.close)
-        self.switches.open()
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(self.close)
+            self.namespace = self._make_namespace("sw")
+            self.switches = VirtualSwitches(self.journal, namespace=self.namespace)
+            self._undo.callback(self.switches.close)
+            self.switches.open()
+            unfinished.pop_all()
 
     def close(self) -> None:
         self._undo.close()

@@ -6,7 +6,7 @@ import contextlib
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NS, IPv6
 from scapy.layers.l2 import ARP, Ether
@@ -112,6 +112,7 @@ DECODERS = [
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_damaged_statistics_are_refused_and_never_hang(data: st.DataObject) -> None:
     """Whatever comes out, it does come out; the session turns any exception into the end of the connection."""
     whole = b"".join(
@@ -127,6 +128,7 @@ def test_damaged_statistics_are_refused_and_never_hang(data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=120))
+@settings(deadline=None)
 def test_frames_of_any_kind_are_read_or_ignored(frame: bytes) -> None:
     frames.read_speaker(frame)
     assert frames.read_discovery(frame, b"nonce") is None

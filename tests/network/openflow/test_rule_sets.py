@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, flows_to, make_network, networks
 
@@ -23,6 +23,7 @@ def kinds(rules: dict[int, dict[object, Rule]], switch: int, kind: Kind) -> list
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_every_network_gets_rules_that_pass_the_model(data: st.DataObject) -> None:
     network = data.draw(networks())
     flows = data.draw(flows_to(network))

@@ -43,7 +43,7 @@ def overlap(one: Rule, other: Rule) -> bool:
 
 
 @given(rules())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_it_refuses_just_the_rules_that_no_packet_reaches_or_that_are_rivals(some: list[Rule]) -> None:
     packets = [
         dict(zip(FIELDS, values, strict=True)) for values in itertools.product((0, 1, FRESH), repeat=3)
@@ -63,6 +63,7 @@ def test_it_refuses_just_the_rules_that_no_packet_reaches_or_that_are_rivals(som
 
 
 @given(rules(), st.permutations(range(8)))
+@settings(deadline=None)
 def test_putting_rules_one_by_one_comes_to_the_same_verdict(some: list[Rule], order: list[int]) -> None:
     def passes(whole: bool) -> bool:
         model = TableModel({}, {1: {rule.key: rule for rule in some}} if whole else {})
@@ -108,7 +109,7 @@ def wild_rules(draw: st.DrawFn, network: Network) -> dict[int, list[Rule]]:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_packets_end_where_the_walker_sees_them(data: st.DataObject) -> None:
     network = data.draw(networks())
     some = data.draw(wild_rules(network))

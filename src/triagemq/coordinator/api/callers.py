@@ -32,7 +32,7 @@ async def who_asks(connection: HTTPConnection) -> Caller:
     scheme, _, secret = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise UnauthorisedError
-    return await service.caller(secret.strip())
+    return await service.tokens.caller(secret.strip())
 
 
 async def _caller(

@@ -26,6 +26,7 @@ from triagemq.scenario import Floats, Scenario, load, port_paths
 from triagemq.scenario.conditions import Conditions, load_conditions
 from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import Change, SimulationResult, simulate
+from triagemq.trace import Trace
 
 __all__ = ["EmulationResult", "run_emulation"]
 
@@ -129,8 +130,8 @@ async def run_emulation(
     simulated = simulate(
         scenario,
         expected.plan,
-        # As in the box, what waits at the end still arrives.
-        publications=max(1, round(lasted * float(scenario.publications.rate_per_second.sum()))),
+        # The very publications of the box; and as there, what waits at the end still arrives.
+        replay=_recorded(where, scenario, begun_ns),
         warmup=_WARM_UP_SHARE,
         seed=options.seed,
         replications=8,
@@ -159,6 +160,22 @@ async def _drained(rig: Rig) -> None:
     await asyncio.sleep(0.2)
 
 
+def _recorded(trace: Path, scenario: Scenario, begun_ns: int) -> dict[str, Any]:
+    """What was published, for the simulator. Who published it the gateway cannot know; any publisher of the topic does."""
+    table = Trace.open(trace).table("publications", ["published_ns", "topic_id", "size_bytes"])
+    published_ns, topic, size_bytes = (table[name].to_numpy() for name in table.column_names)
+    first = np.full(len(scenario.topics) + 1, -1, dtype=np.int64)
+    first[scenario.publications.topic[::-1]] = np.arange(len(scenario.publications))[::-1]
+    publication = first[np.clip(topic, -1, len(scenario.topics))]
+    order = np.argsort(published_ns, kind="stable")
+    order = order[(publication[order] >= 0) & (published_ns[order] >= begun_ns)]
+    return {
+        "published_ns": published_ns[order] - begun_ns,
+        "publication": publication[order],
+        "size_bytes": size_bytes[order],
+    }
+
+
 def _seconds_per_byte(scenario: Scenario) -> Floats:
     """Of each subscription: what the ports on its way need for a byte. The kernel sends a packet before that time."""
     cost = np.append(8.0 / scenario.ports.bandwidth_bps, 0.0)
@@ -182,7 +199,6 @@ def _changes(
                 plan=replace(plan, scenario_fingerprint=scenario.fingerprint),
                 active_subscriptions=situation.active_subscriptions(scenario),
                 bandwidth_bps=situation.bandwidth_bps,
-                publication_rate=situation.publication_rate(scenario),
             )
         )
     return tuple(changes)

@@ -54,7 +54,7 @@ class RigOptions:
     dataplane: str = "linux"
     no_triage: bool = False
     seed: int = 0
-    planner: Mapping[str, str] = field(default_factory=dict)
+    planner: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.dataplane not in DATA_PLANES:
@@ -81,12 +81,11 @@ class Rig:
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
         self.rest = ""
-        kind = "openvswitch" if options.dataplane == "openflow" else "bridge"
         self.layout = lay_out(
             scenario,
             new_run(),
-            switches=kind,
-            backups=conditions.backups,  # type: ignore[arg-type]
+            switches="openvswitch" if options.dataplane == "openflow" else "bridge",
+            backups=conditions.backups,
         )
         self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
         self.box = Box(self.layout)

@@ -20,6 +20,8 @@ from triagemq.exchange import BrokerProcess
 __all__ = ["Exchange", "ExchangeOptions"]
 
 EMBEDDED_CLASSES = 8
+EMBEDDED_BROKER = "embedded"
+"""Instead of a broker's address: the one in Python, even where there is Mosquitto."""
 
 _GATEWAY = "triagemq.coordinator.gateway_process"
 _COORDINATOR = "triagemq.coordinator.serve"
@@ -40,7 +42,7 @@ class ExchangeOptions:
     no_triage: bool = False
     seed: int = 0
     qos: int = 0
-    planner: Mapping[str, str] = field(default_factory=dict)
+    planner: Mapping[str, Any] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the coordinator (see settings.py), such as access and TLS."""
 
@@ -93,8 +95,8 @@ class Exchange:
     async def _start(self) -> None:
         self._control.parent.mkdir(parents=True, exist_ok=True)
         broker_url = self.options.broker
-        if broker_url is None:
-            self.broker = BrokerProcess(self.state / "broker")
+        if broker_url is None or broker_url == EMBEDDED_BROKER:
+            self.broker = BrokerProcess(self.state / "broker", embedded=broker_url == EMBEDDED_BROKER)
             await self.broker.start()
             broker_url = str(self.broker.address)
         await self._start_gateway(broker_url)
@@ -198,6 +200,6 @@ class Exchange:
         while True:
             with contextlib.suppress(OSError, RuntimeError):
                 async for event in self.link.events():
-                    if event.kind == "subscriptions" or event.overrun:
+                    if event.kind in ("subscriptions", "connected") or event.overrun:
                         broker.save_soon()
             await asyncio.sleep(0.5)

@@ -162,6 +162,9 @@ def _settings(config: LoadConfig, name: str) -> ConnectionSettings:
     namespace = config.namespaces[name]
     return replace(
         _PATIENT,
+        # A question to the gateway every few seconds from every flow would take percents of a slow port.
+        ping_seconds=60.0,
+        keep_alive_seconds=240,
         make_socket=lambda family, kind, protocol: in_namespace(
             namespace, lambda: socket.socket(family, kind, protocol)
         ),

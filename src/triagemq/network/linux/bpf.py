@@ -22,7 +22,7 @@ __all__ = ["ArrayMap", "HashMap", "load_program"]
 # The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
-_LOOKUP_BATCH, _UPDATE_BATCH, _DELETE_BATCH = 24, 26, 27
+_UPDATE_BATCH = 26
 _HASH, _ARRAY = 1, 2
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
 _CLASSIFIER = 3
@@ -82,10 +82,8 @@ class HashMap(_Map):
 
     def update(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Put in or replace; with one system call where the kernel can. OSError E2BIG if it is full."""
-        if len(items) > 1 and self._batches:
-            keys, values = b"".join(key for key, _ in items), b"".join(value for _, value in items)
-            if self._batch(_UPDATE_BATCH, len(items), keys, values):
-                return
+        if len(items) > 1 and self._batches and self._update_batch(items):
+            return
         for key, value in items:
             self._each(_UPDATE, key, value)
 
@@ -108,14 +106,15 @@ class HashMap(_Map):
             raise
         return value.raw
 
-    def _batch(self, command: int, count: int, keys: bytes, values: bytes) -> bool:
+    def _update_batch(self, items: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether the kernel could do it in one call (since Linux 5.6)."""
-        key_buffer, value_buffer = (
-            ctypes.create_string_buffer(each, len(each)) if each else None for each in (keys, values)
+        keys, values = (
+            ctypes.create_string_buffer(b"".join(each), sum(map(len, each)))
+            for each in zip(*items, strict=True)
         )
-        addresses = [0 if each is None else ctypes.addressof(each) for each in (key_buffer, value_buffer)]
+        addresses = ctypes.addressof(keys), ctypes.addressof(values)
         try:
-            _bpf(command, struct.pack("=QQQQIIQQ", 0, 0, *addresses, count, self.file, 0, 0))
+            _bpf(_UPDATE_BATCH, struct.pack("=QQQQIIQQ", 0, 0, *addresses, len(items), self.file, 0, 0))
         except OSError as error:
             if error.errno not in _NO_BATCHES:
                 raise

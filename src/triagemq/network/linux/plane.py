@@ -16,6 +16,8 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   (see accounting.py).
 * Packets should come to a port from elsewhere, over a bridge or as a router: what a process of this machine sends by
   itself counts against its socket's send buffer while it waits, and a full one stops its urgent packets, too.
+* A packet is what the kernel takes for one: TCP that network cards or hosts have merged (GRO, TSO) holds a slow port
+  for up to 64 kilobytes. Turn that off where such traffic enters: ethtool -K INTERFACE gro off tso off gso off.
 * Flows and drop rates of a plan change in one instant, for all ports; bandwidths and buffers a moment before.
 """
 

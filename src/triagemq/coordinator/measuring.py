@@ -1,0 +1,72 @@
+"""Measuring: the gateway's counts, five times a second, into what is known of rates; kept in the store now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from triagemq.coordinator import store_changes
+from triagemq.coordinator.control_lines import ControlError
+from triagemq.coordinator.gateway_lead import GatewayLead
+from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.known_rates import KnownRates
+from triagemq.coordinator.store import Store
+
+__all__ = ["Measuring"]
+
+MEASURE_SECONDS = 0.2
+FLOWS_EVERY = 5
+"""Every how many measurements the flows are counted too, for live figures: once a second."""
+
+STORE_SECONDS = 10.0
+
+
+class Measuring:
+    """`on_change` hears of rates that left their band, `on_second` of every full measurement and the one before."""
+
+    def __init__(
+        self,
+        lead: GatewayLead,
+        rates: KnownRates,
+        store: Store,
+        *,
+        on_change: Callable[[str], None],
+        on_second: Callable[[Measured | None, Measured], Awaitable[None]],
+    ) -> None:
+        self.latest: Measured | None = None
+        self._lead = lead
+        self._rates = rates
+        self._store = store
+        self._on_change = on_change
+        self._on_second = on_second
+        self._stored: Mapping[str, Any] = {}
+        self._store_at = 0.0
+
+    async def one_second(self) -> None:
+        """A second's measurements; shorter if the gateway is away."""
+        started = time.monotonic()
+        for number in range(FLOWS_EVERY):
+            try:
+                measured = await self._lead.link.measure(flows=number == 0)
+            except ControlError:
+                self._lead.lost()
+                await asyncio.sleep(MEASURE_SECONDS)
+                return
+            for change in self._rates.observe(measured.at_ns / 1e9, measured.topics, measured.epoch):
+                self._on_change(str(change))
+            if number == 0:
+                before, self.latest = self.latest, measured
+                await self._on_second(before, measured)
+            await asyncio.sleep(max(0.0, started + (number + 1) * MEASURE_SECONDS - time.monotonic()))
+        if time.monotonic() >= self._store_at:
+            await self.store()
+
+    async def store(self) -> None:
+        """Keep what was measured, if it is news."""
+        self._store_at = time.monotonic() + STORE_SECONDS
+        known = self._rates.to_store()
+        if known != self._stored:
+            await self._store.write(store_changes.measuring(known))
+            self._stored = known
