@@ -1,14 +1,31 @@
 """Every error a user can see.
 
-TriageError                  base; `exit_code` is what the command line returns
-├── ScenarioError            a scenario file or table is wrong; carries every Problem found
-├── ParameterError           a number handed to a function is impossible (shape, sign, NaN, range)
-├── PlanError                a plan cannot be made, read, or does not fit the scenario it is used with
-├── TraceError               a trace cannot be recorded or read: interrupted, damaged, or not a trace
-├── NetworkError             this machine's network cannot be changed as asked, or lacks what that needs
-├── DecodeError              a datagram is not MQTT-SN 1.2; carries reason, message type, offset
-├── OutputError              a result cannot be written where it was asked to go
-└── MissingDependencyError   a command needs an install group that is not there
+TriageError                        base; `exit_code` is what the command line returns
+├── ScenarioError                  a scenario file or table is wrong; carries every Problem found
+├── ParameterError                 an argument or option is impossible (shape, sign, NaN, range, form)
+├── PlanError                      a plan cannot be made, read, or does not fit the scenario it is used with
+├── TraceError                     a trace cannot be recorded or read: interrupted, damaged, or not a trace
+├── PipelineError                  tables cannot be made or read
+├── DecodeError                    a datagram is not MQTT-SN 1.2; carries reason, message type, offset
+├── BrokerError                    a broker cannot be reached, started, or refuses the gateway
+├── MqttError                      a broker sends what is not MQTT
+├── GatewayError                   a gateway cannot run as asked
+├── ClientError                    a publisher or subscriber cannot do what it was asked to
+│   ├── GatewayUnreachableError    no gateway answers there
+│   ├── RefusedError               the gateway says no; carries its return code
+│   ├── ClosedError                used after it was closed, or before it was opened
+│   └── CoordinatorError           the coordinator says no; carries its HTTP status
+│       └── CoordinatorUnreachableError
+├── NetworkError                   this machine's network cannot be changed as asked, or lacks what that needs
+│   ├── SwitchError                an OpenFlow switch refuses a request; carries which
+│   ├── SessionClosedError         the connection to a switch has ended
+│   ├── RuleError                  rules would not do what they are for; carries which
+│   └── VirtualSwitchError         Open vSwitch is not there, does not start, or refuses an order
+├── OutputError                    a result cannot be written where it was asked to go
+└── MissingDependencyError         a command needs an install group that is not there
+
+The coordinator has its own: what it answers over REST with a status (RequestError and its kinds, and StoreError, in
+coordinator/refusals.py), and what goes wrong with the processes it leads (ChildError, ControlError).
 """
 
 from __future__ import annotations
@@ -17,17 +34,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = [
+    "BrokerError",
+    "ClientError",
+    "ClosedError",
+    "CoordinatorError",
+    "CoordinatorUnreachableError",
     "DecodeError",
+    "GatewayError",
+    "GatewayUnreachableError",
     "MissingDependencyError",
+    "MqttError",
     "NetworkError",
     "OutputError",
     "ParameterError",
     "PipelineError",
     "PlanError",
     "Problem",
+    "RefusedError",
+    "RuleError",
     "ScenarioError",
+    "SessionClosedError",
+    "SwitchError",
     "TraceError",
     "TriageError",
+    "VirtualSwitchError",
 ]
 
 
@@ -81,8 +111,8 @@ class TraceError(TriageError):
     """A trace cannot be recorded (columns that do not fit) or read (interrupted, damaged, or not a trace)."""
 
 
-class NetworkError(TriageError):
-    """This machine's network cannot be changed as asked: no such interface, no right to, or a kernel without it."""
+class PipelineError(TriageError):
+    """Tables cannot be made (no Java, a log or mapping that does not fit, a failed job) or read (no tables there)."""
 
 
 class DecodeError(TriageError):
@@ -103,8 +133,81 @@ class DecodeError(TriageError):
         return f"not MQTT-SN 1.2: {self.reason.replace('_', ' ')} at octet {self.offset}{message}"
 
 
-class PipelineError(TriageError):
-    """Tables cannot be made (no Java, a log or mapping that does not fit, a failed job) or read (no tables there)."""
+class BrokerError(TriageError):
+    """A broker cannot be reached, started, or refuses the gateway."""
+
+
+class MqttError(TriageError):
+    """A broker sent octets that are not MQTT; the connection is given up and made again."""
+
+
+class GatewayError(TriageError):
+    """The gateway cannot run as asked: address in use, state of another version, a wrong file."""
+
+
+class ClientError(TriageError):
+    """A publisher or subscriber cannot do what it was asked to."""
+
+
+class GatewayUnreachableError(ClientError):
+    """No gateway answers."""
+
+
+class RefusedError(ClientError):
+    """The gateway answered `what` with no; `return_code` is that of MQTT-SN (`triagemq.mqttsn.ReturnCode`)."""
+
+    def __init__(self, what: str, return_code: int, why: str) -> None:
+        self.what = what
+        self.return_code = return_code
+        super().__init__(f"{what} was refused: {why}")
+
+
+class ClosedError(ClientError):
+    """The client was closed, or not opened yet."""
+
+
+class CoordinatorError(ClientError):
+    """The coordinator answered with an error; `status` is that of HTTP, 0 if it was not HTTP at all."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class CoordinatorUnreachableError(CoordinatorError):
+    """No coordinator answers."""
+
+
+class NetworkError(TriageError):
+    """This machine's network cannot be changed as asked: no such interface, no right to, or a kernel without it."""
+
+
+class SwitchError(NetworkError):
+    """A switch refused a request; `requests` names those it refused and why."""
+
+    def __init__(self, switch: str, requests: tuple[str, ...]) -> None:
+        self.switch = switch
+        self.requests = requests
+        more = f" (and {len(requests) - 1} more)" if len(requests) > 1 else ""
+        super().__init__(f"switch {switch} refused {requests[0]}{more}")
+
+
+class SessionClosedError(NetworkError):
+    """The connection to a switch has ended; the switch keeps its rules, and comes back by itself."""
+
+
+class RuleError(NetworkError):
+    """A set of rules would not do what it is for; it was not sent to any switch."""
+
+    def __init__(self, switch: str, rule: str, problem: str) -> None:
+        self.switch = switch
+        self.rule = rule
+        self.problem = problem
+        super().__init__(f"switch {switch}, rule {rule}: {problem}")
+
+
+class VirtualSwitchError(NetworkError):
+    """Open vSwitch is not there, does not start, or refuses an order."""
 
 
 class OutputError(TriageError):

@@ -263,6 +263,29 @@ def test_publishers_have_time_to_begin() -> None:
     assert [(change.topic, change.after) for change in late] == [("a", 0.0)]
 
 
+def test_topics_to_which_nobody_listens_are_not_judged() -> None:
+    published = Published(processes(a="rate_per_second: 30", b="rate_per_second: 30"), seed=14)
+    watch = watching(published)
+    watch.listen(["a"])
+    # The counter sees only what somebody is subscribed to.
+    for at, counts in published.windows(60.0):
+        assert watch.observe(at, {"a": counts["a"]}) == ()
+    watch.listen(["a", "b"])
+    before = published.events[1], published.octets[1]
+    news = []
+    for at, counts in published.windows(60.0):
+        since = counts["b"][0] - before[0], counts["b"][1] - before[1]
+        # It takes the subscriber five seconds to subscribe.
+        news += watch.observe(at, {"a": counts["a"]} | ({"b": since} if at > 65.0 else {}))
+    assert news == []
+    watch.listen(["b"])
+    for at, counts in published.windows(60.0):
+        since = counts["b"][0] - before[0], counts["b"][1] - before[1]
+        news += watch.observe(at, {"b": since})
+    assert news == []
+    assert not watch.rates().per_second
+
+
 def test_news_from_publishers_overrules_what_was_measured() -> None:
     published = Published(processes(a="rate_per_second: 40"), seed=10)
     watch = RateWatch()

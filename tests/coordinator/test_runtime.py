@@ -407,13 +407,11 @@ def test_killed_and_started_again_everything_is_there_with_a_real_gateway(tmp_pa
 
 def test_tls_and_a_unix_socket(tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        + ["-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True,
-        capture_output=True,
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost "
+        f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
     )
+    subprocess.run(command.split(), check=True, capture_output=True)
     token = make_token(database_in(tmp_path), "operator")
     process = Process(
         tmp_path,

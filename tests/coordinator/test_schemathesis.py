@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -36,12 +38,6 @@ CHECKS = (
     status_code_conformance,
     content_type_conformance,
 )
-QUIET = [
-    HealthCheck.too_slow,
-    HealthCheck.filter_too_much,
-    HealthCheck.data_too_large,
-    HealthCheck.large_base_example,
-]
 
 
 def _description() -> dict[str, Any]:
@@ -81,27 +77,46 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     loop.close()
 
 
-def _try(case: Any, address: str) -> None:
-    case.query.pop("wait_seconds", None) if isinstance(case.query, dict) else None
-    case.call_and_validate(base_url=address, checks=CHECKS, timeout=60)
+OPERATIONS = [found.ok() for found in schema.get_all_operations()]
 
 
-@schema.parametrize()
-@settings(
-    max_examples=10,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=QUIET,
-    phases=[Phase.explicit, Phase.generate],
-)
-def test_every_request_has_an_answer(case: Any, address: str) -> None:
-    _try(case, address)
+def try_many(operation: Any, address: str, mode: GenerationMode, examples: int) -> None:
+    """Requests to one address: such as fit the description, or such as do not."""
+
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )
+    @given(operation.as_strategy(generation_mode=mode))
+    def attempt(case: Any) -> None:
+        if case.query:
+            case.query.pop("wait_seconds", None)
+        case.call_and_validate(base_url=address, checks=CHECKS, timeout=60)
+
+    try:
+        attempt()
+    except Unsatisfiable:
+        # What has no parameters and no body cannot be asked for wrongly.
+        assert mode == GenerationMode.NEGATIVE
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_every_request_has_an_answer(operation: Any, mode: GenerationMode, address: str) -> None:
+    try_many(operation, address, mode, 6)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-@schema.parametrize()
-@settings(max_examples=500, derandomize=True, database=None, deadline=None, suppress_health_check=QUIET)
-def test_very_many_requests_have_answers(case: Any, address: str) -> None:
-    _try(case, address)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_very_many_requests_have_answers(operation: Any, mode: GenerationMode, address: str) -> None:
+    try_many(operation, address, mode, 300)
+
+
+def test_the_whole_interface_is_tried() -> None:
+    assert len(OPERATIONS) == len({operation.label for operation in OPERATIONS}) >= 29

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.exchange.virtual import VirtualGateway
 
-from triagemq.exchange.faults import GatewayError
+from triagemq.errors import GatewayError
 from triagemq.exchange.gateway import Policy
 from triagemq.exchange.store import Store
 from triagemq.mqttsn import (

@@ -97,10 +97,10 @@ def storm(gateway: GatewayProcess, count: int, seed: int) -> None:
     for number, datagram in enumerate(datagrams(count, seed)):
         others[number % 8].socket.send(datagram)
         if number % 400 == 399:
-            client.ask(SearchGw(), GwInfo)
+            client.ask(SearchGw(), GwInfo, each=60.0)
             for other in others:
                 _drain(other.socket)
-    client.ask(SearchGw(), GwInfo)
+    client.ask(SearchGw(), GwInfo, each=60.0)
     for one in (client, *others):
         one.end()
 

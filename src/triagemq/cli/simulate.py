@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -61,6 +61,7 @@ def simulate(
     """Simulate every queue on the way, millions of deliveries a second."""
     from triagemq.scenario import load
     from triagemq.simulate import simulate as run
+    from triagemq.simulate.recorded import recorded_publications
 
     scenario = load(file)
     made = options.plan_for(
@@ -105,33 +106,6 @@ def simulate(
     _print(result, title=f"simulation: {made.made_by.priorities} priorities, {made.made_by.drops} drops")
     if trace is not None:
         typer.echo(f"trace: {trace}")
-
-
-def recorded_publications(path: Path, scenario: Scenario) -> dict[str, Any]:
-    """The publications table of a trace, as events of this scenario's publications."""
-    import numpy as np
-
-    from triagemq.errors import TraceError
-    from triagemq.trace import Trace
-
-    columns = ("published_ns", "topic_id", "publisher_id", "size_bytes")
-    table = Trace.open(path).table("publications", list(columns))
-    published_ns, topic, publisher, size_bytes = (table[name].to_numpy() for name in columns)
-    own = scenario.publications
-    number = {
-        pair: row for row, pair in enumerate(zip(own.publisher.tolist(), own.topic.tolist(), strict=True))
-    }
-    rows = [number.get(pair, -1) for pair in zip(publisher.tolist(), topic.tolist(), strict=True)]
-    if -1 in rows:
-        raise TraceError(
-            f"{path}: holds publications that {scenario.name!r} does not have; replay it with its own scenario"
-        )
-    order = np.argsort(published_ns, kind="stable")
-    return {
-        "published_ns": published_ns[order],
-        "publication": np.array(rows)[order],
-        "size_bytes": size_bytes[order],
-    }
 
 
 def trace_writer(path: Path, scenario: Scenario, plan: Plan, *, with_hops: bool = False) -> TraceWriter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json as json_format
 import signal
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +51,9 @@ def up(
     rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
     broker: Annotated[
         str | None,
-        typer.Option(help="mqtt://HOST[:PORT] of one that runs, or embedded (default: Mosquitto, else embedded)."),
+        typer.Option(
+            help="mqtt://HOST[:PORT] of one that runs, or embedded (default: Mosquitto, else embedded)."
+        ),
     ] = None,
     bandwidth: Annotated[
         float,
@@ -73,6 +74,7 @@ def up(
 ) -> None:
     """Start broker, gateway and coordinator, and with a FILE its publishers and subscribers as real clients."""
     from triagemq.coordinator.up.exchange import ExchangeOptions
+    from triagemq.coordinator.up.state_directory import fresh_directory
     from triagemq.scenario import load
 
     if file is not None:
@@ -81,7 +83,7 @@ def up(
     _host_and_port("gateway", gateway)
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     exchange = ExchangeOptions(
-        state=state or Path("out/up") / time.strftime("%Y%m%d-%H%M%S"),
+        state=state or fresh_directory(Path("out/up")),
         scenario=file,
         trace=trace,
         gateway=gateway,

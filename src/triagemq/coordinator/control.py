@@ -72,6 +72,12 @@ class Decided:
     changed: bool
     table: SlotTable
 
+    @property
+    def subscribed_topics(self) -> list[str]:
+        """The topics of the scenario that somebody subscribes to, for `RateWatch.listen`."""
+        wanted = np.bincount(self.scenario.subscriptions.topic, minlength=len(self.scenario.topics)) > 0
+        return [name for name, own in zip(self.scenario.topics.name, wanted.tolist(), strict=True) if own]
+
 
 def decide(situation: Situation, previous: Decided | Orders | None = None) -> Decided:
     """Plan the situation and say what changes since `previous` (orders alone, after a restart).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ GRACE_SECONDS = 10.0
 FIRST_LOOK_SECONDS, ENOUGH_SECONDS = 1.0, 64.0
 LEAST_WINDOW_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS, LEAST_EXPECTED = 3.0, 10.0
+LATELY_SECONDS = 2.0
 USUAL_SECONDS: Floats = np.array([0.2 * 2**level for level in range(1, HORIZONS + 1)])
 HORIZON_SHOWN = 5
 """The horizon of which the index of dispersion is shown, and taken for silences: 64 windows."""
@@ -35,6 +36,23 @@ LEAST_SPREAD, UNKNOWN_SPREAD = 0.1, 5.0
 
 
 Rows = NDArray[np.intp]
+
+
+_UNKNOWN = {
+    "_rate": np.nan,
+    "_size": np.nan,
+    "_rate_measured": False,
+    "_size_measured": False,
+    "_since": np.inf,
+    "_size_since": np.inf,
+    "_events_before": 0.0,
+    "_bytes_before": 0.0,
+    "_review_at": np.inf,
+    "_silence": 0.0,
+    "_last_event": np.inf,
+    "_came_at": -np.inf,
+}
+"""Columns over topics, and what stands in them of a topic that is new."""
 
 
 class RateWatch:
@@ -74,15 +92,33 @@ class RateWatch:
         self._review_at = np.zeros(0)
         self._silence = np.zeros(0)
         self._last_event = np.zeros(0)
+        self._came_at = np.zeros(0)
+        # Whether somebody listens, and whether topics that are new are taken to be listened to.
+        self._heard = np.zeros(0, dtype=bool)
+        self._hear_new = True
 
     def declare(self, declared: Mapping[str, DeclaredRate]) -> None:
         """Take over what publishers announce of all topics; news about a topic overrules what was measured of it."""
         before, self._declared = self._declared, dict(declared)
+        self._know(declared)
         for topic, news in declared.items():
             if before.get(topic) != news:
-                self._declare(self._know(topic), news)
+                self._declare(self._number[topic], news)
         for topic in before.keys() - declared.keys():
-            self._undeclare(self._know(topic))
+            self._undeclare(self._number[topic])
+
+    def listen(self, topics: Collection[str]) -> None:
+        """The topics that somebody is subscribed to: of others no event reaches the counter, whatever is published.
+
+        They are not judged while nobody listens. Before the first call all topics are taken to be listened to.
+        """
+        self._know(topics)
+        heard = np.zeros(len(self._names), dtype=bool)
+        heard[[self._number[topic] for topic in topics]] = True
+        lately = (self._at - self._came_at < LATELY_SECONDS) | (self._review_at < np.inf)
+        for number in np.flatnonzero(heard & ~self._heard & ~lately & ~np.isnan(self._rate)).tolist():
+            self._begin(number, self._at + GRACE_SECONDS)
+        self._heard, self._hear_new = heard, False
 
     def observe(
         self, at_seconds: float, counts: Mapping[str, tuple[int, int]], epoch: str = ""
@@ -140,24 +176,21 @@ class RateWatch:
             for topic, number in self._number.items()
         }
 
-    def _know(self, topic: str) -> int:
-        number = self._number.get(topic)
-        if number is None:
-            number = self._number[topic] = len(self._names)
+    def _know(self, topics: Iterable[str]) -> None:
+        """Make room for topics that are new."""
+        new = [topic for topic in topics if topic not in self._number]
+        if not new:
+            return
+        for topic in new:
+            self._number[topic] = len(self._names)
             self._names.append(topic)
-            self._horizons.grow(len(self._names))
-            self._last = np.append(self._last, np.zeros((2, 1)), axis=1)
-            self._rate, self._size = np.append(self._rate, np.nan), np.append(self._size, np.nan)
-            self._rate_measured = np.append(self._rate_measured, False)
-            self._size_measured = np.append(self._size_measured, False)
-            self._since, self._size_since, self._last_event, self._review_at = (
-                np.append(column, np.inf)
-                for column in (self._since, self._size_since, self._last_event, self._review_at)
-            )
-            self._events_before, self._bytes_before, self._silence = (
-                np.append(column, 0.0) for column in (self._events_before, self._bytes_before, self._silence)
-            )
-        return number
+        count, more = len(self._names), len(self._names) - len(self._rate)
+        self._horizons.grow(count)
+        self._last = np.append(self._last, np.zeros((2, more)), axis=1)
+        for name, value in _UNKNOWN.items():
+            column = getattr(self, name)
+            setattr(self, name, np.append(column, np.full(more, value, dtype=column.dtype)))
+        self._heard = np.append(self._heard, np.full(more, self._hear_new))
 
     def _declare(self, number: int, news: DeclaredRate) -> None:
         if news.arrivals:
@@ -191,7 +224,8 @@ class RateWatch:
         """The counts as columns over all topics; those that are not mentioned stay as they were."""
         names = tuple(counts)
         if names != self._order[0]:
-            self._order = names, np.array([self._know(topic) for topic in names], dtype=np.intp)
+            self._know(names)
+            self._order = names, np.array([self._number[topic] for topic in names], dtype=np.intp)
         now = self._last.copy()
         if names:
             now[:, self._order[1]] = np.array(list(counts.values()), dtype=np.float64).T
@@ -199,12 +233,12 @@ class RateWatch:
 
     def _shift(self, seconds: float, at_seconds: float) -> None:
         """Let a stretch of time not have been."""
-        for column in (self._since, self._size_since, self._last_event, self._review_at):
+        for column in (self._since, self._size_since, self._last_event, self._review_at, self._came_at):
             column += seconds
         self._horizons.start(at_seconds)
 
     def _everything_pauses(self, seconds: float, new: Floats) -> bool:
-        judged = (self._since <= self._at) & (self._rate > 0)
+        judged = (self._since <= self._at) & (self._rate > 0) & self._heard
         expected = float(self._rate[judged].sum()) * seconds
         return expected >= LEAST_EXPECTED and float(new[judged].sum()) < expected / 2
 
@@ -217,13 +251,14 @@ class RateWatch:
         self._events_before[begun] = self._horizons.events[begun]
         self._bytes_before[begun] = self._horizons.octets[begun]
         self._review_at[begun] = self._at + FIRST_LOOK_SECONDS
+        self._came_at[came] = self._at
         over = came & (self._last_event <= started)
         self._silence[over] = np.maximum(self._silence[over], self._at - self._last_event[over])
         self._last_event[came & (self._last_event < self._at)] = self._at
 
     def _judge_silence(self, changes: dict[tuple[int, str], RateChange]) -> None:
         """Which topics have stopped: no event for longer than chance or their burstiness explains."""
-        missing = self._rate * np.maximum(self._at - self._last_event, 0.0)
+        missing = self._rate * self._heard * np.maximum(self._at - self._last_event, 0.0)
         rows = np.flatnonzero(missing > SURPRISE * LEAST_SPREAD)
         if len(rows) == 0:
             return
@@ -236,7 +271,7 @@ class RateWatch:
 
     def _judge(self, seen: Seen, changes: dict[tuple[int, str], RateChange]) -> None:
         """Which topics have left their band, by one horizon; a topic that a shorter one has shown is left alone."""
-        judged = self._since <= seen.started_at
+        judged = (self._since <= seen.started_at) & self._heard
         expected = self._rate * seen.seconds
         rows = np.flatnonzero(judged & (expected > 0) & (np.abs(seen.events - expected) > BAND * expected))
         for number in rows[self._surprising(seen, expected, rows)].tolist():

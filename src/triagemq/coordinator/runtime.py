@@ -221,6 +221,7 @@ class Runtime:
         self.metrics.plan_seconds.add(planned.seconds)
         self.metrics.plans_unchanged += not decided.changed
         self.decided, self._orders, self._orders_known = decided, decided.orders, True
+        self.rates.watch.listen(decided.subscribed_topics)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(planned.changed_for)
         await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)

@@ -6,9 +6,9 @@
 `BrokerProcess` runs a broker for those who have none, `LiveTrace` records what happens.
 """
 
+from triagemq.errors import BrokerError, GatewayError, MqttError
 from triagemq.exchange.broker_address import BrokerAddress
 from triagemq.exchange.broker_process import BrokerProcess, find_mosquitto
-from triagemq.exchange.faults import BrokerError, GatewayError, MqttError
 from triagemq.exchange.gateway import BrokerLoss, Credentials, GatewaySettings, Mode, Policy
 from triagemq.exchange.gateway.actions import Gone, Present
 from triagemq.exchange.gateway.observer import Numbers, Observer

@@ -6,8 +6,7 @@ import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from triagemq.errors import ParameterError
-from triagemq.exchange.faults import BrokerError
+from triagemq.errors import BrokerError, ParameterError
 
 __all__ = ["BrokerAddress"]
 

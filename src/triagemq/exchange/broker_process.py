@@ -13,9 +13,9 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from pathlib import Path
 
+from triagemq.errors import BrokerError
 from triagemq.exchange.broker_address import BrokerAddress
 from triagemq.exchange.child_process import dying_with_parent
-from triagemq.exchange.faults import BrokerError
 
 __all__ = ["BrokerProcess", "find_mosquitto", "free_port"]
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triagemq.errors import GatewayError
 from triagemq.exchange.broker_address import BrokerAddress
-from triagemq.exchange.faults import GatewayError
 from triagemq.exchange.gateway import GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
     Broadcast,

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Final
 
-from triagemq.exchange.faults import GatewayError
+from triagemq.errors import GatewayError
 from triagemq.exchange.gateway.changes import Row
 
 __all__ = ["TABLES", "Store"]

@@ -168,6 +168,9 @@ def _configuration(options: SparkOptions) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # Plans are changed on the way by what the first parts found; for little data that costs more than it saves.
         "spark.sql.adaptive.enabled": str(options.rows >= SMALL_ROWS).lower(),
+        # Else pyspark tells Java for every column and function in which line it stands: half of all calls to Java.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.sql.dataFrameQueryContext.enabled": "false",
         # The manifest is what says that a table is whole.
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     }

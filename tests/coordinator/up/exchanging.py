@@ -135,7 +135,8 @@ class Up:
             return dict(json.loads(line))
         deadline = time.monotonic() + LONG_SECONDS
         while not (lines := [each for each in self.errors().splitlines(True) if each.endswith("\n")]):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.errors()
+            assert self.process.poll() is None, self.errors()
+            assert time.monotonic() < deadline, "not ready"
             time.sleep(0.05)
         return dict(json.loads(lines[0]))
 

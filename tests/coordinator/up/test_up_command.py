@@ -62,7 +62,7 @@ def test_measured_beside_forecast_with_the_keys_of_simulate(tmp_path: Path) -> N
     assert set(simulated["classes"][0]) <= set(figures["classes"][0])
     assert set(simulated["utility"]) == set(figures["utility"])
     assert figures["scenario"] == simulated["scenario"]
-    found = runs(Path(figures["trace"]))
+    found = runs(tmp_path / figures["trace"])
     assert len(found.complete) == 1
     assert not found.incomplete
     trace = Trace.open(found.complete[0])
@@ -133,7 +133,8 @@ def test_a_killed_exchange_leaves_nothing_behind_and_is_taken_up_again_beside_an
     options = ["--state", str(tmp_path / "state")]
     with Up(tmp_path / "other") as other, Up(tmp_path / "one", *options) as one:
         ready, others = one.ready(), other.ready()
-        assert {ready[key] for key in ("coordinator", "gateway")}.isdisjoint(others.values())
+        for key in ("coordinator", "gateway", "broker", "state"):
+            assert ready[key] != others[key]
         with (
             BlockingSubscriber(
                 ready["coordinator"], name="keeper", keep_session=True, lease_seconds=60, settings=QUICK
@@ -150,6 +151,9 @@ def test_a_killed_exchange_leaves_nothing_behind_and_is_taken_up_again_beside_an
             decided = ask(ready["coordinator"], "/v1/decisions")["decisions"]
             children = children_of(one.process.pid)
             assert len(children) == 3
+            with Up(tmp_path / "thief", *options) as thief:
+                assert thief.result()[0] == 2
+                assert "in use" in thief.errors()
             one.signal(signal.SIGKILL)
             one.process.wait()
             _wait(lambda: not any(map(is_alive, children)))
@@ -158,7 +162,8 @@ def test_a_killed_exchange_leaves_nothing_behind_and_is_taken_up_again_beside_an
                 assert again.ready()["coordinator"] == ready["coordinator"]
                 found = ask(ready["coordinator"], "/v1/subscribers/keeper")
                 assert found["subscriptions"] == intent["subscriptions"]
-                assert found["generation"] >= intent["generation"]
+                health = ready["coordinator"], "/v1/health"
+                _wait(lambda: ask(*health)["in_force_generation"] >= intent["generation"])
                 assert ask(ready["coordinator"], "/v1/decisions")["decisions"][: len(decided)] == decided
                 publisher.publish("floor/2", b"after", qos=1)
                 assert _payload(subscriber) == b"after"

@@ -25,9 +25,9 @@ from tests.network.openflow.fake_switch import (
     session,
 )
 
+from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
-from triagemq.network.openflow.faults import SessionClosedError, SwitchError
 from triagemq.network.openflow.rules import Rule, matching
 from triagemq.network.openflow.session import Request, Session, SessionCounters, SessionTimes
 

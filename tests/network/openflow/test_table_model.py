@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, make_network, networks
 from tests.network.openflow.walker import CircleError, find, walk
 
-from triagemq.network.openflow.faults import RuleError
+from triagemq.errors import RuleError
 from triagemq.network.openflow.probes import all_probes
 from triagemq.network.openflow.rule_sets import address_rules, base_rules
 from triagemq.network.openflow.rules import Kind, Rule, matching

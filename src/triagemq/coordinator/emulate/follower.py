@@ -8,59 +8,98 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from typing import ParamSpec
 
 from triagemq.coordinator.binder import FlowBinder
 from triagemq.coordinator.control_lines import ControlError
-from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.gateway_link import GatewayLink, SessionEvent
 from triagemq.coordinator.orders import FLOW_MARK
 from triagemq.errors import TriageError
 
 __all__ = ["Follower"]
 
 _PAUSE_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+
+_Arguments = ParamSpec("_Arguments")
 
 
 class Follower:
-    """`run` until it is cancelled. `applied` is the generation carried out, `problem` why the last change was not."""
+    """`run` until it is cancelled. `applied` is the generation carried out, `problem` why the last change was not.
 
-    def __init__(self, link: GatewayLink, binder: FlowBinder, *, in_thread: bool = False) -> None:
+    `on_applied` is told each generation, as text.
+    """
+
+    def __init__(
+        self,
+        link: GatewayLink,
+        binder: FlowBinder,
+        *,
+        in_thread: bool = False,
+        on_applied: Callable[[str], object] = lambda generation: None,
+    ) -> None:
         self.applied = 0
         self.problem = ""
         self._link = link
         self.binder = binder
         self._in_thread = in_thread
+        self._on_applied = on_applied
+        self._turn = asyncio.Lock()
 
     async def run(self) -> None:
-        """Follow all news; after a pause of the gateway, everything from the start."""
+        """Follow all news, and look from time to time what they did not tell."""
+        await asyncio.gather(self._hear(), self._look())
+
+    async def _hear(self) -> None:
         while True:
             with contextlib.suppress(ControlError):
                 async for event in self._link.events():
                     if event.overrun:
                         break
-                    if (
-                        event.kind == "connected"
-                        and event.endpoint is not None
-                        and FLOW_MARK in event.client_id
-                    ):
-                        await self._do(self.binder.connected, event.client_id, event.endpoint)
-                    elif event.kind == "gone":
-                        await self._do(self.binder.gone, event.client_id)
-                    if event.kind == "orders" or not self.applied:
-                        await self._catch_up()
+                    await self._heard(event)
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _heard(self, event: SessionEvent) -> None:
+        async with self._turn:
+            if event.kind == "connected" and event.endpoint is not None and FLOW_MARK in event.client_id:
+                await self._do(self.binder.connected, event.client_id, event.endpoint)
+            elif event.kind == "gone":
+                await self._do(self.binder.gone, event.client_id)
+            if event.kind == "orders" or not self.applied:
+                await self._catch_up()
+
+    async def _look(self) -> None:
+        """Orders and departures of a moment without connection, and what failed before, are not told again."""
+        epoch = ""
+        while True:
+            with contextlib.suppress(ControlError):
+                measured = await self._link.measure(flows=False)
+                async with self._turn:
+                    if epoch not in ("", measured.epoch):
+                        present = await self._link.sessions()
+                        for client_id in self.binder.clients().keys() - present.keys():
+                            await self._do(self.binder.gone, client_id)
+                    if measured.generation != self.applied:
+                        await self._catch_up()
+                epoch = measured.epoch
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _catch_up(self) -> None:
         orders = await self._link.current()
         if orders.generation != self.applied:
             await self._do(self.binder.order, orders)
             self.applied = self.binder.orders.generation
+            self._on_applied(str(self.applied))
 
-    async def _do(self, change, *arguments) -> None:  # type: ignore[no-untyped-def]
+    async def _do(
+        self, change: Callable[_Arguments, object], *arguments: _Arguments.args, **named: _Arguments.kwargs
+    ) -> None:
         try:
             if self._in_thread:
-                await asyncio.to_thread(change, *arguments)
+                await asyncio.to_thread(change, *arguments, **named)
             else:
-                change(*arguments)
+                change(*arguments, **named)
             self.problem = ""
         except TriageError as error:
             self.problem = str(error)

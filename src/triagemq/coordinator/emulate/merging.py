@@ -1,7 +1,8 @@
 """The Trace of a run in a box: what the gateway sent, what the subscribers got, and what the queues counted.
 
 Which packets the kernel dropped nobody sees; how many of each flow it dropped by policy and for lack of room it counts.
-Copies that did not arrive are given one of the two reasons in these proportions, so that the totals are right.
+Copies that did not arrive are given a reason at random so that these totals are right; what nobody has counted was lost
+on a link.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.port_samples import PortNumbers, sample_columns
 from triagemq.coordinator.up.receipts import read_receipts
-from triagemq.plan import Counters
+from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
 from triagemq.scenario import Scenario
 from triagemq.trace import Outcome, Trace, TraceWriter, runs
 
@@ -119,20 +120,35 @@ def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int6
 
 
 def _reasons(flow_id: NDArray[np.int32], samples: Sequence[tuple[int, Counters]]) -> NDArray[np.int8]:
-    """For copies that did not arrive, by flow: by policy and by buffer in the proportion that the flow counted."""
-    policy: dict[int, int] = {}
-    buffer: dict[int, int] = {}
-    if samples:
-        for counters in samples[-1][1].flows.values():
-            policy[counters.flow_id] = policy.get(counters.flow_id, 0) + counters.dropped_by_policy
-            buffer[counters.flow_id] = buffer.get(counters.flow_id, 0) + counters.dropped_by_buffer
-    reasons = np.full(len(flow_id), int(Outcome.dropped_by_buffer), dtype=np.int8)
+    """For copies that did not arrive, by flow: as many by policy and by buffer as were counted, the rest on a link."""
+    policy, buffer, elsewhere = _counted_drops(samples)
+    reasons = np.full(len(flow_id), int(Outcome.lost_on_link), dtype=np.int8)
     random = np.random.default_rng(0)
     for flow in np.unique(flow_id):
-        rows = np.flatnonzero(flow_id == flow)
+        rows = random.permutation(np.flatnonzero(flow_id == flow))
         by_policy, by_buffer = policy.get(int(flow), 0), buffer.get(int(flow), 0)
-        total = by_policy + by_buffer
-        if total:
-            chosen = random.permutation(rows)[: round(len(rows) * by_policy / total)]
-            reasons[chosen] = int(Outcome.dropped_by_policy)
+        # Where a class's full queue is shared out over its flows, the parts may be too many by a few.
+        too_many = max(1.0, (by_policy + by_buffer) / len(rows))
+        first, second = round(by_policy / too_many), round((by_policy + by_buffer) / too_many)
+        reasons[rows[:first]] = int(Outcome.dropped_by_policy)
+        reasons[rows[first:second]] = int(Outcome.dropped_by_buffer)
+    left = random.permutation(np.flatnonzero(reasons == int(Outcome.lost_on_link)))
+    reasons[left[:elsewhere]] = int(Outcome.dropped_by_buffer)
     return reasons
+
+
+def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[dict[int, int], dict[int, int], int]:
+    """By flow: by policy, and for lack of room at its own port; and for lack of room at ports before that."""
+    flows: dict[FlowKey, FlowCounters] = {}
+    ports: dict[str, PortCounters] = {}
+    for _, counters in samples:
+        # A flow that has gone is not counted any more: what was last seen of it holds.
+        flows |= counters.flows
+        ports |= counters.ports
+    policy: dict[int, int] = {}
+    buffer: dict[int, int] = {}
+    for flow in flows.values():
+        policy[flow.flow_id] = policy.get(flow.flow_id, 0) + flow.dropped_by_policy
+        buffer[flow.flow_id] = buffer.get(flow.flow_id, 0) + flow.dropped_by_buffer
+    full = sum(queue.drops for port in ports.values() for queue in port.queues)
+    return policy, buffer, max(0, full - sum(buffer.values()))

@@ -27,12 +27,16 @@ LINUX_CLASSES = 7
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The gateway's control socket, where switches meet the controller, their numbers, and the gateways' addresses."""
+    """The gateway's control socket, where switches meet the controller, their numbers, and the gateways' addresses.
+
+    `applied` is a file for the generation whose rules are on the switches.
+    """
 
     control: str
     listen: str
     switches: list[int]
     sources: list[str]
+    applied: str
 
 
 async def _run(config: AgentConfig) -> None:
@@ -53,7 +57,10 @@ async def _run(config: AgentConfig) -> None:
         await asyncio.to_thread(plane.wait_until_ready)
         link = GatewayLink(config.control)
         link.start()
-        following = loop.create_task(Follower(link, FlowBinder(plane), in_thread=True).run())
+        follower = Follower(
+            link, FlowBinder(plane), in_thread=True, on_applied=Path(config.applied).write_text
+        )
+        following = loop.create_task(follower.run())
         print(json.dumps({"ready": True, "switches": sorted(plane.connected)}), flush=True)
         await ended.wait()
         following.cancel()

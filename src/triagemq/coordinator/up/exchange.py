@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import Child
+from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerProcess
 
 __all__ = ["Exchange", "ExchangeOptions"]
@@ -60,6 +62,11 @@ class Exchange:
         self.gateway = ""
         self.link = GatewayLink(self._control)
         self._saving: asyncio.Task[None] | None = None
+        self._lock: int | None = None
+
+    @property
+    def _database(self) -> str:
+        return f"sqlite:///{self.state / 'coordinator.sqlite'}"
 
     @property
     def _control(self) -> Path:
@@ -93,6 +100,7 @@ class Exchange:
         await self.close()
 
     async def _start(self) -> None:
+        self._lock = hold(self.state)
         self._control.parent.mkdir(parents=True, exist_ok=True)
         broker_url = self.options.broker
         if broker_url is None or broker_url == EMBEDDED_BROKER:
@@ -128,7 +136,7 @@ class Exchange:
         config = {
             "host": self.options.rest_host,
             "port": self.options.rest_port,
-            "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
+            "database": self._database,
             "gateway_socket": str(self._control),
             "gateway_address": self.gateway,
             "broker": broker_url,
@@ -148,6 +156,8 @@ class Exchange:
     async def start_clients(self, *, token: str | None = None) -> int:
         """The scenario's subscribers and then its publishers; when the first event will be published, in Unix ns."""
         assert self.options.scenario is not None
+        if token is None and self.options.coordinator.get("access"):
+            token = await asyncio.to_thread(own_token, self.state, self._database)
         config = {
             "scenario": str(self.options.scenario.absolute()),
             "coordinator": self.rest,
@@ -156,7 +166,14 @@ class Exchange:
             "qos": self.options.qos,
         }
         await self._child("subscribers", _LOAD, config | {"role": "subscribers"})
-        said = await self._child("publishers", _LOAD, config | {"role": "publishers"})
+        publishing = config | {"role": "publishers"}
+        said = await self._child(
+            "publishers",
+            _LOAD,
+            publishing,
+            # Those who come back find everything as it was.
+            lambda said: self._write("publishers", publishing | {"settling_seconds": 0.0}),
+        )
         return int(said["publishing_from_ns"])
 
     async def stop_publishers(self) -> None:
@@ -177,6 +194,9 @@ class Exchange:
                 await child.stop()
         if self.broker is not None:
             await self.broker.stop()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     async def _child(
         self, name: str, module: str, config: dict[str, Any], ready: Any = None
@@ -196,7 +216,7 @@ class Exchange:
         return path
 
     async def _keep_saving(self, broker: BrokerProcess) -> None:
-        """The broker must know its subscriptions after a kill, too: until the gateway is back it keeps their messages."""
+        """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""
         while True:
             with contextlib.suppress(OSError, RuntimeError):
                 async for event in self.link.events():

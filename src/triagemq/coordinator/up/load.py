@@ -51,6 +51,7 @@ class LoadConfig:
     token: str | None = None
     seed: int = 0
     qos: int = 0
+    settling_seconds: float = SETTLING_SECONDS
     lease_seconds: float = 10.0
     namespaces: dict[str, str] | None = None
     receipts: str | None = None
@@ -134,7 +135,7 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
 
     names = scenario.publishers.name
     publishers = await asyncio.gather(*(begin(name) for name in names))
-    begins_ns = time.time_ns() + round(SETTLING_SECONDS * 1e9)
+    begins_ns = time.time_ns() + round(config.settling_seconds * 1e9)
     owner = scenario.publications.publisher.tolist()
     topics = [scenario.topics.name[topic] for topic in scenario.publications.topic.tolist()]
     least = PREFIX_BYTES if config.namespaces is not None else 1

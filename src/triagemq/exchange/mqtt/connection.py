@@ -7,8 +7,8 @@ import contextlib
 import random
 from collections.abc import Callable
 
+from triagemq.errors import MqttError
 from triagemq.exchange.broker_address import BrokerAddress
-from triagemq.exchange.faults import MqttError
 from triagemq.exchange.mqtt.session import MqttSession
 
 __all__ = ["MqttConnection"]

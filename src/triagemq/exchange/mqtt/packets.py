@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from triagemq.exchange.faults import MqttError
+from triagemq.errors import MqttError
 from triagemq.exchange.mqtt import properties as property_names
 from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from triagemq.exchange.faults import MqttError
+from triagemq.errors import MqttError
 
 __all__ = [
     "ASSIGNED_CLIENT_ID",

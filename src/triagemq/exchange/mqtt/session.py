@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from triagemq.exchange.faults import MqttError
+from triagemq.errors import MqttError
 from triagemq.exchange.mqtt.packets import (
     ConnAck,
     Message,

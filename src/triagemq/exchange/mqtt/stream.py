@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triagemq.exchange.faults import MqttError
+from triagemq.errors import MqttError
 
 __all__ = ["PacketStream"]
 

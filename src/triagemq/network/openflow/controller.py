@@ -12,11 +12,10 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from triagemq.errors import NetworkError
+from triagemq.errors import NetworkError, RuleError, SessionClosedError, SwitchError
 from triagemq.network.openflow import encoding, frames
 from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
 from triagemq.network.openflow.discovery import Discovery
-from triagemq.network.openflow.faults import RuleError, SessionClosedError, SwitchError
 from triagemq.network.openflow.rule_book import FlowsChange, RuleBook
 from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name

@@ -15,10 +15,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from triagemq.errors import NetworkError, ParameterError, PlanError
+from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
 from triagemq.network.openflow.controller import Controller, Timing
 from triagemq.network.openflow.decoding import PortCounts
-from triagemq.network.openflow.faults import SwitchError
 from triagemq.network.openflow.rule_sets import LimitedFlow
 from triagemq.network.openflow.rules import Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
-from triagemq.network.openflow.faults import SessionClosedError, SwitchError
 from triagemq.network.openflow.rules import switch_name
 
 __all__ = ["Listener", "Request", "Session", "SessionCounters", "SessionTimes"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from triagemq.errors import SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PortCounts
-from triagemq.network.openflow.faults import SwitchError
 from triagemq.network.openflow.rules import Kind, RateLimit, Rule, RuleKey
 from triagemq.network.openflow.session import Request, Session
 from triagemq.network.openflow.updates import (

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from triagemq.network.openflow.faults import RuleError
+from triagemq.errors import RuleError
 from triagemq.network.openflow.rules import CONTROLLER, Rule, RuleKey, RuleSets, switch_name
 from triagemq.network.openflow.topology import PortId
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -22,15 +23,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from triagemq.errors import VirtualSwitchError
 from triagemq.network.journal import Journal, process_start
-from triagemq.network.openflow.faults import VirtualSwitchError
 
-__all__ = ["VirtualSwitches"]
+__all__ = ["VirtualSwitches", "require_open_vswitch"]
 
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _PROGRAMS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl")
 _SECONDS = 20.0
 _NICENESS = -10
+
+
+def require_open_vswitch() -> None:
+    """VirtualSwitchError, with what to do, unless all of Open vSwitch is on this machine."""
+    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if missing or not _SCHEMA.exists():
+        raise VirtualSwitchError(
+            f"Open vSwitch is not complete ({', '.join(missing) or _SCHEMA} is missing); "
+            "install it with: apt install openvswitch-switch"
+        )
 
 
 class VirtualSwitches:
@@ -56,15 +67,11 @@ class VirtualSwitches:
         return f"unix:{self.directory / 'controller.sock'}"
 
     def open(self) -> None:
-        missing = [name for name in _PROGRAMS if shutil.which(name) is None]
-        if missing or not _SCHEMA.exists():
-            raise VirtualSwitchError(
-                f"Open vSwitch is not complete ({', '.join(missing) or _SCHEMA} is missing); "
-                "install it with: apt install openvswitch-switch"
-            )
+        require_open_vswitch()
         # The path of a socket may have 107 characters.
-        self.directory = Path(tempfile.mkdtemp(prefix="triage-switch-"))
+        self.directory = Path(tempfile.gettempdir()) / f"triage-switch-{secrets.token_hex(6)}"
         self._notes.append(self._journal.note("directory", path=str(self.directory)))
+        self.directory.mkdir(mode=0o700)
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="switch-starter")
         try:
             database, door = self.directory / "conf.db", self.directory / "db.sock"

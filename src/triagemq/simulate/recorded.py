@@ -1,0 +1,56 @@
+"""What a trace recorded as published, as events of a scenario's publications: for whoever publishes them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from triagemq.errors import TraceError
+from triagemq.scenario import Scenario
+from triagemq.trace import Trace
+
+__all__ = ["recorded_publications"]
+
+_COLUMNS = ("published_ns", "topic_id", "publisher_id", "size_bytes")
+
+
+def recorded_publications(path: Path, scenario: Scenario, *, from_ns: int | None = None) -> dict[str, Any]:
+    """Columns published_ns, publication and size_bytes, in order of time.
+
+    A simulation counts from 0 already. Times of a live run count from `from_ns`, and what is earlier is left out; if
+    that is not said, they count from its first event. Who published an event a gateway cannot know: then it is the
+    first that publishes the topic.
+    """
+    trace = Trace.open(path)
+    table = trace.table("publications", list(_COLUMNS))
+    published_ns, topic, publisher, size_bytes = (
+        pc.fill_null(table[name], -1).to_numpy() for name in _COLUMNS
+    )
+    own = scenario.publications
+    number: dict[tuple[int, int], int] = {}
+    for row, (one, its_topic) in enumerate(zip(own.publisher.tolist(), own.topic.tolist(), strict=True)):
+        number[one, its_topic] = row
+        number.setdefault((-1, its_topic), row)
+    rows = np.array(
+        [number.get(pair, -1) for pair in zip(publisher.tolist(), topic.tolist(), strict=True)],
+        dtype=np.int64,
+    )
+    if (rows < 0).any():
+        raise TraceError(
+            f"{path}: holds publications that {scenario.name!r} does not have; replay it with its own scenario"
+        )
+    order = np.argsort(published_ns, kind="stable")
+    if from_ns is not None:
+        order = order[published_ns[order] >= from_ns]
+    start = from_ns
+    if start is None:
+        simulated = trace.manifest is not None and trace.manifest.producer == "simulate"
+        start = 0 if simulated or not len(order) else int(published_ns[order[0]])
+    return {
+        "published_ns": published_ns[order] - start,
+        "publication": rows[order],
+        "size_bytes": size_bytes[order],
+    }
