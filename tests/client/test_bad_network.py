@@ -67,7 +67,7 @@ def test_a_late_copy_of_a_finished_message_harms_no_later_one(tmp_path: Path) ->
             one = await connected(gateway.address[1], "one", events)
             await one.subscribe("floor/1", qos=2)
             await one.publish("floor/1", b"first", qos=2)
-            reference = await one._topics.reference("floor/1")
+            reference = await one._publishing.topics.reference("floor/1")
             message_id = (one._next_message_id - 2) % 0xFFFF + 1
             duplicates = gateway.core.counters.duplicates
             one.send(Publish(*reference, b"first", qos=2, dup=True, message_id=message_id))

@@ -10,10 +10,9 @@ from tests.client.loopback import QUICK, connected, gateway_with_broker, until
 
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.faults import ClosedError, GatewayUnreachableError, RefusedError
 from triagemq.client.lifeline import State
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.errors import ParameterError
+from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError, RefusedError
 from triagemq.exchange import Policy
 from triagemq.exchange.broker_process import find_mosquitto
 
@@ -122,7 +121,7 @@ def test_a_publisher_has_no_more_unacknowledged_messages_than_allowed(tmp_path: 
             most = 0
             for number in range(300):
                 await publisher.publish("load", b"%d" % number, qos=1, wait=False)
-                most = max(most, len(publisher._outbox))
+                most = max(most, publisher.unacknowledged)
             await publisher.flush()
             assert most == 4
             await until(lambda: len(events) >= 300)

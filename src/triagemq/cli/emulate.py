@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json as json_format
 import signal
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -19,9 +18,11 @@ from triagemq.cli.options import duration, percent, print_json, utility_line
 
 if TYPE_CHECKING:
     from triagemq.coordinator.emulate.emulated_run import EmulationResult
-    from triagemq.coordinator.emulate.rig import Rig
+    from triagemq.coordinator.emulate.rig import Rig, RigOptions
 
 __all__ = ["emulate"]
+
+DEFAULT_SECONDS = 30.0
 
 
 def emulate(
@@ -32,13 +33,19 @@ def emulate(
             help="linux: kernel queues; openflow: Open vSwitch before them; embedded: in the gateway."
         ),
     ] = "linux",
-    seconds: Annotated[float, typer.Option("--for", min=1, help="Seconds of traffic.")] = 30.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option("--for", min=1, help="Seconds of traffic (default: 30, or as long as the replay)."),
+    ] = None,
     no_triage: Annotated[
         bool, typer.Option("--no-triage", help="One queue, no drops: what a plain network does.")
     ] = False,
     priorities: options.Priorities = None,
     drops: options.Drops = None,
     flows: options.Flows = "greedy",
+    replay: Annotated[
+        Path | None, typer.Option(help="Publish what this trace recorded instead of random events.")
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(help="Directory of logs and everything else (default: a new one under out/emulate)."),
@@ -50,68 +57,96 @@ def emulate(
     json: options.Json = False,
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
-    from triagemq.coordinator.emulate.rig import RigOptions
+    from triagemq.coordinator.emulate.requirements import require_machine
+    from triagemq.coordinator.emulate.rig import RigOptions, check_data_plane
+    from triagemq.coordinator.up.state_directory import fresh_directory
     from triagemq.scenario import load
+    from triagemq.simulate.recorded import recorded_seconds
 
-    load(file)
+    scenario = load(file)
+    check_data_plane(dataplane)
+    require_machine(dataplane)
+    if seconds is None:
+        seconds = DEFAULT_SECONDS if replay is None else recorded_seconds(replay, scenario)
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
-    result = asyncio.run(
-        _run(
-            RigOptions(
-                file=file,
-                state=state or Path("out/emulate") / time.strftime("%Y%m%d-%H%M%S"),
-                dataplane=dataplane,
-                no_triage=no_triage,
-                seed=seed,
-                planner={name: value for name, value in chosen.items() if value is not None},
-            ),
-            seconds,
-            trace,
-            json,
-        )
+    rig_options = RigOptions(
+        file=file,
+        state=state or fresh_directory(Path("out/emulate")),
+        dataplane=dataplane,
+        no_triage=no_triage,
+        seed=seed,
+        planner={name: value for name, value in chosen.items() if value is not None},
+        replay=replay,
     )
+    try:
+        result = asyncio.run(_run(rig_options, seconds, trace, json))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     if json:
         print_json(result.as_json())
     else:
         _print(result, dataplane)
 
 
-async def _run(rig_options: Any, seconds: float, trace: Path | None, as_json: bool) -> EmulationResult:
+async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_json: bool) -> EmulationResult:
     from triagemq.coordinator.emulate.emulated_run import run_emulation
 
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    ending = _Ending()
+    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("real packets", total=seconds, now="building the network")
 
         def ready(rig: Rig) -> None:
             bar.update(task, now="starting its clients")
             if as_json:
-                facts = {
-                    "ready": True,
-                    "run": rig.layout.run,
-                    "coordinator": rig.rest,
-                    "state": str(rig.state),
-                    "pids": {name: child.pid for name, child in rig.children.items()}
-                    | {name: process.pid for name, process in rig.processes.items()},
-                    "switches": getattr(rig.box.switches, "directory", None)
-                    and str(rig.box.switches.directory),  # type: ignore[union-attr]
-                }
                 # On standard error: standard output is for the one object at the end.
-                typer.echo(json_format.dumps(facts), err=True)
+                typer.echo(json_format.dumps(_facts(rig)), err=True)
+                return
+            for switch, command in rig.rule_commands.items():
+                console.print(f"rules of {switch}: {command}", highlight=False, soft_wrap=True)
+
+        def tick(rig: Rig, elapsed: float) -> None:
+            if elapsed >= 0:
+                ending.traffic_flows = True
+                bar.update(task, completed=elapsed, now=f"{elapsed:.0f} of {seconds:.0f} s")
 
         return await run_emulation(
-            rig_options,
-            seconds=seconds,
-            ended=ended,
-            trace=trace,
-            on_ready=ready,
-            on_tick=lambda rig, elapsed: bar.update(
-                task, completed=max(0.0, elapsed), now=f"{max(0.0, elapsed):.0f} of {seconds:.0f} s"
-            ),
+            rig_options, seconds=seconds, ended=ending.ended, trace=trace, on_ready=ready, on_tick=tick
         )
+
+
+class _Ending:
+    """Ctrl-C: before the first event everything is given up, later the run ends early and is told like any other.
+
+    Whatever comes after the first is no news: taking everything away again is not interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.traffic_flows = False
+        self._asked = False
+        self._task = asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._end)
+
+    def _end(self) -> None:
+        if self.traffic_flows:
+            self.ended.set()
+        elif not self._asked and self._task is not None:
+            self._task.cancel()
+        self._asked = True
+
+
+def _facts(rig: Rig) -> dict[str, object]:
+    return {
+        "ready": True,
+        "run": rig.layout.run,
+        "coordinator": rig.rest,
+        "state": str(rig.state),
+        "pids": rig.pids,
+        "rules": rig.rule_commands,
+    }
 
 
 def _print(result: EmulationResult, dataplane: str) -> None:

@@ -10,7 +10,11 @@ from triagemq.client.connection import Connection, ConnectionCounters
 from triagemq.client.connectionless import publish_without_connection
 from triagemq.client.coordinator import Assignment, Coordinator
 from triagemq.client.events import Event, Overflow
-from triagemq.client.faults import (
+from triagemq.client.publisher import Publisher
+from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.subscriber import Subscriber
+from triagemq.client.wanted import Wanted
+from triagemq.errors import (
     ClientError,
     ClosedError,
     CoordinatorError,
@@ -18,10 +22,6 @@ from triagemq.client.faults import (
     GatewayUnreachableError,
     RefusedError,
 )
-from triagemq.client.publisher import Publisher
-from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.subscriber import Subscriber
-from triagemq.client.wanted import Wanted
 
 __all__ = [
     "Assignment",

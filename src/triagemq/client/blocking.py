@@ -12,18 +12,19 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from triagemq.client.connection import ConnectionCounters
 from triagemq.client.events import Event
-from triagemq.client.faults import ClosedError
 from triagemq.client.publisher import Publisher
 from triagemq.client.subscriber import Subscriber
 from triagemq.client.wanted import Wanted
+from triagemq.errors import ClosedError
 
 __all__ = ["BlockingPublisher", "BlockingSubscriber"]
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
+_Participant = TypeVar("_Participant", Publisher, Subscriber)
 
 
 class _LoopThread:
@@ -40,7 +41,7 @@ class _LoopThread:
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Do it there, wait for it here."""
         if not self._thread.is_alive():
             work.close()
@@ -59,89 +60,85 @@ class _LoopThread:
             self._thread.join()
 
 
-class BlockingPublisher:
-    """Takes what Publisher takes. Its methods may be called by several threads."""
+class _Blocking(Generic[_Participant]):
+    """Opened when it is made, closed by `close` or the end of `with`."""
 
-    def __init__(self, coordinator: str | None = None, **options: Any) -> None:
-        self._loop = _LoopThread("triagemq-publisher")
+    def __init__(self, kind: type[_Participant], coordinator: str | None, options: Mapping[str, Any]) -> None:
+        self._loop = _LoopThread(f"triagemq-{kind.__name__.lower()}")
         try:
-            self._publisher: Publisher = self._loop.call(_made(Publisher, coordinator, options))
+            self._inner: _Participant = self._loop.call(_opened(kind, coordinator, options))
         except BaseException:
             self._loop.end()
             raise
 
-    def __enter__(self) -> BlockingPublisher:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def declare(
-        self, rates: Mapping[str, float | tuple[float, float] | None], *, size_bytes: float | None = None
-    ) -> None:
-        """See Publisher."""
-        self._loop.call(self._publisher.declare(rates, size_bytes=size_bytes))
-
-    def publish(
-        self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True
-    ) -> None:
-        """See Publisher."""
-        self._loop.call(self._publisher.publish(topic, payload, qos=qos, retain=retain, wait=wait))
-
-    def flush(self) -> None:
-        """See Publisher."""
-        self._loop.call(self._publisher.flush())
-
-    @property
-    def counters(self) -> ConnectionCounters:
-        """What happened so far."""
-        return self._publisher.counters
-
     def close(self) -> None:
-        """See Publisher."""
+        """See Publisher and Subscriber; twice is once."""
         try:
-            self._loop.call(self._publisher.close())
+            self._loop.call(self._inner.close())
         except ClosedError:
             pass
         finally:
             self._loop.end()
 
 
-class BlockingSubscriber:
+class BlockingPublisher(_Blocking[Publisher]):
+    """Takes what Publisher takes. Its methods may be called by several threads."""
+
+    def __init__(self, coordinator: str | None = None, **options: Any) -> None:
+        super().__init__(Publisher, coordinator, options)
+
+    def declare(
+        self, rates: Mapping[str, float | tuple[float, float] | None], *, size_bytes: float | None = None
+    ) -> None:
+        """See Publisher."""
+        self._loop.call(self._inner.declare(rates, size_bytes=size_bytes))
+
+    def publish(
+        self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True
+    ) -> None:
+        """See Publisher."""
+        self._loop.call(self._inner.publish(topic, payload, qos=qos, retain=retain, wait=wait))
+
+    def flush(self) -> None:
+        """See Publisher."""
+        self._loop.call(self._inner.flush())
+
+    @property
+    def counters(self) -> ConnectionCounters:
+        """What happened so far."""
+        return self._inner.counters
+
+
+class BlockingSubscriber(_Blocking[Subscriber]):
     """Takes what Subscriber takes; iterate over it, or call `next`, in one thread."""
 
     def __init__(self, coordinator: str | None = None, **options: Any) -> None:
-        self._loop = _LoopThread("triagemq-subscriber")
+        super().__init__(Subscriber, coordinator, options)
         self._taken: deque[Event] = deque()
-        try:
-            self._subscriber: Subscriber = self._loop.call(_made(Subscriber, coordinator, options))
-        except BaseException:
-            self._loop.end()
-            raise
-
-    def __enter__(self) -> BlockingSubscriber:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def subscribe(self, topic: str | int, **wanted: Any) -> None:
         """See Subscriber."""
-        self._loop.call(self._subscriber.subscribe(topic, **wanted))
+        self._loop.call(self._inner.subscribe(topic, **wanted))
 
     def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
         """See Subscriber."""
-        self._loop.call(self._subscriber.subscribe_all(wanted))
+        self._loop.call(self._inner.subscribe_all(wanted))
 
     def unsubscribe(self, *topics: str | int) -> None:
         """See Subscriber."""
-        self._loop.call(self._subscriber.unsubscribe(*topics))
+        self._loop.call(self._inner.unsubscribe(*topics))
 
     def __iter__(self) -> Iterator[Event]:
         while True:
             if not self._taken:
                 try:
-                    self._taken.extend(self._loop.call(self._subscriber.take_all()))
+                    self._taken.extend(self._loop.call(self._inner.take_all()))
                 except ClosedError:
                     return
             if not self._taken:
@@ -152,27 +149,17 @@ class BlockingSubscriber:
         """The next event; None when none has come in that time, or the subscriber was closed."""
         if self._taken:
             return self._taken.popleft()
-        return self._loop.call(self._subscriber.next(timeout_seconds))
+        return self._loop.call(self._inner.next(timeout_seconds))
 
     @property
     def overflowed(self) -> int:
         """Events that were dropped because the program did not take them in time."""
-        return self._subscriber.overflowed
-
-    def close(self) -> None:
-        """See Subscriber."""
-        try:
-            self._loop.call(self._subscriber.close())
-        except ClosedError:
-            pass
-        finally:
-            self._loop.end()
+        return self._inner.overflowed
 
 
-Made = TypeVar("Made", Publisher, Subscriber)
-
-
-async def _made(kind: type[Made], coordinator: str | None, options: Mapping[str, Any]) -> Made:
-    made = kind(coordinator, **options)
-    await made.open()
-    return made
+async def _opened(
+    kind: type[_Participant], coordinator: str | None, options: Mapping[str, Any]
+) -> _Participant:
+    participant = kind(coordinator, **options)
+    await participant.open()
+    return participant

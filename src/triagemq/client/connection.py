@@ -15,19 +15,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from triagemq.client.events import Event
-from triagemq.client.faults import ClosedError, RefusedError
 from triagemq.client.inbox import Inbox
 from triagemq.client.lifeline import Lifeline, LifeMessage, State
-from triagemq.client.outbox import Outbox, Outgoing
+from triagemq.client.publishing import Publishing
 from triagemq.client.questions import Questions
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.topics import TopicIds, filter_reference
-from triagemq.errors import DecodeError, ParameterError
+from triagemq.client.topics import filter_reference
+from triagemq.errors import ClosedError, DecodeError, ParameterError, RefusedError
 from triagemq.mqttsn import (
     Message,
     PubAck,
@@ -37,7 +35,6 @@ from triagemq.mqttsn import (
     PubRel,
     RegAck,
     Register,
-    ReturnCode,
     SubAck,
     TopicIdType,
     UnsubAck,
@@ -46,10 +43,8 @@ from triagemq.mqttsn import (
 
 __all__ = ["Connection", "ConnectionCounters"]
 
-_SYSTEM_IS_BUSY_SECONDS = 0.001
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ConnectionCounters:
     """What happened so far."""
 
@@ -62,6 +57,8 @@ class ConnectionCounters:
     """QoS 0 messages while there was no connection."""
     received: int = 0
     duplicates: int = 0
+    unknown_topics: int = 0
+    """Events under a topic id that the gateway had not told; it was asked to."""
     malformed: int = 0
 
 
@@ -100,18 +97,14 @@ class Connection:
             clear_first=not keep_session and not client_id_is_new,
             will=will,
         )
-        self._outbox = Outbox(self, self.settings)
         self._questions = Questions(self, self.settings.retry_seconds)
-        self._topics = TopicIds(self._register, self.settings.predefined_topics)
+        self._publishing = Publishing(self, self.settings, self._register)
         self._inbox = Inbox(self.send, self._hand_on, slot, self.settings.predefined_topics)
         self._subscriptions: dict[str | int, int] = {}
         self._next_message_id = random.randint(1, 0xFFFF)
-        # Messages that cannot be sent before the id of a topic is known, in order.
-        self._waiting: deque[Outgoing] = deque()
-        self._sender: asyncio.Task[None] | None = None
         self._resubscriber: asyncio.Task[None] | None = None
-        self._refused = 0
-        self._counters = ConnectionCounters()
+        self._refused_subscriptions = 0
+        self._malformed = 0
 
     # Life.
 
@@ -133,15 +126,15 @@ class Connection:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.close_timeout_seconds):
-                    await self._outbox.drained()
+                    await self._publishing.drained()
             await self._lifeline.leave()
         finally:
             error = ClosedError(f"connection {self.client_id!r} was closed")
             self._pause()
-            self._outbox.close(error)
+            self._publishing.give_up(error)
             self._questions.close(error)
             await self._lifeline.end()
-            await self._topics.close()
+            await self._publishing.close()
 
     @property
     def state(self) -> State:
@@ -185,20 +178,17 @@ class Connection:
         await self._lifeline.wake()
 
     def _begin(self, fresh: bool) -> None:
-        self._topics.forget()
         self._inbox.begin(fresh=fresh)
-        self._waiting = deque(self._outbox.unfinished())
-        self._send_waiting()
+        self._publishing.begin()
         if self._subscriptions:
             # CONNACK does not tell whether the gateway has kept the session.
             self._resubscriber = asyncio.get_running_loop().create_task(self._subscribe_again())
 
     def _pause(self) -> None:
-        self._outbox.hold()
-        for task in (self._sender, self._resubscriber):
-            if task is not None:
-                task.cancel()
-        self._sender = self._resubscriber = None
+        self._publishing.pause()
+        if self._resubscriber is not None:
+            self._resubscriber.cancel()
+            self._resubscriber = None
 
     # Publishing.
 
@@ -209,80 +199,34 @@ class Connection:
 
         Giving up waiting does not take the message back: it is sent until it is acknowledged, or `close`.
         """
-        known = self._topics.known(topic)
-        if qos not in (-1, 0, 1, 2):
-            raise ParameterError("qos", f"must be -1, 0, 1 or 2, is {qos}")
-        if qos == -1 and known is None:
-            raise ParameterError("topic", f"QoS -1 needs a predefined topic or two octets, not {topic!r}")
         if self.state is State.CLOSED:
             raise ClosedError(f"connection {self.client_id!r} was closed")
-        self._counters.published += 1
-        if qos <= 0:
-            await self._publish_unacknowledged(topic, payload, qos, retain)
-            return None
-        outgoing = await self._outbox.admit(topic, payload, qos, retain)
-        known = self._topics.known(topic)
-        if known is not None and self.is_active and not self._waiting:
-            self._outbox.transmit(outgoing, known)
-        else:
-            self.resend_later(outgoing)
-        if not wait:
-            return outgoing.done
-        await asyncio.shield(outgoing.done)
+        done = await self._publishing.publish(topic, payload, qos, retain)
+        if done is None or not wait:
+            return done
+        await asyncio.shield(done)
         return None
-
-    async def _publish_unacknowledged(self, topic: str | int, payload: bytes, qos: int, retain: bool) -> None:
-        if not self.is_active and qos == 0:
-            # What is not worth an acknowledgement is not worth being late.
-            self._counters.not_sent += 1
-            return
-        reference = self._topics.known(topic) or await self._topics.reference(topic)
-        message = Publish(*reference, payload, qos, retain)
-        while not self.send(message):
-            await asyncio.sleep(_SYSTEM_IS_BUSY_SECONDS)
 
     async def flush(self) -> None:
         """Wait until everything published is acknowledged or refused."""
-        await self._outbox.drained()
+        await self._publishing.drained()
 
-    def resend_later(self, outgoing: Outgoing) -> None:
-        """Find out the id of its topic, then send it."""
-        self._waiting.append(outgoing)
-        if self.is_active:
-            self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        if self._waiting and (self._sender is None or self._sender.done()):
-            self._sender = asyncio.get_running_loop().create_task(self._send_in_order(self._waiting))
-
-    async def _send_in_order(self, waiting: deque[Outgoing]) -> None:
-        while waiting:
-            outgoing = waiting[0]
-            try:
-                reference = await self._topics.reference(outgoing.topic)
-            except RefusedError as error:
-                self._outbox.fail(outgoing, error)
-            except ClosedError:
-                return
-            else:
-                self._outbox.transmit(outgoing, reference)
-            waiting.popleft()
+    @property
+    def unacknowledged(self) -> int:
+        """QoS 1 and 2 messages that are on their way."""
+        return len(self._publishing.outbox)
 
     async def _register(self, name: str) -> int:
         topic_id = await self._questions.register(name)
         self._inbox.learn(topic_id, name)
         return topic_id
 
-    def forget_topic(self, topic: str | int) -> None:
-        """The gateway does not know its id any more."""
-        self._topics.forget(topic)
-
     def take_message_id(self) -> int:
         """One that nothing unanswered has; each comes round again as late as possible, for old copies may be about."""
         while True:
             message_id = self._next_message_id
             self._next_message_id = message_id % 0xFFFF + 1
-            if message_id not in self._outbox and message_id not in self._questions:
+            if message_id not in self._publishing.outbox and message_id not in self._questions:
                 return message_id
 
     # Subscribing.
@@ -299,7 +243,7 @@ class Connection:
         answer = await self._questions.subscribe(topic, qos)
         if answer.topic_id and isinstance(topic, str) and filter_reference(topic)[0] is TopicIdType.NORMAL:
             self._inbox.learn(answer.topic_id, topic)
-            self._topics.learn(topic, answer.topic_id)
+            self._publishing.topics.learn(topic, answer.topic_id)
         return answer.qos
 
     async def unsubscribe(self, topic: str | int) -> None:
@@ -313,7 +257,7 @@ class Connection:
                 try:
                     await self._subscribe(topic, qos)
                 except RefusedError as error:
-                    self._refused += 1
+                    self._refused_subscriptions += 1
                     self._lifeline.problem = str(error)
                 except ClosedError:
                     return
@@ -332,7 +276,7 @@ class Connection:
         try:
             message = decode(datagram)
         except DecodeError:
-            self._counters.malformed += 1
+            self._malformed += 1
             return
         match message:
             case Publish():
@@ -342,25 +286,17 @@ class Connection:
             case Register():
                 self._inbox.register(message)
             case PubAck():
-                self._publish_answered(message)
+                self._publishing.answered(message)
             case PubRec():
-                self._outbox.received(message)
+                self._publishing.outbox.received(message)
             case PubComp():
-                self._outbox.complete(message)
+                self._publishing.outbox.complete(message)
             case RegAck() | SubAck() | UnsubAck():
                 self._questions.answer(message)
             case _ if isinstance(message, LifeMessage):
                 self._lifeline.message(message)
             case _:
-                self._counters.malformed += 1
-
-    def _publish_answered(self, message: PubAck) -> None:
-        if self._outbox.acknowledge(message) or message.return_code is ReturnCode.ACCEPTED:
-            return
-        if message.message_id == 0:
-            self._refused += 1
-        if message.return_code is ReturnCode.REJECTED_INVALID_TOPIC_ID:
-            self._topics.forget_id(message.topic_id)
+                self._malformed += 1
 
     def _hand_on(self, event: Event) -> None:
         loop = asyncio.get_running_loop()
@@ -377,11 +313,16 @@ class Connection:
     @property
     def counters(self) -> ConnectionCounters:
         """What happened so far."""
-        counters = self._counters
-        counters.connected = self._lifeline.connected
-        counters.acknowledged = self._outbox.acknowledged
-        counters.refused = self._refused + self._outbox.refused
-        counters.retransmissions = self._outbox.retransmissions
-        counters.received = self._inbox.received
-        counters.duplicates = self._inbox.duplicates
-        return counters
+        publishing, inbox = self._publishing, self._inbox
+        return ConnectionCounters(
+            connected=self._lifeline.connected,
+            published=publishing.published,
+            acknowledged=publishing.outbox.acknowledged,
+            retransmissions=publishing.outbox.retransmissions,
+            refused=self._refused_subscriptions + publishing.refused,
+            not_sent=publishing.not_sent,
+            received=inbox.received,
+            duplicates=inbox.duplicates,
+            unknown_topics=inbox.unknown_topics,
+            malformed=self._malformed,
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-from triagemq.client.faults import GatewayUnreachableError
+from triagemq.client.gateway_errors import unreachable
 from triagemq.client.settings import host_and_port
 from triagemq.client.topics import without_registration
 from triagemq.errors import ParameterError
@@ -34,6 +34,4 @@ def publish_without_connection(
         with socket.socket(family, kind, protocol) as sender:
             sender.sendto(datagram, address)
     except OSError as error:
-        raise GatewayUnreachableError(
-            f"gateway {gateway}: {error.strerror or error}; check the address"
-        ) from error
+        raise unreachable(host, port, error) from error

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from triagemq.client.faults import CoordinatorError
 from triagemq.client.http import HttpClient
 from triagemq.client.settings import host_and_port
+from triagemq.errors import CoordinatorError
 
 __all__ = ["Announced", "Assignment", "Coordinator"]
 
@@ -59,7 +59,7 @@ class Coordinator:
         connection = _object(answer.get("connection"))
         gateway, client_id = connection.get("gateway"), connection.get("client_id")
         if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
-            raise self._strange()
+            raise self._http.strange_answer()
         return Announced(
             host_and_port(gateway),
             client_id,
@@ -103,11 +103,8 @@ class Coordinator:
     def _number(self, answer: Mapping[str, Any], key: str) -> float:
         value = answer.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._strange()
+            raise self._http.strange_answer()
         return value
-
-    def _strange(self) -> CoordinatorError:
-        return CoordinatorError(f"{self.url} answers strangely; is it the coordinator's address?")
 
 
 def _path(kind: str, name: str) -> str:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from triagemq.client.faults import GatewayUnreachableError
+from triagemq.client.gateway_errors import unreachable
 
 __all__ = ["DatagramSocket"]
 
@@ -54,9 +54,7 @@ class DatagramSocket:
             self._socket.connect(address)
         except OSError as error:
             self.close()
-            raise GatewayUnreachableError(
-                f"gateway {host}:{port}: {error.strerror or error}; check the address"
-            ) from error
+            raise unreachable(host, port, error) from error
         loop.add_reader(self._socket, self._readable)
 
     async def redirect(self, host: str, port: int) -> None:
@@ -67,9 +65,7 @@ class DatagramSocket:
             if self._socket is not None:
                 self._socket.connect(address)
         except OSError as error:
-            raise GatewayUnreachableError(
-                f"gateway {host}:{port}: {error.strerror or error}; check the address"
-            ) from error
+            raise unreachable(host, port, error) from error
 
     @property
     def local_address(self) -> tuple[str, int]:

@@ -11,15 +11,24 @@ from collections.abc import Callable
 
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.faults import ClientError
 from triagemq.client.settings import ConnectionSettings
+from triagemq.errors import ClientError
 
-__all__ = ["FLOW_MARK", "Flows"]
+__all__ = ["FLOW_MARK", "Flows", "flow_client_id"]
 
 FLOW_MARK = "~"
 """Between the client id that the coordinator gave and the number of a slot."""
 
 _RETRY_SECONDS = 1.0
+
+
+def flow_client_id(client_id: str, slot: int) -> str:
+    """The client id of the connection that is a subscriber's slot.
+
+    >>> flow_client_id("ff-7", 2)
+    'ff-7~2'
+    """
+    return f"{client_id}{FLOW_MARK}{slot}"
 
 
 class Flows:
@@ -68,7 +77,7 @@ class Flows:
         """Go on as another client, perhaps at another gateway."""
         self._address, self._client_id = address, client_id
         for slot, connection in list(self._slots.items()):
-            await connection.redirect(address, f"{client_id}{FLOW_MARK}{slot}")
+            await connection.redirect(address, flow_client_id(client_id, slot))
 
     async def close(self) -> None:
         """Close all but slot 0."""
@@ -94,7 +103,7 @@ class Flows:
     async def _open(self, slot: int) -> None:
         connection = Connection(
             *self._address,
-            f"{self._client_id}{FLOW_MARK}{slot}",
+            flow_client_id(self._client_id, slot),
             on_event=self._on_event,
             settings=self._settings,
             client_id_is_new=self._client_id_is_new,

@@ -13,9 +13,7 @@ from triagemq.mqttsn import (
     Message,
     ReturnCode,
     WillMsg,
-    WillMsgReq,
     WillTopic,
-    WillTopicReq,
 )
 
 __all__ = ["Handshake"]
@@ -84,12 +82,12 @@ class Handshake:
         finally:
             self._answer = None
 
-    def will_topic_wanted(self, message: WillTopicReq) -> None:
+    def will_topic_wanted(self) -> None:
         """The gateway asks for the topic of the will."""
         will = self._will
         self._sender.send(WillTopic(None) if will is None else WillTopic(will.topic, will.qos, will.retain))
 
-    def will_message_wanted(self, message: WillMsgReq) -> None:
+    def will_message_wanted(self) -> None:
         """The gateway asks for the payload of the will."""
         self._sender.send(WillMsg(b"" if self._will is None else self._will.payload))
 

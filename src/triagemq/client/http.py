@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from triagemq.client.faults import CoordinatorError, CoordinatorUnreachableError
-from triagemq.errors import ParameterError
+from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
 
 __all__ = ["HttpClient"]
 
@@ -146,7 +145,7 @@ class HttpClient:
                 name, _, value = line.partition(":")
                 headers[name.strip().lower()] = value.strip()
                 if len(headers) > _MOST_HEADERS:
-                    raise self._strange()
+                    raise self.strange_answer()
             if not status.startswith("1"):
                 return int(status), headers
 
@@ -154,7 +153,7 @@ class HttpClient:
         try:
             return (await reader.readuntil(b"\n")).rstrip(b"\r\n").decode("latin-1")
         except asyncio.LimitOverrunError:
-            raise self._strange() from None
+            raise self.strange_answer() from None
 
     async def _content(self, reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bytes:
         if status in (204, 304):
@@ -169,7 +168,7 @@ class HttpClient:
             content += await reader.readexactly(size)
             await self._line(reader)
             if len(content) > _LONGEST_BODY_BYTES:
-                raise self._strange()
+                raise self.strange_answer()
         while await self._line(reader):
             pass
         return bytes(content)
@@ -178,9 +177,9 @@ class HttpClient:
         try:
             size = int(text, base)
         except ValueError:
-            raise self._strange() from None
+            raise self.strange_answer() from None
         if not 0 <= size <= _LONGEST_BODY_BYTES:
-            raise self._strange()
+            raise self.strange_answer()
         return size
 
     def _json(self, content: bytes) -> Any:
@@ -190,7 +189,8 @@ class HttpClient:
             # A proxy's page, or another service altogether; the status still tells something.
             return None
 
-    def _strange(self) -> CoordinatorError:
+    def strange_answer(self) -> CoordinatorError:
+        """What came is not what a coordinator sends."""
         return CoordinatorError(f"{self.url} answers strangely; is it the coordinator's address?")
 
     def _unreachable(self, why: str) -> CoordinatorUnreachableError:

@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from triagemq.client.coordinator import Announced, Coordinator
-from triagemq.client.faults import ClientError, CoordinatorError, CoordinatorUnreachableError
+from triagemq.errors import ClientError, CoordinatorError, CoordinatorUnreachableError
 
 __all__ = ["Lease"]
 
 _BEATS_PER_LEASE = 3
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 2.0
+_SLOWER = 1.7
 _MISSING = 404
 _NOT_NOW = (502, 503, 504)
 
@@ -102,7 +103,7 @@ class Lease:
                 if not _is_away(error) or loop.time() + delay > deadline:
                     raise
             await asyncio.sleep(delay)
-            delay = min(delay * 1.7, _LONGEST_DELAY_SECONDS)
+            delay = min(delay * _SLOWER, _LONGEST_DELAY_SECONDS)
 
     async def _beat(self) -> None:
         delay = _FIRST_DELAY_SECONDS
@@ -121,7 +122,7 @@ class Lease:
                     self._is_announced = False
                     delay = 0.0
                 else:
-                    delay = min(max(_FIRST_DELAY_SECONDS, delay * 1.7), _LONGEST_DELAY_SECONDS)
+                    delay = min(max(_FIRST_DELAY_SECONDS, delay * _SLOWER), _LONGEST_DELAY_SECONDS)
             else:
                 self.problem, delay = "", _FIRST_DELAY_SECONDS
 

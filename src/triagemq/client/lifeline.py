@@ -11,10 +11,10 @@ from collections.abc import Callable
 from enum import Enum
 
 from triagemq.client.datagrams import DatagramSocket
-from triagemq.client.faults import ClosedError, GatewayUnreachableError, RefusedError
+from triagemq.client.gateway_errors import refused
 from triagemq.client.handshake import Handshake
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.errors import ParameterError
+from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError
 from triagemq.mqttsn import (
     ConnAck,
     Disconnect,
@@ -66,7 +66,7 @@ class Lifeline:
         self.state = State.NEW
         self.connected = 0
         self.problem = ""
-        self.heard_at = 0.0
+        self._heard_at = 0.0
         self._sent_at = 0.0
         self._address = address
         self._client_id = client_id
@@ -118,7 +118,7 @@ class Lifeline:
         await self.end()
         where = "gateway {}:{}".format(*self._address)
         if refusal is not None:
-            raise RefusedError(f"connecting as {self._client_id!r} to {where}", refusal)
+            raise refused(f"connecting as {self._client_id!r} to {where}", refusal)
         raise GatewayUnreachableError(f"{where} does not answer; is it running there?")
 
     async def _is_active_within(self, seconds: float) -> bool:
@@ -194,7 +194,7 @@ class Lifeline:
         loop = asyncio.get_running_loop()
         ping_seconds = self._settings.ping_seconds
         while self.state is not State.CONNECTING:
-            pause = min(self._sent_at, self.heard_at) + ping_seconds - loop.time()
+            pause = min(self._sent_at, self._heard_at) + ping_seconds - loop.time()
             if self.state is State.ACTIVE and (self._doubt or pause <= 0):
                 self._doubt = False
                 await self._ping()
@@ -261,9 +261,10 @@ class Lifeline:
                 return
             self._pong.clear()
             self.send(PingReq(self._client_id))
+            # As long as something comes, more may.
             heard_at = -1.0
-            while heard_at != self.heard_at:
-                heard_at = self.heard_at
+            while heard_at != self._heard_at:
+                heard_at = self._heard_at
                 if await self._is_set_in_time(self._pong):
                     return
         self.lose("the gateway does not answer")
@@ -277,7 +278,7 @@ class Lifeline:
     # What comes in.
 
     def _datagram(self, datagram: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+        self._heard_at = asyncio.get_running_loop().time()
         self._on_datagram(datagram)
 
     def message(self, message: LifeMessage) -> None:
@@ -286,9 +287,9 @@ class Lifeline:
             case PingResp():
                 self._pong.set()
             case WillTopicReq():
-                self._handshake.will_topic_wanted(message)
+                self._handshake.will_topic_wanted()
             case WillMsgReq():
-                self._handshake.will_message_wanted(message)
+                self._handshake.will_message_wanted()
             case Disconnect() if self.state is State.ASLEEP and not self._taken_leave.is_set():
                 self._taken_leave.set()
             case Disconnect():

@@ -7,53 +7,27 @@ the gateway can tell a repetition from a new one, also after its restart.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
-from triagemq.client.faults import ClientError, RefusedError
+from triagemq.client.gateway_errors import refused
 from triagemq.client.settings import ConnectionSettings
+from triagemq.client.topics import TopicReference
+from triagemq.client.wire import DOUBT_AFTER_ATTEMPTS, Wire, pause_before
+from triagemq.errors import ClientError
 from triagemq.mqttsn import (
-    Message,
     PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
     ReturnCode,
-    TopicIdType,
 )
 
-__all__ = ["Outbox", "Outgoing", "TopicReference", "Wire", "pause_before"]
-
-TopicReference = tuple[TopicIdType, int]
+__all__ = ["Outbox", "Outgoing"]
 
 _MOST_REGISTRATIONS = 5
-_SLOWER = 1.5
-_SLOWEST = 5.0
-
-
-class Wire(Protocol):
-    """What an outbox needs of its connection."""
-
-    @property
-    def is_active(self) -> bool:
-        """May messages be sent now?"""
-
-    def send(self, message: Message) -> bool:
-        """Send it, or lose it."""
-
-    def take_message_id(self) -> int:
-        """One that nothing unanswered has."""
-
-    def forget_topic(self, topic: str | int) -> None:
-        """The gateway does not know its id any more."""
-
-    def resend_later(self, outgoing: Outgoing) -> None:
-        """Find out the id of its topic, then send it."""
-
-    def probe(self) -> None:
-        """Find out whether the gateway is there."""
 
 
 class Stage(IntEnum):
@@ -84,17 +58,18 @@ class Outgoing:
     due: float = 0.0
 
 
-def pause_before(attempt: int, retry_seconds: float) -> float:
-    """How long to wait for an answer to the n-th sending."""
-    return retry_seconds * min(_SLOWER ** (attempt - 1), _SLOWEST)
-
-
 class Outbox:
-    """The messages of one connection that are not acknowledged, in the order in which they were published."""
+    """The messages of one connection that are not acknowledged, in the order in which they were published.
 
-    def __init__(self, wire: Wire, settings: ConnectionSettings) -> None:
+    `on_unknown_topic` gets a message whose topic id the gateway does not know any more; it is transmitted again later.
+    """
+
+    def __init__(
+        self, wire: Wire, settings: ConnectionSettings, on_unknown_topic: Callable[[Outgoing], None]
+    ) -> None:
         self._wire = wire
         self._settings = settings
+        self._on_unknown_topic = on_unknown_topic
         self._messages: dict[int, Outgoing] = {}
         self._room = asyncio.Semaphore(settings.in_flight_messages)
         self._empty = asyncio.Event()
@@ -197,7 +172,7 @@ class Outbox:
         now = asyncio.get_running_loop().time()
         for outgoing in self.unfinished():
             if outgoing.stage is not Stage.WAITING and outgoing.due <= now + 0.001:
-                if outgoing.attempts >= 2:
+                if outgoing.attempts >= DOUBT_AFTER_ATTEMPTS:
                     self._wire.probe()
                 self._send(outgoing)
         self._watch()
@@ -220,11 +195,10 @@ class Outbox:
                 if outgoing.stage is Stage.SENT:
                     outgoing.registrations += 1
                     outgoing.stage = Stage.WAITING
-                    self._wire.forget_topic(outgoing.topic)
-                    self._wire.resend_later(outgoing)
+                    self._on_unknown_topic(outgoing)
             case code:
                 self.refused += 1
-                self._finish(outgoing, RefusedError(f"publishing to {outgoing.topic!r}", code))
+                self._finish(outgoing, refused(f"publishing to {outgoing.topic!r}", code))
         return True
 
     def received(self, message: PubRec) -> None:

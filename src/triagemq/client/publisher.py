@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from triagemq.client.connection import Connection, ConnectionCounters
+from triagemq.client.connection import ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator
-from triagemq.client.faults import ClientError, ClosedError, CoordinatorError, GatewayUnreachableError
 from triagemq.client.lease import Lease
-from triagemq.client.settings import ConnectionSettings, Will, host_and_port
-from triagemq.errors import ParameterError
-from triagemq.mqttsn import valid_topic_name
+from triagemq.client.participant import Participant
+from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.topics import require_topic_name
+from triagemq.errors import (
+    ClientError,
+    CoordinatorError,
+    GatewayUnreachableError,
+    ParameterError,
+)
 from triagemq.mqttsn.timestamps import stamp_payload
 
 __all__ = ["Publisher"]
 
 
-class Publisher:
+class Publisher(Participant):
     """See the module's text. With `stamp` events carry the time of their publication in front of the payload."""
 
     def __init__(
@@ -43,35 +47,23 @@ class Publisher:
         settings: ConnectionSettings | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        if (coordinator is None) == (gateway is None):
-            raise ParameterError("coordinator", "give the address of a coordinator or of a gateway, not both")
-        self.name = name or f"publisher-{secrets.token_hex(6)}"
-        self.settings = settings or ConnectionSettings()
-        self._name_is_new = name is None
-        self._gateway = None if gateway is None else host_and_port(gateway)
-        self._owns_coordinator = isinstance(coordinator, str)
-        self._coordinator = (
-            Coordinator(coordinator, token=token, ssl_context=ssl_context)
-            if isinstance(coordinator, str)
-            else coordinator
+        super().__init__(
+            "publisher",
+            coordinator,
+            gateway=gateway,
+            name=name,
+            token=token,
+            keep_session=keep_session,
+            will=will,
+            settings=settings,
+            ssl_context=ssl_context,
         )
         self._stamp = stamp
         self._lease_seconds = lease_seconds
-        self._keep_session = keep_session
-        self._will = will
         self._declared: dict[str, dict[str, Any]] = {}
-        self._connection: Connection | None = None
-        self._lease: Lease | None = None
         self._failure: ClientError | None = None
 
     # Life.
-
-    async def __aenter__(self) -> Publisher:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Announce to the coordinator, connect to the gateway."""
@@ -95,31 +87,13 @@ class Publisher:
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
-        try:
-            if self._connection is not None:
-                await self._connection.close()
-            if self._lease is not None:
-                await self._lease.end()
-        finally:
-            if self._coordinator is not None and self._owns_coordinator:
-                await self._coordinator.close()
+        await self._leave()
 
     async def _announced(self, announced: Announced) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
         if self._connection is not None:
             with contextlib.suppress(GatewayUnreachableError):
                 await self._connection.redirect(announced.gateway, announced.client_id)
-
-    async def _connect(self, address: tuple[str, int], client_id: str) -> None:
-        self._connection = Connection(
-            *address,
-            client_id,
-            settings=self.settings,
-            keep_session=self._keep_session,
-            client_id_is_new=self._name_is_new,
-            will=self._will,
-        )
-        await self._connection.open()
 
     # What is declared.
 
@@ -153,11 +127,10 @@ class Publisher:
         With `wait=False` they return as soon as there is room for it among the unacknowledged (see
         ConnectionSettings.in_flight_messages); `flush` then waits for all, and raises what went wrong with one.
         """
-        if self._connection is None:
-            raise ClosedError("the publisher is not open; use `async with Publisher(...)`")
+        connection = self._require_connection()
         if self._stamp:
             payload = stamp_payload(payload, time.time_ns())
-        done = await self._connection.publish(topic, payload, qos=qos, retain=retain, wait=wait)
+        done = await connection.publish(topic, payload, qos=qos, retain=retain, wait=wait)
         if done is not None:
             done.add_done_callback(self._done)
 
@@ -194,8 +167,7 @@ class Publisher:
 def _publication(
     topic: str, rate: float | tuple[float, float] | None, size_bytes: float | None
 ) -> dict[str, Any]:
-    if not valid_topic_name(topic):
-        raise ParameterError("topic", f"{topic!r} is no topic name to publish to: no wildcards, not empty")
+    require_topic_name(topic)
     if isinstance(rate, tuple):
         rate, size_bytes = rate
     publication: dict[str, Any] = {"topic": topic}

@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from triagemq.client.faults import ClientError, RefusedError
-from triagemq.client.outbox import pause_before
+from triagemq.client.gateway_errors import refused
 from triagemq.client.topics import filter_reference
+from triagemq.client.wire import DOUBT_AFTER_ATTEMPTS, Wire, pause_before
+from triagemq.errors import ClientError
 from triagemq.mqttsn import Message, RegAck, Register, ReturnCode, SubAck, Subscribe, UnsubAck, Unsubscribe
 
-__all__ = ["Answer", "Asker", "Questions"]
+__all__ = ["Answer", "Questions"]
 
 Answer = RegAck | SubAck | UnsubAck
-Kind = TypeVar("Kind", RegAck, SubAck, UnsubAck)
-Refusable = TypeVar("Refusable", RegAck, SubAck)
+_Kind = TypeVar("_Kind", RegAck, SubAck, UnsubAck)
+_Refusable = TypeVar("_Refusable", RegAck, SubAck)
 _MOST_REFUSALS = 5
-
-
-class Asker(Protocol):
-    """What questions need of their connection."""
-
-    def send(self, message: Message) -> bool:
-        """Send it, or lose it."""
-
-    async def until_active(self) -> None:
-        """Wait for the connection; raises when there will be none."""
-
-    def probe(self) -> None:
-        """Find out whether the gateway is there."""
-
-    def take_message_id(self) -> int:
-        """One that nothing unanswered has."""
 
 
 class Questions:
     """The open questions of one connection; they outlive its loss."""
 
-    def __init__(self, asker: Asker, retry_seconds: float) -> None:
-        self._asker = asker
+    def __init__(self, wire: Wire, retry_seconds: float) -> None:
+        self._wire = wire
         self._retry_seconds = retry_seconds
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
@@ -68,8 +53,8 @@ class Questions:
         await self._ask(UnsubAck, lambda message_id, _: Unsubscribe(id_type, name, message_id))
 
     async def _unless_busy(
-        self, kind: type[Refusable], question: Callable[[int, bool], Message], what: str
-    ) -> Refusable:
+        self, kind: type[_Refusable], question: Callable[[int, bool], Message], what: str
+    ) -> _Refusable:
         """Ask; a gateway that cannot take more now is asked again a few times."""
         for refusals in range(1, 1 + _MOST_REFUSALS):
             answer = await self._ask(kind, question)
@@ -78,20 +63,20 @@ class Questions:
             if answer.return_code is not ReturnCode.REJECTED_CONGESTION or refusals == _MOST_REFUSALS:
                 break
             await asyncio.sleep(self._retry_seconds * refusals / 2)
-        raise RefusedError(what, answer.return_code)
+        raise refused(what, answer.return_code)
 
-    async def _ask(self, kind: type[Kind], question: Callable[[int, bool], Message]) -> Kind:
+    async def _ask(self, kind: type[_Kind], question: Callable[[int, bool], Message]) -> _Kind:
         """Send the question (told whether it is a repetition) until it is answered."""
-        message_id = self._asker.take_message_id()
+        message_id = self._wire.take_message_id()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[message_id] = future
         attempt = 0
         try:
             while not future.done():
-                await self._asker.until_active()
-                if attempt >= 2:
-                    self._asker.probe()
-                self._asker.send(question(message_id, attempt > 0))
+                await self._wire.until_active()
+                if attempt >= DOUBT_AFTER_ATTEMPTS:
+                    self._wire.probe()
+                self._wire.send(question(message_id, attempt > 0))
                 attempt += 1
                 await asyncio.wait({future}, timeout=pause_before(attempt, self._retry_seconds))
                 if future.done() and not isinstance(future.result(), kind):

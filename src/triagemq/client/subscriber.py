@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
@@ -20,13 +19,18 @@ from typing import Any
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Assignment, Coordinator
 from triagemq.client.events import Event, EventQueue, Overflow
-from triagemq.client.faults import ClientError, ClosedError, CoordinatorError, GatewayUnreachableError
-from triagemq.client.flows import FLOW_MARK, Flows
+from triagemq.client.flows import Flows, flow_client_id
 from triagemq.client.lease import Lease
+from triagemq.client.participant import Participant
 from triagemq.client.received import Received
-from triagemq.client.settings import ConnectionSettings, Will, host_and_port
+from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.wanted import Wanted
-from triagemq.errors import ParameterError
+from triagemq.errors import (
+    ClientError,
+    CoordinatorError,
+    GatewayUnreachableError,
+    ParameterError,
+)
 
 __all__ = ["Subscriber"]
 
@@ -36,7 +40,7 @@ _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
 
 
-class Subscriber:
+class Subscriber(Participant):
     """See the module's text. `on_event` gets events instead of the queue behind `async for`."""
 
     def __init__(
@@ -58,48 +62,36 @@ class Subscriber:
         settings: ConnectionSettings | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        if (coordinator is None) == (gateway is None):
-            raise ParameterError("coordinator", "give the address of a coordinator or of a gateway, not both")
-        self.name = name or f"subscriber-{secrets.token_hex(6)}"
-        self.settings = settings or ConnectionSettings()
+        super().__init__(
+            "subscriber",
+            coordinator,
+            gateway=gateway,
+            name=name,
+            token=token,
+            keep_session=keep_session,
+            will=will,
+            settings=settings,
+            ssl_context=ssl_context,
+        )
         self.assignment: Assignment | None = None
         """What the plan in force means for this subscriber, once it is known."""
-        self._name_is_new = name is None
-        self._gateway = None if gateway is None else host_and_port(gateway)
-        self._owns_coordinator = isinstance(coordinator, str)
-        self._coordinator = (
-            Coordinator(coordinator, token=token, ssl_context=ssl_context)
-            if isinstance(coordinator, str)
-            else coordinator
-        )
         self._port, self._most_flows, self._lease_seconds = port, flows, lease_seconds
-        self._keep_session = keep_session
         self._linger_seconds = linger_seconds
-        self._will = will
         self._on_event = on_event
         self._queue = EventQueue(queue_events, Overflow(overflow))
         self._received = Received()
         self._wanted: dict[str | int, Wanted] = {}
-        self._first: Connection | None = None
         self._flows: Flows | None = None
-        self._lease: Lease | None = None
         self._watching: asyncio.Task[None] | None = None
 
     # Life.
-
-    async def __aenter__(self) -> Subscriber:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Announce to the coordinator, connect to the gateway."""
         try:
             if self._coordinator is None:
                 assert self._gateway is not None
-                await self._connect(self._gateway, self.name)
+                await self._connect(self._gateway, self.name, self._arrived)
                 return
             self._lease = Lease(
                 self._coordinator,
@@ -112,7 +104,7 @@ class Subscriber:
                 on_flows=self._fit,
             )
             announced = await self._lease.begin(self.settings.connect_timeout_seconds)
-            await self._connect(announced.gateway, f"{announced.client_id}{FLOW_MARK}0")
+            await self._connect(announced.gateway, flow_client_id(announced.client_id, 0), self._arrived)
             self._open_flows(announced)
             self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(self._coordinator))
         except BaseException:
@@ -124,37 +116,19 @@ class Subscriber:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
-        try:
+        async with contextlib.AsyncExitStack() as leaving:
+            leaving.callback(self._queue.end)
+            leaving.push_async_callback(self._leave)
             if self._flows is not None:
                 await self._flows.close()
-            if self._first is not None:
-                await self._first.close()
-            if self._lease is not None:
-                await self._lease.end()
-        finally:
-            if self._coordinator is not None and self._owns_coordinator:
-                await self._coordinator.close()
-            self._queue.end()
 
     async def _announced(self, announced: Announced) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
-        if self._first is not None:
+        if self._connection is not None:
             with contextlib.suppress(GatewayUnreachableError):
-                await self._first.redirect(announced.gateway, f"{announced.client_id}{FLOW_MARK}0")
+                await self._connection.redirect(announced.gateway, flow_client_id(announced.client_id, 0))
                 if self._flows is not None:
                     await self._flows.redirect(announced.gateway, announced.client_id)
-
-    async def _connect(self, address: tuple[str, int], client_id: str) -> None:
-        self._first = Connection(
-            *address,
-            client_id,
-            on_event=self._arrived,
-            settings=self.settings,
-            keep_session=self._keep_session,
-            client_id_is_new=self._name_is_new,
-            will=self._will,
-        )
-        await self._first.open()
 
     def _open_flows(self, announced: Announced) -> None:
         self._flows = Flows(
@@ -183,7 +157,7 @@ class Subscriber:
 
     async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
         """Want several at once: one word to the coordinator."""
-        first = self._connection()
+        first = self._require_connection()
         new = {one.topic: one for one in wanted}
         for one in new.values():
             if self._coordinator is None and one.needs_coordinator:
@@ -216,7 +190,7 @@ class Subscriber:
 
     async def unsubscribe(self, *topics: str | int) -> None:
         """Want them no more."""
-        first = self._connection()
+        first = self._require_connection()
         await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
         await self._want({topic: one for topic, one in self._wanted.items() if topic not in topics})
 
@@ -245,11 +219,6 @@ class Subscriber:
         if self._most_flows is not None:
             intent["flows"] = self._most_flows
         return intent
-
-    def _connection(self) -> Connection:
-        if self._first is None:
-            raise ClosedError("the subscriber is not open; use `async with Subscriber(...)`")
-        return self._first
 
     # What the plan says.
 
@@ -312,12 +281,12 @@ class Subscriber:
     @property
     def flows(self) -> int:
         """Connections that are open now."""
-        return len(self._flows) if self._flows is not None else int(self._first is not None)
+        return len(self._flows) if self._flows is not None else int(self._connection is not None)
 
     @property
     def connections(self) -> list[Connection]:
         """All of them, slot 0 first."""
-        first = [] if self._first is None else [self._first]
+        first = [] if self._connection is None else [self._connection]
         return first + ([] if self._flows is None else self._flows.connections)
 
     @property

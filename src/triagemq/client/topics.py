@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from triagemq.client.outbox import TopicReference
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import TopicIdType, short_topic_id, valid_topic_filter, valid_topic_name
 
-__all__ = ["TopicIds", "filter_reference", "without_registration"]
+__all__ = ["TopicIds", "TopicReference", "filter_reference", "require_topic_name", "without_registration"]
+
+TopicReference = tuple[TopicIdType, int]
+"""What a PUBLISH calls a topic."""
 
 
 def without_registration(topic: str | int, predefined_topics: Mapping[int, str]) -> TopicReference | None:
@@ -21,11 +23,8 @@ def without_registration(topic: str | int, predefined_topics: Mapping[int, str])
     (<TopicIdType.PREDEFINED: 1>, 7)
     """
     if isinstance(topic, int):
-        if not 0 < topic < 0xFFFF:
-            raise ParameterError("topic", f"a predefined topic id is from 1 to 65534, not {topic}")
-        return TopicIdType.PREDEFINED, topic
-    if not valid_topic_name(topic):
-        raise ParameterError("topic", f"{topic!r} is no topic name to publish to: no wildcards, not empty")
+        return _predefined(topic)
+    require_topic_name(topic)
     for topic_id, name in predefined_topics.items():
         if name == topic:
             return TopicIdType.PREDEFINED, topic_id
@@ -41,9 +40,7 @@ def filter_reference(topic: str | int) -> tuple[TopicIdType, str | int]:
     ((<TopicIdType.NORMAL: 0>, 'floor3/+'), (<TopicIdType.SHORT: 2>, 'ab'), (<TopicIdType.PREDEFINED: 1>, 7))
     """
     if isinstance(topic, int):
-        if not 0 < topic < 0xFFFF:
-            raise ParameterError("topic", f"a predefined topic id is from 1 to 65534, not {topic}")
-        return TopicIdType.PREDEFINED, topic
+        return _predefined(topic)
     if not valid_topic_filter(topic):
         raise ParameterError(
             "topic", f"{topic!r} is no topic filter: + is a whole level, # the whole last one"
@@ -51,6 +48,23 @@ def filter_reference(topic: str | int) -> tuple[TopicIdType, str | int]:
     if len(topic.encode()) == 2 and valid_topic_name(topic):
         return TopicIdType.SHORT, topic
     return TopicIdType.NORMAL, topic
+
+
+def require_topic_name(topic: str) -> None:
+    """ParameterError unless events can be published to it.
+
+    >>> require_topic_name("floor3/+")
+    Traceback (most recent call last):
+    triagemq.errors.ParameterError: topic: 'floor3/+' is no topic name to publish to: no wildcards, not empty
+    """
+    if not valid_topic_name(topic):
+        raise ParameterError("topic", f"{topic!r} is no topic name to publish to: no wildcards, not empty")
+
+
+def _predefined(topic_id: int) -> TopicReference:
+    if not 0 < topic_id < 0xFFFF:
+        raise ParameterError("topic", f"a predefined topic id is from 1 to 65534, not {topic_id}")
+    return TopicIdType.PREDEFINED, topic_id
 
 
 class TopicIds:

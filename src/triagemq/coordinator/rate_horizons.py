@@ -34,8 +34,8 @@ HORIZONS = 12
 _RING = 9
 _LEAST_BLOCKS = 8
 _MOST_BLOCKS = 2000
-_KNOWN_BLOCKS, _ASSUMED_EVENTS = 1000.0, 10.0
-"""What knowing the process is worth as evidence, in blocks, and the assumption of a Poisson one, in events."""
+_KNOWN_BLOCKS, _ASSUMED_BLOCKS, _ASSUMED_EVENTS = 1000.0, 60.0, 10.0
+"""What knowing the process is worth as evidence, in blocks, and what the assumption of a Poisson one is."""
 _FIRST_WINDOWS = 64
 _LATELY_WINDOWS = 320
 """How long counts wait before they take part in the estimate, at least; four blocks if that is longer."""
@@ -183,9 +183,11 @@ class Horizons:
         best = level - doublings
         topics = np.arange(known.shape[1])
         blocks, squares, expected = sums[:, best, topics]
-        trust = np.maximum(self._prior_blocks * self._mean[0, best, topics], _ASSUMED_EVENTS)
+        # That events come more evenly than by chance is believed sooner than that they come in bursts.
+        assumed = np.where((self._prior_blocks > 0) | (squares < expected), 0.0, _ASSUMED_BLOCKS)
+        trust = np.maximum((self._prior_blocks + assumed) * self._mean[0, best, topics], _ASSUMED_EVENTS)
         estimate = (trust * self._prior[best, topics] + squares) / (trust + expected)
-        raised = estimate * _upper_limit(blocks)
+        raised = estimate * _upper_limit(blocks + assumed)
         raised = np.where(estimate < 1, np.minimum(raised, 1.0), raised)
         raised = np.maximum(raised, _LEAST_DISPERSION) * _GROWTH**doublings
         return np.where(known.any(axis=0), raised, np.nan)

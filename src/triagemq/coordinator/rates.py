@@ -314,7 +314,8 @@ class RateWatch:
             octets = self._horizons.octets[number] - self._bytes_before[number]
             rate = events / seconds
             planned = np.nan_to_num(self._rate[number])
-            if abs(rate - planned) > BAND * planned:
+            # Tighter than the band: the first look rested on little, and what is right now will be kept.
+            if abs(rate - planned) > BAND / 2 * planned:
                 self._set_rate(number, float(rate), changes)
             if events > 0 and np.isnan(self._size[number]):
                 self._set_size(number, float(octets / events), changes)

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import in_one_piece, spread
+from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
 from triagemq.pipeline.storage import InputFile
 from triagemq.scenario import Scenario
 from triagemq.trace import TABLES, Outcome
@@ -105,7 +105,7 @@ def _read_all(
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
     if not parts:
         schema = f"{spark_schema(table)}, source string, run int, line bigint, reason string"
-        return Checked(table, spark.createDataFrame([], schema))
+        return Checked(table, few_rows(spark, [], schema))
     return Checked(table, in_one_piece(reduce(DataFrame.unionByName, parts), partitions))
 
 

@@ -18,7 +18,7 @@ from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
 from triagemq.pipeline.inputs import LogInput, TraceInput
-from triagemq.pipeline.partitions import in_one_piece
+from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.published import PublishedRun
 from triagemq.pipeline.tables import (
@@ -74,7 +74,7 @@ class Batch:
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
         self._progress = progress
-        self._partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
 
     def make(self) -> tuple[dict[str, PublishedRun], dict[str, dict[str, list[Path]]]]:
@@ -253,24 +253,20 @@ class Batch:
             manifest = each.manifest if isinstance(each, TraceInput) else None
             scenario = each.scenario if isinstance(each, TraceInput) else None
             rows.append(
-                (
-                    run,
-                    each.source,
-                    manifest.producer if manifest else "log",
-                    manifest.started if manifest else None,
-                    manifest.finished if manifest else None,
-                    scenario.name if scenario else None,
-                    manifest.measured_from_ns if manifest else 0,
-                    published.rows_read,
-                    published.rows_in,
-                    published.quarantined,
-                )
+                {
+                    "run": run,
+                    "source": each.source,
+                    "producer": manifest.producer if manifest else "log",
+                    "started": manifest.started if manifest else None,
+                    "finished": manifest.finished if manifest else None,
+                    "scenario": scenario.name if scenario else None,
+                    "measured_from_ns": manifest.measured_from_ns if manifest else 0,
+                    "rows_read": published.rows_read,
+                    "rows_in": published.rows_in,
+                    "quarantined": published.quarantined,
+                }
             )
-        known = self._spark.createDataFrame(
-            rows,
-            "run int, source string, producer string, started string, finished string, scenario string, "
-            "measured_from_ns bigint, rows_read bigint, rows_in bigint, quarantined bigint",
-        )
+        known = few_rows(self._spark, [pa.Table.from_pylist(rows)], run_summary.KNOWN)
         return run_summary.transform(
             known,
             self._read("publications"),
@@ -311,15 +307,10 @@ class Batch:
 
     def _write(self, table: str, frame: DataFrame) -> None:
         self._progress.begin(table)
-        schema = StructType.fromDDL(TABLES[table].SCHEMA)
+        schema = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int")
         assert isinstance(schema, StructType)
         run_ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
-        columns = [
-            F.col(field.name).cast(field.dataType).alias(field.name, metadata=field.metadata)
-            for field in schema.fields
-            if field.name != "run_id"
-        ]
-        rows = frame.select(run_ids[F.col("run")].alias("run_id"), *columns, "run")
+        rows = frame.withColumn("run_id", run_ids[F.col("run")]).to(schema)
         write_table(rows, self._work / table, len(self._inputs), self._partitions)
         self._progress.finish()
 
@@ -328,7 +319,7 @@ class Batch:
         schema = f"{TABLES[table].SCHEMA}, run int"
         place = self._work / table
         if not place.exists():
-            return self._spark.createDataFrame([], schema)
+            return few_rows(self._spark, [], schema)
         return in_one_piece(self._spark.read.schema(schema).parquet(str(place)), self._partitions)
 
     def _files(self, run: int) -> dict[str, list[Path]]:

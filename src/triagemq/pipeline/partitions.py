@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["in_one_piece", "spread"]
+from pyspark.sql import DataFrame, SparkSession
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["by_group", "few_rows", "in_one_piece", "partitions_of", "spread"]
+
+
+def partitions_of(spark: SparkSession) -> int:
+    """Partitions of an exchange in this session; 1 says that all its tables are small (see session.py)."""
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def in_one_piece(rows: DataFrame, partitions: int) -> DataFrame:
@@ -15,3 +26,40 @@ def in_one_piece(rows: DataFrame, partitions: int) -> DataFrame:
 def spread(rows: DataFrame, partitions: int, key: str) -> DataFrame:
     """Rows with equal keys in the same of so many partitions."""
     return rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, key)
+
+
+def by_group(
+    rows: DataFrame, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str
+) -> DataFrame:
+    """What a function makes of each group of rows with equal keys, which are whole numbers.
+
+    Python workers do it where the rows are; the few rows of a small session are done with here before they are ready.
+    """
+    if partitions_of(rows.sparkSession) > 1:
+        return rows.groupBy(*keys).applyInArrow(function, schema)
+    made = [function(group) for group in _groups(rows.toArrow(), keys)]
+    return few_rows(rows.sparkSession, made, schema)
+
+
+def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str) -> DataFrame:
+    """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    wanted = StructType.fromDDL(schema)
+    assert isinstance(wanted, StructType)
+    together = pa.concat_tables([to_arrow_schema(wanted).empty_table(), *tables], promote_options="permissive")
+    return spark.createDataFrame(together, wanted).coalesce(1)
+
+
+def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
+    import numpy as np
+
+    ordered = table.sort_by([(key, "ascending") for key in keys])
+    columns = np.array([ordered[key].to_numpy() for key in keys])
+    changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
+    edges = [0, *changes.tolist(), ordered.num_rows]
+    for begin, end in zip(edges, edges[1:], strict=False):
+        if end > begin:
+            yield ordered.slice(begin, end - begin)

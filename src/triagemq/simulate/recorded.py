@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from triagemq.errors import TraceError
 from triagemq.scenario import Scenario
 from triagemq.trace import Trace
 
-__all__ = ["recorded_publications"]
+__all__ = ["RecordedStream", "recorded_publications", "recorded_seconds"]
 
 _COLUMNS = ("published_ns", "topic_id", "publisher_id", "size_bytes")
 
@@ -54,3 +55,26 @@ def recorded_publications(path: Path, scenario: Scenario, *, from_ns: int | None
         "publication": rows[order],
         "size_bytes": size_bytes[order],
     }
+
+
+def recorded_seconds(path: Path, scenario: Scenario) -> float:
+    """From the start of what was recorded to its last event, in whole seconds."""
+    last_ns = recorded_publications(path, scenario)["published_ns"].max(initial=0)
+    return float(1 + last_ns // 1_000_000_000)
+
+
+class RecordedStream:
+    """What a trace recorded, as `PublicationStream` gives what it draws."""
+
+    def __init__(self, path: Path, scenario: Scenario) -> None:
+        columns = recorded_publications(path, scenario)
+        kinds = {name: column.dtype for name, column in columns.items()}
+        self._events = np.empty(len(columns["published_ns"]), dtype=list(kinds.items()))
+        for name, column in columns.items():
+            self._events[name] = column
+        self._next = 0
+
+    def until(self, seconds: float) -> NDArray[np.void]:
+        """All events before this time that were not given before: `published_ns`, `publication`, `size_bytes`."""
+        first, self._next = self._next, int(np.searchsorted(self._events["published_ns"], seconds * 1e9))
+        return self._events[first : self._next]

@@ -106,7 +106,8 @@ async def _churn(directory: Path, subscribers: int, at_once: int) -> None:
                 ) as visitor,
             ):
                 await visitor.subscribe("steady/+", utility=f"log:{1 + number % 9}")
-                got += await visitor.next(LONG_SECONDS) is not None
+                event = await visitor.next(LONG_SECONDS)
+                got += event is not None
 
         async with (
             Steady(publishers[0], {"steady/0": 50}, qos=0) as first,
@@ -149,7 +150,7 @@ def test_a_rate_that_doubles_unannounced_is_planned_for(tmp_path: Path) -> None:
                 await _in_force(running, "crew")
                 await until(lambda: crew.assignment is not None and len(crew.assignment.classes) == 3)
                 async with Steady(publisher, rates, size=220) as steady:
-                    await until(lambda: len(seen.numbers) == 3)
+                    await until(lambda: len(seen.numbers) >= 2)
                     await until(lambda: steady.published["smoke"] > 60)
                     assert crew.assignment is not None
                     assert crew.assignment.classes["alarm"] == 0
@@ -171,7 +172,7 @@ def test_a_rate_that_doubles_unannounced_is_planned_for(tmp_path: Path) -> None:
                     await until(planned)
                     await asyncio.sleep(1.0)
                 await until(lambda: seen.has("alarm", steady.published["alarm"]))
-                assert len(seen.numbers["picture"]) < steady.published["picture"]
+                assert len(seen.numbers["smoke"]) < steady.published["smoke"]
 
     asyncio.run(scene())
 
@@ -212,22 +213,26 @@ def test_ten_that_vanish_are_forgotten_and_their_bandwidth_is_given_to_the_other
                 try:
                     assert ten.stdout is not None
                     assert await asyncio.to_thread(ten.stdout.readline) == b"ready\n"
-                    await _vanish(running, stays, seen, publisher, ten)
+                    await _vanish(running, seen, publisher, ten)
                 finally:
                     ten.kill()
                     ten.communicate()
 
     async def _vanish(
-        running: Exchange, stays: Subscriber, seen: Seen, publisher: Publisher, ten: subprocess.Popen[bytes]
+        running: Exchange, seen: Seen, publisher: Publisher, ten: subprocess.Popen[bytes]
     ) -> None:
-        def drop_rate(topic: str) -> float:
-            assert stays.assignment is not None
-            return float(stays.assignment.drop_rates[topic])
+        async def drop_rates() -> dict[str, float]:
+            return dict((await rest(running.rest, "/v1/subscribers/stays/assignment"))["drop_rates"])
+
+        async def pictures_are_dropped() -> bool:
+            return (await drop_rates()).get("picture", 0.0) > 0.5
+
+        async def nothing_is_dropped() -> bool:
+            return set((await drop_rates()).values()) == {0.0}
 
         for number in range(10):
             await _in_force(running, f"ten-{number}")
-        await until(lambda: stays.assignment is not None and len(stays.assignment.drop_rates) == 2)
-        await until(lambda: drop_rate("picture") > 0.5)
+        await until(pictures_are_dropped)
         offered = (await rest(running.rest, "/v1/plan"))["ports"][0]["rho_offered"]
         async with Steady(publisher, rates, size=100) as steady:
             await until(lambda: len(seen.numbers.get("smoke", ())) > 5)
@@ -245,8 +250,7 @@ def test_ten_that_vanish_are_forgotten_and_their_bandwidth_is_given_to_the_other
             print(f"forgotten after {time.monotonic() - killed:.1f} s; slowest answer {slowest:.2f} s")
             # Nobody was blocked meanwhile.
             assert len(seen.numbers["smoke"]) > arrived
-            await until(lambda: drop_rate("picture") == 0.0)
-            assert drop_rate("smoke") == 0.0
+            await until(nothing_is_dropped)
             assert (await rest(running.rest, "/v1/plan"))["ports"][0]["rho_offered"] < offered / 3
             ended = [row for row in await decisions(running.rest) if "lease" in json.dumps(row)]
             assert {f"ten-{number}" for number in range(10)} <= {

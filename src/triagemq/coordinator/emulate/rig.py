@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from triagemq.coordinator.binder import FlowBinder
 from triagemq.coordinator.emulate.follower import Follower
 from triagemq.coordinator.emulate.openflow_agent import LINUX_CLASSES, AgentConfig
+from triagemq.coordinator.emulate.requirements import require_machine
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import Child
 from triagemq.coordinator.up.commands import tell
@@ -35,7 +36,7 @@ from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 
-__all__ = ["DATA_PLANES", "Rig", "RigOptions"]
+__all__ = ["DATA_PLANES", "Rig", "RigOptions", "check_data_plane"]
 
 DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
@@ -43,6 +44,12 @@ BROKER_PORT = 1883
 
 _READY_SECONDS = 60.0
 _SAMPLE_SECONDS = 0.2
+
+
+def check_data_plane(name: str) -> None:
+    """ParameterError if there is none of that name."""
+    if name not in DATA_PLANES:
+        raise ParameterError("dataplane", f"is {name!r}; it is one of {', '.join(DATA_PLANES)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +62,29 @@ class RigOptions:
     no_triage: bool = False
     seed: int = 0
     planner: Mapping[str, Any] = field(default_factory=dict)
+    replay: Path | None = None
+    """A Trace whose publications are sent instead of random ones."""
 
     def __post_init__(self) -> None:
-        if self.dataplane not in DATA_PLANES:
-            raise ParameterError("dataplane", f"is {self.dataplane!r}; it is one of {', '.join(DATA_PLANES)}")
+        check_data_plane(self.dataplane)
+        if self.state.is_dir() and any(self.state.iterdir()):
+            raise ParameterError("state", f"{self.state} is not empty; give another directory")
 
     @property
     def classes(self) -> int:
         """What the data plane has."""
         return EMBEDDED_CLASSES if self.dataplane == "embedded" else LINUX_CLASSES
+
+
+async def _together(*work: Coroutine[Any, Any, None]) -> None:
+    """Both at once; the first failure ends the other, and is raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Rig:
@@ -114,7 +135,8 @@ class Rig:
         await self._clean.aclose()
 
     async def _start(self) -> None:
-        self.state.mkdir(parents=True, exist_ok=True)
+        require_machine(self.options.dataplane)
+        self._make_state()
         note = self.box.journal.note("directory", path=str(self._sockets))
         self._sockets.mkdir(mode=0o700)
         self._clean.callback(self.box.journal.done, note)
@@ -124,14 +146,23 @@ class Rig:
         (broker,) = self.layout.brokers.values()
         process = BrokerProcess(self.state / "broker", host=broker.ipv4, port=BROKER_PORT)
         self._in_box("broker", broker.namespace, process.command())
-        await self._start_gateway(broker.namespace, str(process.address))
-        await self._start_coordinator()
+        await _together(
+            self._start_gateway(broker.namespace, str(process.address)), self._start_coordinator()
+        )
         self.link.start()
         self._clean.push_async_callback(self.link.close)
         if self.options.dataplane != "embedded":
             self._start_queues()
         if self.options.dataplane == "openflow":
             await self._start_controller()
+
+    def _make_state(self) -> None:
+        try:
+            self.state.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ParameterError(
+                "state", f"{self.state} cannot be made: {error.strerror}; give another"
+            ) from None
 
     async def _start_gateway(self, namespace: str, broker: str) -> None:
         config = {
@@ -192,6 +223,7 @@ class Rig:
             listen=switches.controller,
             switches=[datapath_id(self.layout, name) for name in self.scenario.switches.name],
             sources=[host.ipv4 for host in self.layout.brokers.values()],
+            applied=str(self._rules),
         )
         await self._child("controller", "triagemq.coordinator.emulate.openflow_agent", asdict(agent))
 
@@ -201,6 +233,7 @@ class Rig:
             "scenario": str(self.options.file.absolute()),
             "coordinator": f"unix:{self._sockets / 'rest.sock'}",
             "seed": self.options.seed,
+            "replay": None if self.options.replay is None else str(self.options.replay.absolute()),
         }
         for role, hosts, absent in (
             ("subscribers", self.layout.subscribers, absent_subscribers),
@@ -227,15 +260,53 @@ class Rig:
         return self.state / "receipts"
 
     async def in_force(self, seconds: float = 30.0) -> None:
-        """Wait until the plan that the gateway follows is followed by the kernel, too."""
+        """Wait until the plan that the gateway follows is followed by the kernel and the switches, too."""
         if self.follower is None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.follower.applied != (await self.link.measure(flows=False)).generation:
+                while not self._follows((await self.link.measure(flows=False)).generation):
                     await asyncio.sleep(0.05)
         if self.follower.problem:
             raise NetworkError(f"the plan cannot be carried out: {self.follower.problem}")
+
+    def _follows(self, generation: int) -> bool:
+        if self.follower is not None and self.follower.applied != generation:
+            return False
+        return "controller" not in self.children or (
+            self._rules.exists() and self._rules.read_text() == str(generation)
+        )
+
+    @property
+    def _rules(self) -> Path:
+        """Where the controller says which plan the switches follow."""
+        return self._sockets / "rules"
+
+    @property
+    def rule_commands(self) -> dict[str, str]:
+        """By switch of Open vSwitch, what shows its rules."""
+        switches = self.box.switches
+        if not isinstance(switches, VirtualSwitches):
+            return {}
+        return {
+            name: f"ovs-ofctl -O OpenFlow13 dump-flows {switches.management(bridge.name)}"
+            for name, bridge in self.layout.switches.items()
+        }
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by name."""
+        found = {name: child.pid for name, child in self.children.items() if child.pid is not None}
+        return found | {name: process.pid for name, process in self.processes.items()}
+
+    def require_alive(self) -> None:
+        """NetworkError if something has ended that nobody starts again: what is measured would mean nothing."""
+        for name in ("publishers", "subscribers"):
+            if self.children[name].pid is None:
+                raise NetworkError(f"the {name} have ended: {self.children[name].last_words()}")
+        for name, process in self.processes.items():
+            if process.exit_code() is not None:
+                raise NetworkError(f"the {name} has ended; see {self.state / 'logs'}")
 
     async def stop(self, name: str) -> None:
         """End one of the children."""

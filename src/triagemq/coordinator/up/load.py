@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
@@ -25,6 +25,10 @@ from triagemq.coordinator.up.receipts import Receipts
 from triagemq.errors import ParameterError, TriageError
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Scenario, UtilityShape, load
+
+if TYPE_CHECKING:
+    from triagemq.simulate.publications import PublicationStream
+    from triagemq.simulate.recorded import RecordedStream
 
 __all__ = ["LoadConfig", "main"]
 
@@ -42,7 +46,8 @@ class LoadConfig:
 
     For a network in a box: `namespaces` says in which network namespace each client opens its sockets, `receipts` is a
     file for what arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail, return,
-    leave and join (see commands.py), and `absent` are those who are not there at the start.
+    leave and join (see commands.py), and `absent` are those who are not there at the start. `replay` is a Trace whose
+    publications are sent at their times instead of random ones.
     """
 
     role: str
@@ -57,6 +62,7 @@ class LoadConfig:
     receipts: str | None = None
     commands: str | None = None
     absent: list[str] = field(default_factory=list)
+    replay: str | None = None
 
 
 async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio.Event) -> None:
@@ -107,9 +113,7 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
 
 async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.Event) -> None:
     """All publishers; their events come as the scenario's rates, processes and sizes have it."""
-    from triagemq.simulate.publications import PublicationStream
-
-    stream = PublicationStream(scenario, seed=config.seed)
+    stream = _stream(scenario, config)
     stream.until(0.0)
     declared = _declared(scenario)
     silent = set(config.absent)
@@ -153,6 +157,17 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
                     await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
             await _wait_until(begins_ns + round((until - _AHEAD_SECONDS / 2) * 1e9), ended)
     await asyncio.gather(*(publisher.close() for publisher in publishers), return_exceptions=True)
+
+
+def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | RecordedStream:
+    # Late: subscribers publish nothing, and start sooner without.
+    if config.replay is not None:
+        from triagemq.simulate.recorded import RecordedStream
+
+        return RecordedStream(Path(config.replay), scenario)
+    from triagemq.simulate.publications import PublicationStream
+
+    return PublicationStream(scenario, seed=config.seed)
 
 
 def _settings(config: LoadConfig, name: str) -> ConnectionSettings:

@@ -17,11 +17,36 @@ from scipy.special import stdtrit
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.trace import Outcome, Trace, runs
 
-__all__ = ["Measured", "measure"]
+__all__ = ["Measured", "Transmission", "measure"]
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
 _CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transmission:
+    """How long packets take on the wire, where ports send them at the start of that time and latencies lack it.
+
+    `seconds_per_byte` has a row for each time of `since_ns` (in order) and a column for each subscription.
+    """
+
+    since_ns: NDArray[np.int64]
+    seconds_per_byte: Floats
+    overhead_bytes: float
+
+    def seconds(
+        self, at_ns: NDArray[np.int64], subscription: NDArray[np.int32], size_bytes: NDArray[np.int64]
+    ) -> Floats:
+        """Of each packet.
+
+        >>> wire = Transmission(np.array([0, 50]), np.array([[0.5], [1.0]]), overhead_bytes=2)
+        >>> wire.seconds(np.array([10, 60]), np.array([0, 0]), np.array([8, 8])).tolist()
+        [5.0, 10.0]
+        """
+        row = np.maximum(np.searchsorted(self.since_ns, at_ns, side="right") - 1, 0)
+        cost: Floats = self.seconds_per_byte[row, subscription]
+        return (size_bytes + self.overhead_bytes) * cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +75,13 @@ def measure(
     until_ns: int,
     planned: Integers,
     by_plan: bool = False,
-    seconds_per_byte: Floats | None = None,
+    transmission: Transmission | None = None,
 ) -> Measured:
     """All runs of a directory together: events published in [from_ns, until_ns), by the class they were sent in.
 
     `planned` is the class of each subscription for copies that were sent in none (before a first plan, or to a client
-    that had gone), and `by_plan` counts all copies by it, whatever class they were sent in. `seconds_per_byte` (one per
-    subscription) is for ports that send a packet at the start of its transmission: latencies then get that time, too.
+    that had gone), and `by_plan` counts all copies by it, whatever class they were sent in. With
+    `transmission` latencies get that time, too.
     """
     copies, published = [], []
     found = runs(directory)
@@ -78,9 +103,9 @@ def measure(
     delivered = _is_delivered(rows["outcome"])[chosen][known]
     arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[chosen][known]
     latency = np.where(delivered, (arrival - stamp) * 1e-9, np.nan)
-    if seconds_per_byte is not None:
-        wire_bytes = rows["size_bytes"].to_numpy()[chosen][known] + scenario.overhead_bytes
-        latency = latency + wire_bytes * seconds_per_byte[subscription]
+    if transmission is not None:
+        size_bytes = rows["size_bytes"].to_numpy()[chosen][known]
+        latency = latency + transmission.seconds(arrival, subscription, size_bytes)
     sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()[chosen][known]
     label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
     batch = np.minimum(

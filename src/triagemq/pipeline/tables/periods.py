@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
+from triagemq.pipeline.partitions import by_group
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
@@ -29,7 +31,7 @@ def add_periods(samples: DataFrame) -> DataFrame:
     """Add period_seconds, phase and period_strength to samples with `packets_in_gained`."""
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in samples.schema)
     schema = f"{fields}, period_seconds double, phase double, period_strength double"
-    return samples.groupBy("run", "port_id", "queue").applyInArrow(_with_periods, schema)
+    return by_group(samples, ("run", "port_id", "queue"), _with_periods, schema)
 
 
 def _with_periods(table: pa.Table) -> pa.Table:

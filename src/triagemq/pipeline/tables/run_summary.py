@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
-__all__ = ["SCHEMA", "transform"]
+__all__ = ["KNOWN", "SCHEMA", "transform"]
 
 SCHEMA = """
     run_id                  string,
@@ -35,6 +35,12 @@ SCHEMA = """
     utility_rate            double  COMMENT 'utility / maximum_utility'
 """
 
+KNOWN = """
+    run int, source string, producer string, started string, finished string, scenario string,
+    measured_from_ns bigint, rows_read bigint, rows_in bigint, quarantined bigint
+"""
+"""What is known of each run without looking at its tables."""
+
 
 def transform(
     runs: DataFrame,
@@ -43,7 +49,7 @@ def transform(
     latency_histogram: DataFrame,
     subscription_performance: DataFrame,
 ) -> DataFrame:
-    """Join what the other tables say of each run to what is known of it already (`runs`)."""
+    """Join what the other tables say of each run to what is known of it already (`runs`, see KNOWN)."""
     published = publications.groupBy("run").agg(F.count("*").alias("publications"))
     profiled = publication_profile.groupBy("run").agg(
         F.sum("publications").alias("measured_publications"),

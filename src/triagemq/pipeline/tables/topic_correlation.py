@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from triagemq.pipeline.partitions import by_group
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -39,7 +41,7 @@ _FOUND = "run int, topic_id int, other_topic_id int, correlation double, windows
 
 def transform(topic_rates: DataFrame, topics: DataFrame) -> DataFrame:
     """The strongest correlations of each run, from the 200 ms rows of topic_rates (which have `run` here)."""
-    found = _coarse_windows(topic_rates).groupBy("run").applyInArrow(_strongest_pairs, _FOUND)
+    found = by_group(_coarse_windows(topic_rates), ["run"], _strongest_pairs, _FOUND)
     others = topics.select(
         "run", F.col("topic_id").alias("other_topic_id"), F.col("topic").alias("other_topic")
     )

@@ -1,0 +1,98 @@
+"""Brings the conditions of a scenario about in a rig, and tells the coordinator what it cannot find out by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import numpy as np
+
+from triagemq.coordinator.emulate.rig import Rig
+from triagemq.network.emulated import play
+from triagemq.scenario import Floats, Scenario
+from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.situations import Situation
+
+__all__ = ["carried", "play_conditions"]
+
+_TELLING_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1
+
+
+def carried(scenario: Scenario, situation: Situation) -> Floats:
+    """What each port carries; one that feeds a switch in the scenario, what the port in its place carries now.
+
+    So the way to a switch has the bandwidth of the backup while that is used, whoever thinks of it by its usual name.
+
+    >>> from triagemq.scenario.generators import prototype
+    >>> from triagemq.scenario.situations import situations
+    >>> scenario = prototype(subscribers=2)
+    >>> carried(scenario, situations(scenario, Conditions())[0]).tolist()
+    [64000.0]
+    """
+    bandwidth_bps = situation.bandwidth_bps.copy()
+    usual, now = scenario.switches.fed_by_port, situation.fed_by_port
+    moved = np.flatnonzero(situation.switch_reached & (usual >= 0) & (usual != now))
+    bandwidth_bps[usual[moved]] = situation.bandwidth_bps[now[moved]]
+    return bandwidth_bps
+
+
+async def play_conditions(rig: Rig, conditions: Conditions, begun_ns: int) -> None:
+    """Everything at its time; ends with the last."""
+
+    async def sleep_until(seconds: float) -> None:
+        await asyncio.sleep(max(0.0, begun_ns * 1e-9 + seconds - time.time()))
+
+    if conditions.timeline:
+        await play(rig.scenario, conditions, _Actors(rig), rig.box, sleep_until=sleep_until)
+
+
+class _Actors:
+    """The rig's clients, its queues and its coordinator."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._told = rig.scenario.ports.bandwidth_bps.copy()
+
+    async def set_publisher(self, name: str, *, works: bool) -> None:
+        """Nobody is told: its topics fall silent, and that is noticed."""
+        self._rig.tell_publisher(name, works=works)
+
+    async def set_subscriber(self, name: str, *, present: bool) -> None:
+        self._rig.tell_subscriber(name, present=present)
+
+    async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
+        self._rig.set_bandwidth(port, bandwidth_bps)
+        await self._tell(self._rig.scenario.ports.name.index(port), bandwidth_bps)
+
+    async def situation_changed(self, situation: Situation) -> None:
+        """Links that have failed or returned: the coordinator hears what the way to each switch carries now."""
+        now = carried(self._rig.scenario, situation)
+        for row in np.flatnonzero(now != self._told).tolist():
+            await self._tell(row, float(now[row]))
+
+    async def _tell(self, row: int, bandwidth_bps: float) -> None:
+        port = self._rig.scenario.ports.name[row]
+        deadline = time.monotonic() + _TELLING_SECONDS
+        while time.monotonic() < deadline:
+            # One that is being started again hears it when it is back.
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                await asyncio.to_thread(
+                    _put, f"{self._rig.rest}/v1/ports/{port}", {"bandwidth_bps": bandwidth_bps}
+                )
+                self._told[row] = bandwidth_bps
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _put(url: str, body: dict[str, Any]) -> None:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT"
+    )
+    with urllib.request.urlopen(request, timeout=_TELLING_SECONDS):
+        pass
