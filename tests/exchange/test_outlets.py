@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from triagemq.datagrams import CONTROL_DSCP, socket_address
 from triagemq.exchange import many_datagrams
 from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
 from triagemq.exchange.gateway.model import Delivery, Publication, Session, SessionState, Subscription
 from triagemq.exchange.gateway.routes import Group
-from triagemq.exchange.many_datagrams import AddressList, socket_address
-from triagemq.exchange.outlets import CS6, DirectOutlet
+from triagemq.exchange.many_datagrams import AddressList
+from triagemq.exchange.outlets import DirectOutlet
 from triagemq.mqttsn import TopicIdType
 from triagemq.trace import Outcome
 
@@ -83,7 +84,7 @@ def test_control_packets_bear_cs6_and_publish_does_not(
     outlet.control(SendControl(address, b"control"))
     delivery = Delivery(1, publication(), subscription, 0, False, 0)
     outlet.publish(SendPublish(session, delivery, b"publish"))
-    assert _mark(receivers[0]) == (b"control", CS6)
+    assert _mark(receivers[0]) == (b"control", CONTROL_DSCP << 2)
     assert _mark(receivers[0]) == (b"publish", 0)
     assert gateway.counters.delivered == 1
 

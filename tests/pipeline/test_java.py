@@ -51,7 +51,13 @@ def test_an_old_java_gives_way_to_the_packaged_one(tmp_path: Path, monkeypatch: 
     wrapper = found.wrapped() / "bin" / "java"
     plain = subprocess.run([wrapper, "-version"], capture_output=True, text=True, check=False)
     flagged = subprocess.run(
-        [wrapper, "--add-modules=jdk.incubator.vector", "-Dsome=thing with spaces", "-version"],
+        [
+            wrapper,
+            "--add-modules=jdk.incubator.vector",
+            "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+            "-Dsome=thing with spaces",
+            "-version",
+        ],
         capture_output=True,
         text=True,
         check=False,

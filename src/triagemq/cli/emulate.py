@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["emulate"]
 
 DEFAULT_SECONDS = 30.0
+INTERRUPTED = 130
 
 
 def emulate(
@@ -81,7 +82,8 @@ def emulate(
     try:
         result = asyncio.run(_run(rig_options, seconds, trace, json))
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        typer.echo("triage: interrupted; nothing was left behind", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if json:
         print_json(result.as_json())
     else:

@@ -1,1 +1,1 @@
-"""The service: intents, the control loop, the store and REST; puts exchange and network together for `up` and `emulate`."""
+"""The service: intents, control loop, store and REST; puts exchange and network together for `up` and `emulate`."""

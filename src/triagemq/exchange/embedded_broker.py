@@ -1,4 +1,6 @@
-"""A broker in pure Python (amqtt), for machines without another: `python -m triagemq.exchange.embedded_broker PORT`.
+"""A broker in pure Python (amqtt), for machines without another.
+
+    python -m triagemq.exchange.embedded_broker HOST PORT
 
 It is slow (a few thousand messages a second), forgets everything when it ends, and speaks MQTT 3.1.1.
 """

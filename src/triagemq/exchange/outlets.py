@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from triagemq.datagrams import TRY_LATER, control_mark
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
 from triagemq.exchange.gateway.buffer import PriorityBuffer
 from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectOutlet", "Outlet", "settle_copy"]
 
-CS6: Final = 48 << 2
-"""DSCP CS6 in the octet of the IP header: control packets, which every data plane lets pass first."""
-
 _CONTROL_CLASS = -1
-_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Outlet(Protocol):
@@ -65,12 +60,7 @@ class DirectOutlet:
         self._waiting: PriorityBuffer[_Waiting] = PriorityBuffer()
         self._most_waiting = most_waiting
         self._has_many = is_available()
-        level, option = (
-            (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
-            if udp_socket.family == socket.AF_INET6
-            else (socket.IPPROTO_IP, socket.IP_TOS)
-        )
-        self._control_mark = [(level, option, struct.pack("=i", CS6))]
+        self._control_mark = [control_mark(udp_socket.family)]
 
     def control(self, action: SendControl) -> None:
         """With its mark, and before everything that waits."""
@@ -78,7 +68,7 @@ class DirectOutlet:
         try:
             self._socket.sendmsg((datagram,), self._control_mark, 0, endpoint[:2])
         except OSError as problem:
-            if problem.errno in _LATER:
+            if problem.errno in TRY_LATER:
                 self._wait(_Waiting(_CONTROL_CLASS, endpoint, datagram, lambda outcome: None))
 
     def publish(self, action: SendPublish) -> None:
@@ -145,7 +135,7 @@ class DirectOutlet:
             else:
                 self._socket.sendto(waiting.datagram, waiting.endpoint[:2])
         except OSError as problem:
-            if problem.errno in _LATER:
+            if problem.errno in TRY_LATER:
                 return False
             waiting.settle(Outcome.lost_on_link)
         else:

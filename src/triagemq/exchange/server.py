@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triagemq.errors import GatewayError
+from triagemq.clock import unix_clock
 from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.broker_connections import BrokerConnections
 from triagemq.exchange.gateway import GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
     Broadcast,
@@ -28,7 +28,8 @@ from triagemq.exchange.gateway.link import Link
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.restoring import restore
 from triagemq.exchange.gateway.slots import Identify, own_name
-from triagemq.exchange.mqtt import MqttConnection, MqttSession
+from triagemq.exchange.listening import bind_udp, received
+from triagemq.exchange.mqtt import MqttConnection
 from triagemq.exchange.outlets import DirectOutlet, Outlet
 from triagemq.exchange.store import Store
 
@@ -44,9 +45,6 @@ MakeEgress = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
 Presence = Callable[[Present | Gone], None]
 """Is told where clients are, before anything is sent there."""
 
-_SOCKET_BUFFER_BYTES = 8 << 20
-_DATAGRAMS_AT_ONCE = 256
-_LARGEST_DATAGRAM = 65_535
 _TRACE_EVERY_SECONDS = 0.5
 
 
@@ -67,10 +65,7 @@ class Gateway:
         identify: Identify = own_name,
         presence: Presence | None = None,
     ) -> None:
-        offset_ns = time.time_ns() - time.monotonic_ns()
-        # Unix time that never steps, whatever is done to the machine's clock.
-        self.clock: Callable[[], int] = lambda: offset_ns + time.monotonic_ns()
-        self._broker = broker
+        self.clock = unix_clock()
         self._listen = listen
         self._broadcast = broadcast
         self._trace = trace
@@ -92,8 +87,9 @@ class Gateway:
             identify=identify,
         )
         self._presence = presence
-        self._connections: dict[MqttSession, tuple[MqttConnection, asyncio.Task[None]]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._connections = BrokerConnections(
+            broker, before=self._tick, changed=self._changed, failed=self._fail
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._busy = False
@@ -117,14 +113,13 @@ class Gateway:
     @property
     def broker_problem(self) -> str:
         """Why not, if it could not at the last attempt."""
-        found = self._connections.get(self.core.link.lanes[0])
-        return "" if found is None else found[0].last_problem
+        return self._connections.problem(self.core.link.lanes[0])
 
     async def start(self) -> None:
         """Take the sessions up again, listen, and connect to the broker, now or as soon as it is there."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
-        self._socket = _bind(self._listen)
+        self._socket = bind_udp(*self._listen)
         if self._make_egress is None:
             self._outlet = DirectOutlet(self.core, self._socket)
         else:
@@ -173,14 +168,10 @@ class Gateway:
         self._do()
         if self._timer is not None:
             self._timer.cancel()
-        for connection, task in list(self._connections.values()):
-            await connection.close()
-            task.cancel()
-        tasks = [task for _, task in self._connections.values()] + list(self._closing)
+        await self._connections.close_all()
         if self._tracing is not None:
             self._tracing.cancel()
-            tasks.append(self._tracing)
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(self._tracing, return_exceptions=True)
         if self._outlet is not None:
             self._outlet.close()
         self._socket.close()
@@ -206,15 +197,9 @@ class Gateway:
         assert self._socket is not None
         core = self.core
         core.advance(self.clock())
-        receive = self._socket.recvfrom
-        for _ in range(_DATAGRAMS_AT_ONCE):
+        for address, datagram in received(self._socket):
             try:
-                datagram, address = receive(_LARGEST_DATAGRAM)
-            except OSError:
-                # None left, or an error of an earlier datagram that is reported here; the socket itself is well.
-                break
-            try:
-                core.datagram(_endpoint(address), datagram)
+                core.datagram(address, datagram)
             except Exception as error:
                 # One client's datagram must not end the service of all others; the loop's handler reports it.
                 core.counters.rejected["internal_error"] += 1
@@ -244,8 +229,7 @@ class Gateway:
         try:
             self._do_all()
         except Exception as error:
-            if self._failed is not None and not self._failed.done():
-                self._failed.set_exception(error)
+            self._fail(error)
         finally:
             self._busy = False
 
@@ -265,9 +249,9 @@ class Gateway:
                     case SendControl():
                         outlet.control(action)
                     case OpenBroker(session):
-                        self._open(session)
+                        self._connections.open(session)
                     case CloseBroker(session):
-                        self._close(session)
+                        self._connections.close(session)
                     case Broadcast(datagram):
                         self._broadcast_datagram(datagram)
                     case Present() | Gone():
@@ -278,10 +262,7 @@ class Gateway:
                 break
         if core.writers:
             writers, core.writers = core.writers, []
-            for session in writers:
-                found = self._connections.get(session)
-                if found is not None:
-                    found[0].flush()
+            self._connections.flush(writers)
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -294,25 +275,10 @@ class Gateway:
         delay = max(0.0, (due_ns - self.clock()) / 1e9)
         self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
-    def _open(self, session: MqttSession) -> None:
-        if session not in self._connections:
-            connection = MqttConnection(self._broker, session, before=self._tick, changed=self._changed)
-            task = asyncio.get_running_loop().create_task(self._run(connection))
-            self._connections[session] = (connection, task)
-
-    async def _run(self, connection: MqttConnection) -> None:
-        try:
-            await connection.run()
-        except Exception as error:
-            if self._failed is not None and not self._failed.done():
-                self._failed.set_exception(error)
-
-    def _close(self, session: MqttSession) -> None:
-        found = self._connections.pop(session, None)
-        if found is not None:
-            task = asyncio.get_running_loop().create_task(_end(*found))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+    def _fail(self, error: Exception) -> None:
+        """Nothing that could be put right: whoever waits is told."""
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
 
     def _broadcast_datagram(self, datagram: bytes) -> None:
         if self._broadcast is not None and self._socket is not None:
@@ -325,39 +291,5 @@ class Gateway:
             try:
                 trace.write()
             except Exception as error:
-                assert self._failed is not None
-                if not self._failed.done():
-                    self._failed.set_exception(error)
+                self._fail(error)
                 return
-
-
-async def _end(connection: MqttConnection, task: asyncio.Task[None]) -> None:
-    await connection.close()
-    task.cancel()
-
-
-def _endpoint(address: tuple[str, int] | tuple[str, int, int, int]) -> tuple[str, int]:
-    return (address[0], address[1]) if len(address) > 2 else address
-
-
-def _bind(listen: tuple[str, int]) -> socket.socket:
-    host, port = listen
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise GatewayError(f"{host}:{port}: {error.strerror or error}; give --listen HOST:PORT") from error
-    try:
-        bound.setblocking(False)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            bound.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise GatewayError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --listen"
-        ) from error
-    return bound

@@ -1,8 +1,16 @@
-"""Data planes: what carries out a plan with packets. `embedded` needs nothing; `recorded` only remembers."""
+"""Data planes: what carries out a plan with packets.
 
+embedded    paced ports inside the gateway's process; needs nothing
+recorded    remembers instructions, for tests and dry runs
+linux/      the kernel's queues and an eBPF classifier on interfaces of this machine; needs root
+openflow/   rules and marks on OpenFlow 1.3 switches, with another data plane's queues behind them
+emulated/   a network of namespaces in which the last two can be tried
+"""
+
+from triagemq.clock import unix_clock
 from triagemq.network.alarm import Alarm, open_alarm
 from triagemq.network.datagrams import DatagramSender
-from triagemq.network.embedded import EmbeddedDataPlane, Sender, unix_clock
+from triagemq.network.embedded import EmbeddedDataPlane, Sender
 from triagemq.network.recorded import RecordedDataPlane
 from triagemq.network.state import PlanState
 

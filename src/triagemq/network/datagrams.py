@@ -1,11 +1,10 @@
-"""Sending many datagrams with one system call (sendmmsg, through ctypes), or one by one where that is missing."""
+"""Sending many datagrams to many addresses with one system call, or one by one where that is missing."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import errno
-import ipaddress
 import socket
 import struct
 from collections import Counter, deque
@@ -13,48 +12,23 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from triagemq.datagrams import TRY_LATER, Message, Piece, control_mark, sendmmsg, socket_address
+
 __all__ = ["DatagramSender"]
 
 _BATCH = 256
 _FLAGS = socket.MSG_DONTWAIT
 _MOST_ADDRESSES = 1 << 16
-# DSCP CS6 in the octet of the IP header.
-_CS6 = 48 << 2
-_LATER = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 
 Address = tuple[str, int]
-
-
-class _Piece(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
-
-
-class _Header(ctypes.Structure):
-    """struct msghdr."""
-
-    _fields_ = (
-        ("name", ctypes.c_void_p),
-        ("name_length", ctypes.c_uint32),
-        ("pieces", ctypes.c_void_p),
-        ("piece_count", ctypes.c_size_t),
-        ("control", ctypes.c_void_p),
-        ("control_length", ctypes.c_size_t),
-        ("flags", ctypes.c_int),
-    )
-
-
-class _Message(ctypes.Structure):
-    """struct mmsghdr."""
-
-    _fields_ = (("header", _Header), ("sent_length", ctypes.c_uint))
 
 
 class _Batch:
     """Headers made once, all with the same ancillary data; who sends fills in where datagrams are and go."""
 
     def __init__(self, family: int, ancillary: Sequence[tuple[int, int, bytes]] = ()) -> None:
-        self._piece_array = (_Piece * _BATCH)()
-        self._message_array = (_Message * _BATCH)()
+        self._piece_array = (Piece * _BATCH)()
+        self._message_array = (Message * _BATCH)()
         self.pieces = list(self._piece_array)
         self.headers = [message.header for message in self._message_array]
         self.first = ctypes.byref(self._message_array)
@@ -64,7 +38,7 @@ class _Batch:
         first_piece = ctypes.addressof(self._piece_array)
         for number, header in enumerate(self.headers):
             header.name_length = length
-            header.pieces = first_piece + number * ctypes.sizeof(_Piece)
+            header.pieces = first_piece + number * ctypes.sizeof(Piece)
             header.piece_count = 1
             if self._control is not None:
                 header.control = ctypes.addressof(self._control)
@@ -103,13 +77,8 @@ class DatagramSender:
         # With whether it is marked.
         self._waiting: deque[tuple[Address, bytes, bool]] = deque()
         self._addresses: dict[Address, tuple[Any, int]] = {}
-        self._sendmmsg = getattr(ctypes.CDLL(None, use_errno=True), "sendmmsg", None) if batched else None
-        level, option = (
-            (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)
-            if udp_socket.family == socket.AF_INET6
-            else (socket.IPPROTO_IP, socket.IP_TOS)
-        )
-        self._mark = [(level, option, struct.pack("=i", _CS6))]
+        self._sendmmsg = sendmmsg if batched else None
+        self._mark = [control_mark(udp_socket.family)]
         if self._sendmmsg is not None:
             self._plain = _Batch(udp_socket.family)
             self._marked = _Batch(udp_socket.family, self._mark)
@@ -178,7 +147,7 @@ class DatagramSender:
             done, problem = send(datagrams, begin, marked)
             self.system_calls += 1
             begin += done
-            if problem in _LATER:
+            if problem in TRY_LATER:
                 break
             if problem and problem != errno.EINTR:
                 # The first one that was not sent is the one at fault.
@@ -229,7 +198,7 @@ class DatagramSender:
         found = self._addresses.get(address)
         if found is None:
             try:
-                packed = _socket_address(self._socket.family, *address)
+                packed = socket_address(self._socket.family, *address)
             except (ValueError, OSError, struct.error):
                 found = (None, 0)
             else:
@@ -237,19 +206,3 @@ class DatagramSender:
                 found = (buffer, ctypes.addressof(buffer))
             self._addresses[address] = found
         return found
-
-
-def _socket_address(family: int, host: str, port: int) -> bytes:
-    """struct sockaddr_in or sockaddr_in6. An IPv4 address on an IPv6 socket is mapped."""
-    found = ipaddress.ip_address(host)
-    family_and_port = struct.pack("=H", family) + struct.pack("!H", port)
-    if family == socket.AF_INET:
-        if found.version != 4:
-            raise ValueError(host)
-        return family_and_port + found.packed + bytes(8)
-    if isinstance(found, ipaddress.IPv4Address):
-        return family_and_port + bytes(4) + bytes(10) + b"\xff\xff" + found.packed + bytes(4)
-    scope = 0
-    if found.scope_id is not None:
-        scope = int(found.scope_id) if found.scope_id.isdigit() else socket.if_nametoindex(found.scope_id)
-    return family_and_port + bytes(4) + found.packed + struct.pack("=I", scope)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import heapq
 import random
-import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from triagemq.clock import unix_clock
 from triagemq.network.alarm import Alarm, open_alarm
 from triagemq.network.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
 from triagemq.network.state import PlanState
@@ -29,7 +29,7 @@ from triagemq.plan import (
 )
 from triagemq.trace import Outcome
 
-__all__ = ["Datagrams", "EmbeddedDataPlane", "Sender", "unix_clock"]
+__all__ = ["Datagrams", "EmbeddedDataPlane", "Sender"]
 
 Datagrams = list[tuple[tuple[str, int], bytes]]
 """Datagrams to send, each with the (IP address, UDP port) it goes to."""
@@ -42,13 +42,6 @@ UDP_OVER_ETHERNET_BYTES = 20 + 8 + 14
 
 # Wake-ups cost some 20 microseconds each: on a fast port several packets share one.
 _WAKE_UPS_APART_NS = 200_000
-
-
-def unix_clock() -> Callable[[], int]:
-    """A clock in nanoseconds that starts as Unix time and never steps, whatever is done to the machine's time."""
-    offset_ns = time.time_ns() - time.monotonic_ns()
-    monotonic_ns = time.monotonic_ns
-    return lambda: offset_ns + monotonic_ns()
 
 
 class EmbeddedDataPlane:

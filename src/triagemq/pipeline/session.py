@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shlex
 import sys
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import MissingDependencyError, PipelineError
-from triagemq.pipeline.java import Java, cache_directory, find_java, is_interrupted_write, write_cached
+from triagemq.pipeline.class_archive import ClassArchive
+from triagemq.pipeline.java import Java, cache_directory, find_java, write_cached
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,8 @@ __all__ = ["SparkOptions", "shuffle_partitions", "spark_session"]
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
 
-_QUICK_COMPILER = ("-XX:TieredStopAtLevel=1",)
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:MetaspaceSize=256m")
+"""One compiler, and no collection of garbage only because many classes are loaded."""
 
 _SPARING_COMPILER = (
     "-XX:Tier4InvocationThreshold=200000",
@@ -66,13 +67,17 @@ logger.writing.level = off
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """How Spark is run. Without a master it is this machine; `conf` is handed to Spark as it is."""
+    """How Spark is run. Without a master it is this machine; `conf` is handed to Spark as it is.
+
+    `rows` says about how much data there will be. Commands of the same `kind` share what makes Java start quickly.
+    """
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     ui: bool = False
     rows: int = 0
     memory: str | None = None
+    kind: str = "tables"
 
     @property
     def local(self) -> bool:
@@ -106,7 +111,7 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
         yield already
         return
     java = find_java()
-    archive = _Archive(java) if options.local else None
+    archive = ClassArchive(java, options.kind) if options.local else None
     with _environment(java, options, archive):
         spark = _start(options)
     process = _java_process(spark)
@@ -177,6 +182,8 @@ def _configuration(options: SparkOptions) -> dict[str, str]:
     if options.rows < ONE_PARTITION_ROWS:
         # Two sides in one partition are joined where they are; a broadcast is a job of its own.
         settings |= {"spark.sql.optimizer.disableHints": "true", "spark.sql.autoBroadcastJoinThreshold": "-1"}
+        # Each hash table and each sort takes a page at once, of 64 MB if it may.
+        settings["spark.buffer.pageSize"] = "2m"
     if options.rows < _COMPILED_ROWS:
         settings |= {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     if options.local:
@@ -195,14 +202,14 @@ def _is_loopback(master: str) -> bool:
 
 
 @contextlib.contextmanager
-def _environment(java: Java, options: SparkOptions, archive: _Archive | None) -> Iterator[None]:
+def _environment(java: Java, options: SparkOptions, archive: ClassArchive | None) -> Iterator[None]:
     """What must be in the environment before the Java process starts, and only then."""
     java_options = [f"-Dlog4j2.configurationFile={_logging_file().as_uri()}"]
     if options.local:
         java_options += ["-XX:+UseSerialGC", "-XX:-UsePerfData"]
-        java_options += _QUICK_COMPILER if options.rows < SMALL_ROWS else _SPARING_COMPILER
+        java_options += _QUICK_START if options.rows < SMALL_ROWS else _SPARING_COMPILER
     if archive is not None:
-        java_options += archive.java_options
+        java_options += archive.java_options()
     given = options.conf.get("spark.driver.extraJavaOptions")
     if given:
         java_options.append(given)
@@ -239,44 +246,6 @@ def _logging_file() -> Path:
     path = cache_directory() / "spark-log4j2.properties"
     write_cached(path, _LOGGING)
     return path
-
-
-class _Archive:
-    """The classes of Spark as Java keeps them in memory, saved at the end of the first command.
-
-    Java then maps them instead of loading and checking some 20,000 class files, which takes half of the time
-    that a short command needs. A file of another Java or Spark would be refused by Java, so its name has both.
-    """
-
-    def __init__(self, java: Java) -> None:
-        from importlib.metadata import version
-        from importlib.util import find_spec
-
-        package = find_spec("pyspark")
-        place = "" if package is None else str(package.origin)
-        key = hashlib.blake2b(f"{java.home}\0{java.version}\0{place}".encode(), digest_size=6).hexdigest()
-        name = f"classes-java{java.major}-spark{version('pyspark')}-{key}.jsa"
-        self._path = cache_directory() / name
-        self._unfinished = self._path.with_name(f"{name}.{os.getpid()}")
-        self._there = self._path.is_file()
-
-    @property
-    def java_options(self) -> list[str]:
-        """Use the archive, or write it when Java ends."""
-        quiet = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=off:stderr"]
-        if self._there:
-            return [f"-XX:SharedArchiveFile={self._path}", *quiet]
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        for left in self._path.parent.glob(f"{self._path.name}.*"):
-            if is_interrupted_write(left):
-                left.unlink(missing_ok=True)
-        return [f"-XX:ArchiveClassesAtExit={self._unfinished}", *quiet]
-
-    def close(self, *, keep: bool) -> None:
-        """Java has ended: what it wrote is whole. After a failure it would lack what a whole command needs."""
-        if keep and self._unfinished.is_file():
-            self._unfinished.replace(self._path)
-        self._unfinished.unlink(missing_ok=True)
 
 
 def _java_process(spark: SparkSession) -> Any:

@@ -7,6 +7,7 @@ on a link.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from triagemq.coordinator.binder import UNPLANNED
 from triagemq.coordinator.port_samples import PortNumbers, sample_columns
 from triagemq.coordinator.up.receipts import read_receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
@@ -126,7 +128,7 @@ def _reasons(flow_id: NDArray[np.int32], samples: Sequence[tuple[int, Counters]]
     random = np.random.default_rng(0)
     for flow in np.unique(flow_id):
         rows = random.permutation(np.flatnonzero(flow_id == flow))
-        by_policy, by_buffer = policy.get(int(flow), 0), buffer.get(int(flow), 0)
+        by_policy, by_buffer = policy[int(flow)], buffer[int(flow)]
         # Where a class's full queue is shared out over its flows, the parts may be too many by a few.
         too_many = max(1.0, (by_policy + by_buffer) / len(rows))
         first, second = round(by_policy / too_many), round((by_policy + by_buffer) / too_many)
@@ -137,18 +139,25 @@ def _reasons(flow_id: NDArray[np.int32], samples: Sequence[tuple[int, Counters]]
     return reasons
 
 
-def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[dict[int, int], dict[int, int], int]:
-    """By flow: by policy, and for lack of room at its own port; and for lack of room at ports before that."""
-    flows: dict[FlowKey, FlowCounters] = {}
+def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[Counter[int], Counter[int], int]:
+    """By flow: by policy, and for lack of room at its own port; and for lack of room at ports before that.
+
+    What a flow counts stays with its address: from one sample to the next it may get another number, and be counted
+    from 0 again when it has gone and comes back.
+    """
+    policy: Counter[int] = Counter()
+    buffer: Counter[int] = Counter()
+    before: dict[FlowKey, FlowCounters] = {}
     ports: dict[str, PortCounters] = {}
     for _, counters in samples:
-        # A flow that has gone is not counted any more: what was last seen of it holds.
-        flows |= counters.flows
+        for key, now in counters.flows.items():
+            last = before.get(key)
+            if last is None or now.packets_in < last.packets_in:
+                last = FlowCounters(now.flow_id, 0, 0, 0, 0)
+            flow = last.flow_id if now.flow_id == UNPLANNED else now.flow_id
+            policy[flow] += now.dropped_by_policy - last.dropped_by_policy
+            buffer[flow] += now.dropped_by_buffer - last.dropped_by_buffer
+            before[key] = now
         ports |= counters.ports
-    policy: dict[int, int] = {}
-    buffer: dict[int, int] = {}
-    for flow in flows.values():
-        policy[flow.flow_id] = policy.get(flow.flow_id, 0) + flow.dropped_by_policy
-        buffer[flow.flow_id] = buffer.get(flow.flow_id, 0) + flow.dropped_by_buffer
     full = sum(queue.drops for port in ports.values() for queue in port.queues)
     return policy, buffer, max(0, full - sum(buffer.values()))

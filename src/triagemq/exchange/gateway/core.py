@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from triagemq.errors import DecodeError
-from triagemq.exchange.gateway import connecting, publishing, rows, sleeping, subscribing
+from triagemq.exchange.gateway import connecting, ending, publishing, rows, sleeping, subscribing, wills
 from triagemq.exchange.gateway.actions import Action, Broadcast, Present, SendControl
 from triagemq.exchange.gateway.changes import Changes
 from triagemq.exchange.gateway.counters import GatewayCounters
@@ -25,7 +25,8 @@ from triagemq.exchange.gateway.settings import GatewaySettings
 from triagemq.exchange.gateway.slots import Identify, Slots, own_name
 from triagemq.exchange.gateway.spreading import Spreader
 from triagemq.exchange.gateway.topics import Topic, TopicTable
-from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.exchange.mqtt.owner import Login
+from triagemq.exchange.mqtt.session import MqttSession
 from triagemq.mqttsn import (
     Advertise,
     Connect,
@@ -163,7 +164,7 @@ class GatewayCore:
 
     def policy_changed(self) -> None:
         """What the policy forbids now ends now."""
-        connecting.revoke(self)
+        ending.revoke(self)
 
     # Time.
 
@@ -213,7 +214,7 @@ class GatewayCore:
             self.changes.put("registrations", *rows.registration(session, topic.topic_id))
         if told and topic.topic_id not in session.told:
             session.told.add(topic.topic_id)
-            session.link.forget_routes(session)
+            session.link.routes.forget(session)
 
     def forget_topics(self, session: Session) -> None:
         """The client's topic ids are void."""
@@ -299,9 +300,9 @@ class GatewayCore:
             case WillMsg():
                 connecting.will_message(self, endpoint, message)
             case WillTopicUpd():
-                connecting.update_will_topic(self, session, message)
+                wills.update_topic(self, session, message)
             case WillMsgUpd():
-                connecting.update_will_message(self, session, message)
+                wills.update_message(self, session, message)
             case SearchGw():
                 self.send(endpoint, GwInfo(self.settings.gateway_id))
             case _:

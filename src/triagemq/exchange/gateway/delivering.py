@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import connecting, rows, sleeping
+from triagemq.exchange.gateway import ending, rows, sleeping
 from triagemq.exchange.gateway.actions import SendPublish
 from triagemq.exchange.gateway.model import (
     Delivery,
@@ -111,7 +111,7 @@ class Deliverer:
             self._send(session, delivery, reference)
         if not session.buffer and not session.unregistered and not session.pump_is_due and session.draining:
             session.draining = False
-            session.link.forget_routes(session)
+            session.link.routes.forget(session)
         if session.state is SessionState.AWAKE:
             sleeping.finish_awake(self._gateway, session)
 
@@ -211,7 +211,7 @@ class Deliverer:
         delivery = session.in_flight.get(message.message_id)
         if message.return_code is ReturnCode.REJECTED_INVALID_TOPIC_ID:
             session.told.discard(message.topic_id)
-            session.link.forget_routes(session)
+            session.link.routes.forget(session)
             if delivery is not None:
                 del session.in_flight[message.message_id]
                 session.buffer.push_front([delivery])
@@ -297,7 +297,7 @@ class Deliverer:
             if session.state is SessionState.AWAKE:
                 sleeping.back_to_sleep(gateway, session)
             else:
-                connecting.lose(gateway, session)
+                ending.lose(gateway, session)
             return
         for delivery in late:
             gateway.counters.retries += 1

@@ -9,60 +9,26 @@ joining then, and for nobody else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import connecting, publishing
+from triagemq.exchange.gateway import broker_presence, publishing
 from triagemq.exchange.gateway.actions import CloseBroker, OpenBroker
+from triagemq.exchange.gateway.filters import Filter, Join
 from triagemq.exchange.gateway.model import Session, Subscription
-from triagemq.exchange.gateway.routes import Origin, Route, RouteKey, overlap
-from triagemq.exchange.mqtt.packets import ConnAck, Message
-from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.exchange.gateway.route_table import RouteTable
+from triagemq.exchange.gateway.routes import Origin, overlap
+from triagemq.exchange.mqtt.owner import Login
+from triagemq.exchange.mqtt.packets import REFUSED, ConnAck, Message
+from triagemq.exchange.mqtt.session import MqttSession
 from triagemq.mqttsn import matches
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
 
-__all__ = ["Filter", "Link"]
-
-REFUSED = 0x80
-"""Codes of SUBACK and PUBACK from here on are refusals."""
+__all__ = ["Link"]
 
 _KEPT_IDENTIFIERS = 64
-_MOST_ROUTES = 100_000
-
-
-@dataclass(slots=True, eq=False)
-class _Join:
-    session: Session
-    subscription: Subscription
-    answer: Callable[[int], None]
-
-
-@dataclass(slots=True, eq=False)
-class Filter:
-    """A topic filter as the broker knows it."""
-
-    topic_filter: str
-    lane: int
-    identifier: int = 0
-    granted: int = -1
-    members: dict[Session, Subscription] = field(default_factory=dict)
-    # Those who wait for the next SUBSCRIBE, and those whose SUBSCRIBE is on its way.
-    joining: list[_Join] = field(default_factory=list)
-    asking: list[_Join] = field(default_factory=list)
-    packet_id: int = 0
-    # Identifier of a SUBSCRIBE to those who get the retained messages that it brings.
-    fetchers: dict[int, list[Session]] = field(default_factory=dict)
-    # Retained messages that came before the answer to the SUBSCRIBE that fetched them.
-    early: list[tuple[Origin, Message]] = field(default_factory=list)
-    asked_ns: int = -(10**18)
-
-    @property
-    def qos(self) -> int:
-        wanted = [subscription.qos for subscription in self.members.values()]
-        wanted += [join.subscription.qos for join in (*self.asking, *self.joining)]
-        return max(wanted, default=0)
 
 
 class Link:
@@ -74,9 +40,8 @@ class Link:
         self.login = login
         self.lanes = [MqttSession(self, login, version=gateway.settings.mqtt_version)]
         self.filters: dict[str, Filter] = {}
-        self.routes: dict[RouteKey, Route] = {}
+        self.routes = RouteTable()
         self.is_down_since_ns: int | None = gateway.now_ns
-        self._routes_of_topic: dict[bytes, list[RouteKey]] = {}
         self._by_identifier: dict[int, Filter] = {}
         self._by_packet: dict[tuple[int, int], Filter] = {}
         self._next_identifier = 1
@@ -124,10 +89,10 @@ class Link:
             # Only the retained messages have to wait for the next SUBSCRIBE; the answer is known.
             entry.members[session] = subscription
             answer(entry.granted)
-            self._forget_topics_of(entry.topic_filter)
-            entry.joining.append(_Join(session, subscription, lambda code: None))
+            self.routes.forget_topics_of(entry.topic_filter)
+            entry.joining.append(Join(session, subscription, lambda code: None))
         else:
-            entry.joining.append(_Join(session, subscription, answer))
+            entry.joining.append(Join(session, subscription, answer))
         self._ask(entry)
 
     def restore(self, session: Session, subscription: Subscription, identifier: int) -> None:
@@ -148,15 +113,13 @@ class Link:
         entry = self.filters.get(topic_filter)
         if entry is None:
             return
-        entry.members.pop(session, None)
-        entry.joining = [join for join in entry.joining if join.session is not session]
-        entry.asking = [join for join in entry.asking if join.session is not session]
-        self._forget_topics_of(topic_filter)
+        entry.leave(session)
+        self.routes.forget_topics_of(topic_filter)
         self._drop_if_unused(entry)
 
     def leave(self, session: Session) -> None:
         """A client is gone with all its subscriptions."""
-        self.forget_routes(session)
+        self.routes.forget(session)
         for topic_filter in list(session.subscriptions):
             self.unsubscribe(session, topic_filter)
         if session.subscribing:
@@ -165,8 +128,7 @@ class Link:
                     self.unsubscribe(session, entry.topic_filter)
 
     def _drop_if_unused(self, entry: Filter) -> None:
-        unused = not (entry.members or entry.joining or entry.asking or entry.packet_id)
-        if not unused or self.filters.get(entry.topic_filter) is not entry:
+        if not entry.is_unused or self.filters.get(entry.topic_filter) is not entry:
             return
         del self.filters[entry.topic_filter]
         self._gateway.changes.remove("filters", (self.key, entry.topic_filter))
@@ -224,7 +186,7 @@ class Link:
         )
         self._by_packet[entry.lane, entry.packet_id] = entry
 
-    # Routes.
+    # Who gets a message.
 
     def filters_for(self, origin: Origin, topic: str) -> list[Filter]:
         """The filters that a copy of a message is for."""
@@ -251,41 +213,6 @@ class Link:
                 found += [(session, entry) for session in entry.fetchers.get(identifier, ())]
         return found
 
-    def keep_route(self, key: RouteKey, route: Route) -> None:
-        """Remember a route until something about it changes."""
-        if len(self.routes) >= _MOST_ROUTES:
-            self._forget_all_routes()
-        self.routes[key] = route
-        self._routes_of_topic.setdefault(key[0], []).append(key)
-
-    def forget_routes(self, session: Session) -> None:
-        """A client has changed: routes that lead to it have to be worked out again."""
-        for key in list(session.routes):
-            self._forget_route(key)
-
-    def _forget_topics_of(self, topic_filter: str) -> None:
-        topics = (
-            [topic for topic in self._routes_of_topic if matches(topic_filter, topic.decode())]
-            if "+" in topic_filter or "#" in topic_filter
-            else [topic_filter.encode()]
-        )
-        for topic in topics:
-            for key in list(self._routes_of_topic.get(topic, ())):
-                self._forget_route(key)
-
-    def _forget_all_routes(self) -> None:
-        for key in list(self.routes):
-            self._forget_route(key)
-
-    def _forget_route(self, key: RouteKey) -> None:
-        route = self.routes.pop(key)
-        for session in route.sessions():
-            session.routes.discard(key)
-        keys = self._routes_of_topic[key[0]]
-        keys.remove(key)
-        if not keys:
-            del self._routes_of_topic[key[0]]
-
     # What the broker says.
 
     def mqtt_connected(self, session: MqttSession, answer: ConnAck) -> None:
@@ -295,7 +222,7 @@ class Link:
         number = self.lanes.index(session)
         if number == 0:
             self.is_down_since_ns = None
-            self._forget_all_routes()
+            self.routes.clear()
             self._spread_over_lanes(session)
             for topic_filter in self._to_unsubscribe:
                 if answer.session_present and topic_filter not in self.filters:
@@ -305,12 +232,10 @@ class Link:
             if entry.lane == number:
                 self._resubscribe(entry, session)
         if number == 0:
-            connecting.broker_reached(self._gateway, self)
+            broker_presence.reached(self._gateway, self)
 
     def _resubscribe(self, entry: Filter, lane: MqttSession) -> None:
-        entry.joining = [*entry.asking, *entry.joining]
-        entry.asking = []
-        entry.packet_id = 0
+        entry.ask_again()
         if entry.joining:
             self._ask(entry)
         if not entry.packet_id and entry.members:
@@ -331,7 +256,7 @@ class Link:
     def mqtt_refused(self, session: MqttSession, answer: ConnAck) -> None:
         """The broker does not want us, or this client."""
         if not self.is_closed and session in self.lanes:
-            connecting.broker_refused(self._gateway, self, answer)
+            broker_presence.refused(self._gateway, self, answer)
 
     def lost(self, session: MqttSession) -> None:
         """A connection is gone: whatever was asked over it will not be answered."""
@@ -342,14 +267,12 @@ class Link:
             del self._by_packet[key]
         for entry in list(self.filters.values()):
             if entry.lane == number:
-                entry.joining = [*entry.asking, *entry.joining]
-                entry.asking = []
-                entry.packet_id = 0
+                entry.ask_again()
                 entry.early.clear()
                 self._drop_if_unused(entry)
         if number == 0 and self.is_down_since_ns is None:
             self.is_down_since_ns = self._gateway.now_ns
-            connecting.broker_lost(self._gateway, self)
+            broker_presence.lost(self._gateway, self)
 
     def mqtt_message(self, session: MqttSession, message: Message) -> None:
         """A message for some of the clients."""
@@ -384,7 +307,7 @@ class Link:
             if code < REFUSED:
                 entry.members[join.session] = join.subscription
             join.answer(code)
-        self._forget_topics_of(entry.topic_filter)
+        self.routes.forget_topics_of(entry.topic_filter)
         early, entry.early = entry.early, []
         for origin, message in early:
             self._gateway.spread.retained(self, origin, message)

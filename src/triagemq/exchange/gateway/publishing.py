@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from triagemq.exchange.gateway import rows
 from triagemq.exchange.gateway.model import Arrival, Session
+from triagemq.exchange.mqtt.packets import REFUSED
 from triagemq.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicIdType
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["broker_answered", "broker_holds", "pub_rel", "publish", "resume", "without_connection"]
 
-_REFUSED = 0x80
 _REMEMBERED_ANSWERS = 64
 
 
@@ -119,7 +119,7 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
     """The broker has a message of QoS 1 or 2, or has refused it."""
     if not isinstance(token, _Token):
         return
-    if code >= _REFUSED:
+    if code >= REFUSED:
         gateway.counters.refused["publish: broker"] += 1
     session = gateway.sessions.get(token.client_id)
     if session is None:
@@ -135,7 +135,7 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
                 gateway.send(session.endpoint, PubComp(token.message_id))
         return
     session.publishing.discard(token.message_id)
-    accepted = code < _REFUSED
+    accepted = code < REFUSED
     if not accepted:
         session.answered.pop(token.message_id, None)
     _forget_old_answers(session)

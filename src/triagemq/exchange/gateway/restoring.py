@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import connecting, publishing
+from triagemq.exchange.gateway import connecting, ending, publishing
 from triagemq.exchange.gateway.changes import Row
 from triagemq.exchange.gateway.model import (
     Arrival,
@@ -137,11 +137,11 @@ def _resume(gateway: GatewayCore, session: Session) -> None:
     # Old ids may still be on their way to the client or back.
     session.next_message_id = (gateway.now_ns >> 10) % 0xFFFF + 1
     if session.state is SessionState.ASLEEP:
-        connecting.supervise(gateway, session, session.sleep_seconds)
+        ending.supervise(gateway, session, session.sleep_seconds)
     elif session.state is SessionState.DISCONNECTED:
-        connecting.expire_later(gateway, session)
+        ending.expire_later(gateway, session)
     elif session.state is SessionState.ACTIVE:
-        connecting.supervise(gateway, session, session.duration_seconds)
+        ending.supervise(gateway, session, session.duration_seconds)
         if session.buffer:
             session.draining = True
             gateway.deliver.pump(session)

@@ -15,7 +15,16 @@ from triagemq.mqttsn import TopicIdType, matches, short_topic_id
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.model import Session, Subscription
 
-__all__ = ["Group", "Origin", "Route", "RouteKey", "best_subscription", "overlap", "topic_reference"]
+__all__ = [
+    "Group",
+    "Origin",
+    "Route",
+    "RouteKey",
+    "best_subscription",
+    "has_wildcard",
+    "overlap",
+    "topic_reference",
+]
 
 Origin: TypeAlias = tuple[int, ...]
 """Subscription identifiers of a copy, or the negative number of its lane."""
@@ -90,6 +99,15 @@ def topic_reference(subscription: Subscription, topic_name: str) -> tuple[TopicI
         # By a wildcard: the client has no id yet, and needs none for a name of two octets.
         return TopicIdType.SHORT, short_topic_id(topic_name)
     return None
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Does it take in more than the topic of the same name?
+
+    >>> has_wildcard("a/+"), has_wildcard("a/b")
+    (True, False)
+    """
+    return "+" in topic_filter or "#" in topic_filter
 
 
 def overlap(one: str, other: str) -> bool:

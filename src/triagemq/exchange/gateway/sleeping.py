@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import connecting, rows
+from triagemq.exchange.gateway import connecting, ending, rows
 from triagemq.exchange.gateway.model import Endpoint, Session, SessionState
 from triagemq.mqttsn import Disconnect, PingReq, PingResp
 
@@ -18,17 +18,17 @@ def disconnect(gateway: GatewayCore, session: Session, message: Disconnect) -> N
     """A client leaves, or goes to sleep for a while."""
     gateway.send(session.endpoint, Disconnect())
     if not message.duration_seconds:
-        connecting.to_disconnected(gateway, session)
+        ending.to_disconnected(gateway, session)
         return
     session.sleep_seconds = message.duration_seconds
     session.state = SessionState.ASLEEP
-    session.link.forget_routes(session)
+    session.link.routes.forget(session)
     gateway.deliver.requeue(session)
     gateway.slots.hand_back(session, ended=False)
     for delivery in session.buffer:
         gateway.deliver.store(session, delivery)
     gateway.changes.put("sessions", *rows.session(session))
-    connecting.supervise(gateway, session, session.sleep_seconds)
+    ending.supervise(gateway, session, session.sleep_seconds)
 
 
 def ping(gateway: GatewayCore, session: Session, message: PingReq) -> None:
@@ -53,7 +53,7 @@ def ping_from_elsewhere(gateway: GatewayCore, endpoint: Endpoint, message: PingR
         return
     former = gateway.by_endpoint.get(endpoint)
     if former is not None and former is not session:
-        connecting.lose(gateway, former)
+        ending.lose(gateway, former)
     connecting.move(gateway, session, endpoint)
     session.heard_ns = gateway.now_ns
     gateway.changes.put("sessions", *rows.session(session))
@@ -75,4 +75,4 @@ def back_to_sleep(gateway: GatewayCore, session: Session) -> None:
     """Awake no more; what was not answered is kept for the next time."""
     gateway.deliver.requeue(session)
     session.state = SessionState.ASLEEP
-    connecting.supervise(gateway, session, session.sleep_seconds)
+    ending.supervise(gateway, session, session.sleep_seconds)

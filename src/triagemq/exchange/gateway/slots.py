@@ -66,11 +66,11 @@ class Slots:
         self._sessions.clear()
         for session in self._gateway.sessions.values():
             self.add(session)
-            session.link.forget_routes(session)
+            session.link.routes.forget(session)
 
     def changed(self, session: Session) -> None:
         """A session has become active, or is so no longer: topics ordered for its slot go another way."""
-        session.link.forget_routes(session)
+        session.link.routes.forget(session)
         if session.slot:
             self._forget_routes(session.subscriber)
 
@@ -131,4 +131,4 @@ class Slots:
     def _forget_routes(self, name: str) -> None:
         first = self._sessions.get((name, 0))
         if first is not None:
-            first.link.forget_routes(first)
+            first.link.routes.forget(first)

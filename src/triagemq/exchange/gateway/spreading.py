@@ -168,7 +168,7 @@ class Spreader:
                     group = groups[reference] = Group(*reference)
                 group.members.append((carrier, best))
         route.groups = list(groups.values())
-        link.keep_route(key, route)
+        link.routes.keep(key, route)
         return route
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway import rows
 from triagemq.exchange.gateway.model import Session, Subscription
+from triagemq.exchange.gateway.routes import has_wildcard
+from triagemq.exchange.mqtt.packets import REFUSED
 from triagemq.mqttsn import (
     RegAck,
     Register,
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from triagemq.exchange.gateway.topics import Topic
 
 __all__ = ["drop", "register", "subscribe", "unsubscribe"]
-
-_REFUSED = 0x80
 
 
 def register(gateway: GatewayCore, session: Session, message: Register) -> None:
@@ -43,28 +43,22 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
     if message.message_id in session.subscribing:
         gateway.counters.duplicates += 1
         return
-    refusal = None
     topic_filter = _filter(gateway, message)
-    topic: Topic | None = None
     if topic_filter is None:
-        gateway.counters.refused["subscribe: unknown predefined topic"] += 1
-        refusal = ReturnCode.REJECTED_INVALID_TOPIC_ID
-    elif gateway.settings.policy.forbids_subscription(session.client_id, topic_filter):
-        gateway.counters.refused["subscribe: not allowed"] += 1
-        refusal = ReturnCode.REJECTED_NOT_SUPPORTED
-    elif topic_filter not in session.subscriptions and gateway.settings.policy.refuses_subscription(
-        session.client_id, topic_filter, len(session.subscriptions)
-    ):
-        gateway.counters.refused["subscribe: policy"] += 1
-        refusal = ReturnCode.REJECTED_CONGESTION
-    elif message.topic_id_type is TopicIdType.NORMAL and not _has_wildcard(topic_filter):
-        topic = gateway.assign_topic(topic_filter)
-        if topic is None:
-            gateway.counters.refused["subscribe: no more topic ids"] += 1
-            refusal = ReturnCode.REJECTED_CONGESTION
-    if refusal is not None or topic_filter is None:
-        code = refusal or ReturnCode.REJECTED_NOT_SUPPORTED
-        gateway.send(session.endpoint, SubAck(0, message.message_id, code))
+        _refuse(gateway, session, message, ReturnCode.REJECTED_INVALID_TOPIC_ID, "unknown predefined topic")
+        return
+    policy = gateway.settings.policy
+    is_new = topic_filter not in session.subscriptions
+    topic: Topic | None = None
+    needs_id = message.topic_id_type is TopicIdType.NORMAL and not has_wildcard(topic_filter)
+    if policy.forbids_subscription(session.client_id, topic_filter):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
+        return
+    if is_new and policy.refuses_subscription(session.client_id, topic_filter, len(session.subscriptions)):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
+        return
+    if needs_id and (topic := gateway.assign_topic(topic_filter)) is None:
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no more topic ids")
         return
     number = gateway.numbers.subscription(session.client_id, topic_filter)
     predefined_id = message.topic if isinstance(message.topic, int) else 0
@@ -89,13 +83,13 @@ def _answered(
     if gateway.sessions.get(session.client_id) is not session or not session.connected:
         session.link.unsubscribe(session, subscription.topic_filter)
         return
-    if code >= _REFUSED:
+    if code >= REFUSED:
         gateway.counters.refused["subscribe: broker"] += 1
         gateway.send(session.endpoint, SubAck(0, message_id, ReturnCode.REJECTED_NOT_SUPPORTED))
         return
     subscription.qos = min(subscription.qos, code)
     session.subscriptions[subscription.topic_filter] = subscription
-    session.link.forget_routes(session)
+    session.link.routes.forget(session)
     gateway.changes.put("subscriptions", *rows.subscription(session, subscription))
     if len(session.subscriptions) == 1:
         gateway.present(session)
@@ -118,7 +112,7 @@ def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
     """A client gets no messages by a filter any more."""
     session.subscriptions.pop(topic_filter, None)
     session.link.unsubscribe(session, topic_filter)
-    session.link.forget_routes(session)
+    session.link.routes.forget(session)
     gateway.changes.remove("subscriptions", (session.client_id, topic_filter))
 
 
@@ -128,5 +122,8 @@ def _filter(gateway: GatewayCore, message: Subscribe | Unsubscribe) -> str | Non
     return message.topic
 
 
-def _has_wildcard(topic_filter: str) -> bool:
-    return "+" in topic_filter or "#" in topic_filter
+def _refuse(
+    gateway: GatewayCore, session: Session, message: Subscribe, code: ReturnCode, reason: str
+) -> None:
+    gateway.counters.refused[f"subscribe: {reason}"] += 1
+    gateway.send(session.endpoint, SubAck(0, message.message_id, code))

@@ -15,12 +15,11 @@ _LAST_ID = 0xFFFE
 class Topic:
     """A topic name with its id. `known_by` counts the sessions that may use the id."""
 
-    __slots__ = ("known_by", "name", "octets", "topic_id")
+    __slots__ = ("known_by", "name", "topic_id")
 
     def __init__(self, topic_id: int, name: str) -> None:
         self.topic_id = topic_id
         self.name = name
-        self.octets = name.encode()
         self.known_by = 0
 
 
@@ -29,7 +28,6 @@ class TopicTable:
 
     def __init__(self, predefined: Mapping[int, str]) -> None:
         self.predefined = dict(predefined)
-        self._predefined_ids = {name: topic_id for topic_id, name in predefined.items()}
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
         self._next = _FIRST_ID
@@ -44,10 +42,6 @@ class TopicTable:
     def named(self, name: str) -> Topic | None:
         """The topic of that name, if it has an id."""
         return self._by_name.get(name)
-
-    def predefined_id(self, name: str) -> int | None:
-        """The id that configuration gives a name."""
-        return self._predefined_ids.get(name)
 
     def assign(self, name: str) -> Topic | None:
         """The topic of that name, with an id given now if it had none; None when all ids are in use."""

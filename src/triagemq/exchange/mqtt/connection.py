@@ -15,6 +15,7 @@ __all__ = ["MqttConnection"]
 
 _FIRST_DELAY_SECONDS = 0.1
 _LONGEST_DELAY_SECONDS = 5.0
+_SLOWER = 1.7
 _CONNECT_TIMEOUT_SECONDS = 10.0
 # Some brokers of 3.1.1 say nothing at all to a CONNECT of MQTT 5.
 _ANSWER_TIMEOUT_SECONDS = 3.0
@@ -42,16 +43,10 @@ class MqttConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
         self._heard = 0.0
-        self._connections = 0
         self._closing = False
         self._was_accepted = False
         self.session = session
         self.last_problem = ""
-
-    @property
-    def connections(self) -> int:
-        """How often the broker was reached."""
-        return self._connections
 
     async def run(self) -> None:
         """Connect, stay connected, connect again; until cancelled."""
@@ -73,12 +68,12 @@ class MqttConnection(asyncio.Protocol):
                     delay = _FIRST_DELAY_SECONDS
             # Spread out, so that the connections of one gateway do not all come at the same instant.
             await asyncio.sleep(delay * random.uniform(0.8, 1.2))
-            delay = min(delay * 1.7, _LONGEST_DELAY_SECONDS)
+            delay = min(delay * _SLOWER, _LONGEST_DELAY_SECONDS)
 
     async def _stay(self, loop: asyncio.AbstractEventLoop) -> None:
-        keep_alive = self.session.login.keep_alive_seconds
         deadline = loop.time() + _ANSWER_TIMEOUT_SECONDS
         while not self._lost.is_set():
+            keep_alive = self.session.keep_alive_seconds
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(keep_alive / 2 if self.session.connected else 1.0):
                     await self._lost.wait()
@@ -116,7 +111,6 @@ class MqttConnection(asyncio.Protocol):
         self._transport = transport
         self.session.is_congested = False
         self._heard = asyncio.get_running_loop().time()
-        self._connections += 1
         self._was_accepted = False
         self.session.opened()
         self.flush()

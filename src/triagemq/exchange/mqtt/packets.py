@@ -12,6 +12,7 @@ from triagemq.exchange.mqtt import properties as property_names
 from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
 
 __all__ = [
+    "REFUSED",
     "ConnAck",
     "Message",
     "PacketType",
@@ -24,10 +25,15 @@ __all__ = [
     "encode_unsubscribe",
     "parse_acknowledgement",
     "parse_connack",
-    "parse_disconnect",
     "parse_publish",
     "parse_suback",
 ]
+
+
+REFUSED = 0x80
+"""Codes of SUBACK, PUBACK and PUBREC from here on are refusals."""
+
+_LARGEST_CACHED_PROPERTIES = 5
 
 
 class PacketType(IntEnum):
@@ -58,10 +64,8 @@ class ConnAck:
     code: int
     reason: str = ""
     receive_maximum: int = 0xFFFF
-    maximum_qos: int = 2
     server_keep_alive: int | None = None
     subscription_identifiers: bool = False
-    assigned_client_id: str | None = None
 
 
 class Message(NamedTuple):
@@ -204,16 +208,13 @@ def parse_connack(version: int, body: bytes) -> ConnAck:
     if version < 5 or len(body) == 2:
         return ConnAck(present, code)
     found: dict[int, Any] = dict(parse_properties(body, 2)[0])
-    assigned = found.get(property_names.ASSIGNED_CLIENT_ID)
     return ConnAck(
         present,
         code,
         reason=found.get(property_names.REASON_STRING, b"").decode(errors="replace"),
         receive_maximum=found.get(property_names.RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
-        maximum_qos=found.get(property_names.MAXIMUM_QOS, 2),
         server_keep_alive=found.get(property_names.SERVER_KEEP_ALIVE),
         subscription_identifiers=bool(found.get(property_names.SUBSCRIPTION_IDENTIFIERS_AVAILABLE, 1)),
-        assigned_client_id=None if assigned is None else assigned.decode(errors="replace"),
     )
 
 
@@ -257,7 +258,6 @@ def parse_publish(version: int, first: int, body: bytes) -> Message:
     )
 
 
-_LARGEST_CACHED_PROPERTIES = 5
 _cached_identifiers: dict[bytes, tuple[int, ...]] = {}
 
 
@@ -286,8 +286,3 @@ def parse_suback(version: int, body: bytes) -> tuple[int, int]:
     if len(body) != position + 1:
         raise MqttError("the broker's SUBACK does not answer one filter")
     return (body[0] << 8) | body[1], body[position]
-
-
-def parse_disconnect(body: bytes) -> int:
-    """Why the broker disconnects (MQTT 5)."""
-    return body[0] if body else 0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from triagemq.errors import MqttError
+from triagemq.exchange.mqtt.owner import Login, MqttOwner
 from triagemq.exchange.mqtt.packets import (
+    REFUSED,
     ConnAck,
     Message,
     PacketType,
@@ -30,56 +31,10 @@ from triagemq.exchange.mqtt.packets import (
 )
 from triagemq.exchange.mqtt.stream import PacketStream
 
-__all__ = ["Login", "MqttOwner", "MqttSession"]
+__all__ = ["MqttSession"]
 
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """What a CONNECT says. A session that is not `clean` outlives its connections on the broker, too.
-
-    One that is `fresh` (MQTT 5 only) takes over nothing from before, but outlives broken connections from then on.
-    One that `purges` begins by removing what the broker has of an earlier session.
-    """
-
-    client_id: str
-    clean: bool = True
-    fresh: bool = False
-    purges: bool = False
-    keep_alive_seconds: int = 60
-    user: str | None = None
-    password: str | None = None
-    session_expiry_seconds: int = 7 * 86400
-
-
-class MqttOwner(Protocol):
-    """Who hears what the broker says."""
-
-    def mqtt_connected(self, session: MqttSession, answer: ConnAck) -> None:
-        """The broker has accepted the connection."""
-
-    def mqtt_refused(self, session: MqttSession, answer: ConnAck) -> None:
-        """The broker has refused it, and not for the version of the protocol."""
-
-    def mqtt_message(self, session: MqttSession, message: Message) -> None:
-        """A message, not seen before if its QoS is 2."""
-
-    def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
-        """The broker has (code below 0x80) or has refused what was published with `token`."""
-
-    def mqtt_released(self, session: MqttSession, token: object) -> None:
-        """QoS 2: the broker holds what was published with `token`; to be stored, since it must not be sent again."""
-
-    def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
-        """The broker's answer to the SUBSCRIBE of that packet id."""
-
-    def mqtt_writes(self, session: MqttSession) -> None:
-        """The session's `output`, which was empty, is to be written."""
-
-    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None:
-        """A QoS 2 message of that packet id has come, or is finished: to be stored for a restart."""
 
 
 @dataclass(slots=True)
@@ -111,6 +66,7 @@ class MqttSession:
         self._was_connected = False
         self._is_purging = False
         self.login = login
+        self.keep_alive_seconds = login.keep_alive_seconds
         self.version = version
         self.connected = False
         self.has_identifiers = False
@@ -299,6 +255,8 @@ class MqttSession:
         self.connected = self._was_connected = True
         self.has_identifiers = answer.subscription_identifiers
         self._window = answer.receive_maximum
+        # 0 means that the broker does not look; we still want to know whether it is there.
+        self.keep_alive_seconds = answer.server_keep_alive or self.login.keep_alive_seconds
         if not answer.session_present:
             for packet_id in self.receiving:
                 self.owner.mqtt_receiving(self, packet_id, False)
@@ -331,7 +289,7 @@ class MqttSession:
 
     def _received(self, packet_id: int, code: int) -> None:
         outgoing = self._outgoing.get(packet_id)
-        if outgoing is not None and code >= 0x80:
+        if outgoing is not None and code >= REFUSED:
             self._finished(packet_id, code)
             return
         if outgoing is not None:

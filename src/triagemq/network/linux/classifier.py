@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from triagemq.datagrams import CONTROL_DSCP
 from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux.assembler import Assembler
 
@@ -68,7 +69,8 @@ QUEUE_RECORD = 16 * QUEUE_COUNTER.size
 _LOOKUP, _RANDOM, _LOAD_BYTES = 1, 7, 26
 _SKB_LENGTH, _SKB_CLASS = 0, 72
 _PASS, _DROP = 0, 2
-_CS6 = 48 << 2
+# The mark as it stands in the octet of an IPv4 header.
+_CS6 = CONTROL_DSCP << 2
 
 # The stack, as offsets from its end: what was read of the packet, the key of the flow, the number of a counter.
 _READ, _KEY, _NUMBER = -64, -24, -4

@@ -1,26 +1,26 @@
 """The controller: keeps the rules of all switches as the network and the plan ask for, while both change.
 
 Everything here belongs to one event loop. What is decided is pure (discovery.py, rule_book.py, updates.py); here are
-the sockets, the clock and the order of events.
+the clock and the order of events.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import NetworkError, RuleError, SessionClosedError, SwitchError
-from triagemq.network.openflow import encoding, frames
+from triagemq.network.openflow import frames
 from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
 from triagemq.network.openflow.discovery import Discovery
 from triagemq.network.openflow.rule_book import FlowsChange, RuleBook
 from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name
+from triagemq.network.openflow.searching import Search
 from triagemq.network.openflow.server import Meeting, Place
-from triagemq.network.openflow.session import Request, Session, SessionCounters, SessionTimes
+from triagemq.network.openflow.session import Session, SessionCounters, SessionTimes
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import Network, PortId
 from triagemq.network.openflow.updates import Cookies, Put, steps
@@ -28,9 +28,6 @@ from triagemq.network.openflow.updates import Cookies, Put, steps
 __all__ = ["Controller", "Timing"]
 
 _LAST_REAL_PORT = 0xFFFFFF00
-_TRIES = 4
-_MOST_TRIES = 50
-"""For a port at which something came: it is no edge, unless nothing ever comes the other way."""
 _FLOW_KINDS = (Kind.FLOW, Kind.CONTROL)
 
 
@@ -66,15 +63,13 @@ class Controller:
         )
         self.meeting = Meeting(self._serve)
         self._expected, self._timing = set(expected), timing
-        self._nonce = secrets.token_bytes(8)
         self._cookies = Cookies()
         self._tables: dict[int, SwitchTable] = {}
+        self._search = Search(self.discovery, self._tables, timing.ask_seconds)
         self._ready: set[int] = set()
         self._started = asyncio.Event()
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._tries: dict[PortId, int] = {}
-        self._asked: dict[str, float] = {}
         self._book = RuleBook(sources, queues=queues)
         # Until it is known which flows there should be, those of an earlier process are left alone.
         self._flows_known = False
@@ -174,7 +169,7 @@ class Controller:
     def packet_in(self, session: Session, packet: PacketIn) -> None:
         at = PortId(session.datapath_id, packet.port)
         if frames.is_discovery(packet.frame):
-            left = frames.read_discovery(packet.frame, self._nonce)
+            left = self._search.origin(packet.frame)
             if left is None:
                 self.discovery.counters["discovery frames of others"] += 1
                 return
@@ -184,7 +179,7 @@ class Controller:
                 self._wake.set()
             elif at not in before:
                 # It may be a link that was not one before: the other direction is to be tried.
-                self._try([at])
+                self._search.try_ports([at])
             return
         speaker = frames.read_speaker(packet.frame)
         if (
@@ -197,7 +192,7 @@ class Controller:
     def port_changed(self, session: Session, gone: bool, port: PortDescription) -> None:
         table = self._tables.get(session.datapath_id)
         if table is not None and table.session is session and port.number <= _LAST_REAL_PORT:
-            self._tries.pop(PortId(session.datapath_id, port.number), None)
+            self._search.begin_again(PortId(session.datapath_id, port.number))
             self.discovery.port_changed(session.datapath_id, port.number, None if gone else port.up)
             self._wake.set()
 
@@ -252,52 +247,23 @@ class Controller:
             try:
                 if now - links_tried >= self._timing.link_seconds:
                     links_tried = now
-                    self._try(self.discovery.links)
+                    self._search.try_ports(self.discovery.links)
                 if now - edges_tried >= self._timing.edge_seconds:
                     edges_tried = now
-                    self._try(self._edges())
-                await self._settle()
+                    self._search.try_ports(self._edges())
+                if self._started.is_set() or self._expected <= self._tables.keys():
+                    # Earlier, ports that lead to a switch that has not come yet would look like edges.
+                    await self._search.settle()
                 self.discovery.expire(self._now())
                 await self._refresh()
-                self._ask_for([*self.unplaced, *self._book.sources])
+                self._ask_for_hosts()
             except SessionClosedError:
                 continue  # It has left the tables; when it is back, it is brought up to date.
             except (RuleError, SwitchError) as error:
                 self.problem = error
-            except (
-                Exception
-            ) as error:  # Whatever it is: the switches go on, and so must what looks after them.
+            except Exception as error:
+                # Whatever it is: the switches go on, and so must what looks after them.
                 self.problem = NetworkError(f"the controller stumbled: {error!r}")
-
-    async def _settle(self) -> None:
-        """Try ports of unknown nature. Those over which nothing comes, although all have answered since, are edges."""
-        if not self._started.is_set() and self._expected - self._tables.keys():
-            return  # Ports that lead to a switch that has not come yet would look like edges.
-        unsettled = self.discovery.unsettled()
-        if unsettled:
-            self._try(unsettled)
-            await asyncio.gather(
-                *(table.session.barrier() for table in self._tables.values()), return_exceptions=True
-            )
-        for port in unsettled:
-            self._tries[port] = self._tries.get(port, 0) + 1
-        half_seen = self.discovery.half_seen()
-        done = [
-            port
-            for port in self.discovery.unsettled()
-            if self._tries.get(port, 0) >= (_MOST_TRIES if port in half_seen else _TRIES)
-        ]
-        self.discovery.settle(done)
-        for port in done:
-            del self._tries[port]
-            self._asked.clear()
-
-    def _try(self, ports: Iterable[PortId]) -> None:
-        for at in ports:
-            table = self._tables.get(at.switch)
-            if table is not None:
-                octets = encoding.packet_out(at.port, frames.discovery_frame(at, self._nonce))
-                table.session.send(Request(octets, f"a discovery frame at port {at.port}"))
 
     def _edges(self) -> list[PortId]:
         return [
@@ -307,18 +273,10 @@ class Controller:
             for port in self._book.routes.edge_ports(switch)
         ]
 
-    def _ask_for(self, addresses: Iterable[str]) -> None:
-        """Hosts that say nothing by themselves are asked where they are, and again when ports have come."""
-        now = self._now()
-        addresses = [each for each in addresses if each not in self.network.hosts]
-        due = [each for each in addresses if now - self._asked.get(each, -1e9) >= self._timing.ask_seconds]
-        self._asked = {each: self._asked[each] for each in addresses if each in self._asked}
-        for address in due if self._started.is_set() else ():
-            self._asked[address] = now
-            frame = frames.neighbour_question(address) if ":" in address else frames.arp_question(address)
-            for at in self._edges():
-                octets = encoding.packet_out(at.port, frame)
-                self._tables[at.switch].session.send(Request(octets, f"a question for {address}"))
+    def _ask_for_hosts(self) -> None:
+        if self._started.is_set():
+            missing = [each for each in self._book.sources if each not in self.network.hosts]
+            self._search.ask_for([*self.unplaced, *missing], self._edges(), self._now())
 
     async def _refresh(self) -> None:
         """Make the rules fit the network as it is now."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from triagemq.datagrams import CONTROL_DSCP
+
 __all__ = [
     "CONTROLLER",
     "CONTROL_MARK",
@@ -29,8 +31,8 @@ __all__ = [
 CONTROLLER = 0xFFFFFFFD
 """The port number that stands for the controller."""
 
-CONTROL_MARK = 48
-"""DSCP of control packets (CS6): the gateway sets it, and no rule changes it."""
+CONTROL_MARK = CONTROL_DSCP
+"""DSCP of control packets: the gateway sets it, and no rule changes it."""
 
 MARKS = (46, 40, 32, 24, 16, 8, 1)
 """DSCP by priority class: EF, CS5 to CS1, and lower effort. All stay below control packets."""

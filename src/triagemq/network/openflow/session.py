@@ -11,24 +11,27 @@ import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
 from triagemq.network.openflow.rules import switch_name
+from triagemq.network.openflow.transactions import Transactions
+from triagemq.network.openflow.wire import (
+    HEADER,
+    VERSION,
+    MessageType,
+    NonsenseError,
+    check_hello,
+    hello_body,
+    with_transaction,
+)
 
 __all__ = ["Listener", "Request", "Session", "SessionCounters", "SessionTimes"]
 
-VERSION = 4
-_HEADER = struct.Struct("!BBHI")
-_HELLO, _ERROR, _ECHO_REQUEST, _ECHO_REPLY = 0, 1, 2, 3
-_FEATURES_REQUEST, _FEATURES_REPLY = 5, 6
-_PACKET_IN, _PORT_STATUS = 10, 12
-_MULTIPART_REQUEST, _MULTIPART_REPLY = 18, 19
-_BARRIER_REQUEST, _BARRIER_REPLY = 20, 21
-_LAST_TYPE = 29
-_MOST_MULTIPART_BYTES = 64 << 20
+_MAY_BE_UNEXPECTED = (MessageType.ECHO_REPLY, MessageType.BARRIER_REPLY)
+"""Answers to questions for which nobody waits."""
 
 _Answer = TypeVar("_Answer")
 
@@ -68,10 +71,6 @@ class Listener(Protocol):
     def closed(self, session: Session) -> None: ...
 
 
-class _NonsenseError(Exception):
-    """What a switch sent is not OpenFlow 1.3."""
-
-
 class Session:
     """Made by `open`. Every method belongs to the event loop's thread."""
 
@@ -87,12 +86,7 @@ class Session:
         self._reader, self._writer = reader, writer
         self._counters, self._times = counters, times
         self._listener: Listener | None = None
-        self._transaction = 0
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._parts: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
-        self._names: dict[int, str] = {}
-        self._sent: dict[int, str] = {}
-        self._refused: list[tuple[int, str]] = []
+        self._transactions = Transactions()
         self._heard = asyncio.get_running_loop().time()
         self._tasks: list[asyncio.Task[None]] = []
         self.closed = False
@@ -114,17 +108,16 @@ class Session:
         """Shake hands, and learn which switch this is and what ports it has. SessionClosedError if it does not."""
         session = cls(reader, writer, counters, times)
         session._listener = listener
-        # A switch that speaks only older versions answers this with an error.
-        session._write(_HELLO, struct.pack("!HHI", 1, 8, 1 << VERSION))
+        session._write(MessageType.HELLO, hello_body())
         session._tasks = [
             asyncio.create_task(session._run(session._read)),
             asyncio.create_task(session._run(session._watch)),
         ]
         try:
             features = await session._ask(
-                _FEATURES_REQUEST, b"", _FEATURES_REPLY, "the request for its features"
+                MessageType.FEATURES_REQUEST, MessageType.FEATURES_REPLY, "the request for its features"
             )
-            session.datapath_id = struct.unpack_from("!Q", features, _HEADER.size)[0]
+            session.datapath_id = struct.unpack_from("!Q", features, HEADER.size)[0]
             session.send(Request(encoding.set_asynchronous(), "the request for news"))
             described = decoding.decode_ports(await session.parts(encoding.request_ports(), "its ports"))
             session.ports = {port.number: port for port in described}
@@ -138,41 +131,32 @@ class Session:
 
     def send(self, request: Request) -> None:
         """Send without waiting; an error that it causes comes out of the next `barrier`."""
-        if self.closed:
-            raise SessionClosedError(f"switch {self.name} is not connected")
-        transaction = self._next()
-        self._sent[transaction] = request.what
-        self._writer.write(request.octets[:4] + transaction.to_bytes(4, "big") + request.octets[8:])
+        self._require_open()
+        transaction = self._transactions.order(request.what)
+        self._writer.write(with_transaction(request.octets, transaction))
 
     def fence(self) -> None:
         """What is sent from here on waits, on the switch, for what was sent before."""
-        self._write(_BARRIER_REQUEST, b"")
+        self._write(MessageType.BARRIER_REQUEST)
 
     async def barrier(self) -> None:
         """Wait until the switch has done everything it was sent; SwitchError names what it refused."""
-        sent = set(self._sent)
-        await self._ask(_BARRIER_REQUEST, b"", _BARRIER_REPLY, "a barrier")
-        for transaction in sent:
-            self._sent.pop(transaction, None)
-        refused = tuple(text for transaction, text in self._refused if transaction in sent)
-        self._refused = [each for each in self._refused if each[0] not in sent]
+        orders = self._transactions.unfinished_orders()
+        await self._ask(MessageType.BARRIER_REQUEST, MessageType.BARRIER_REPLY, "a barrier")
+        refused = self._transactions.finish_orders(orders)
         if refused:
             raise SwitchError(self.name, refused)
 
     async def parts(self, octets: bytes, what: str) -> list[bytes]:
         """Ask for statistics (octets of a multipart request): the bodies of all parts of the answer."""
-        if self.closed:
-            raise SessionClosedError(f"switch {self.name} is not connected")
-        transaction = self._next()
-        future: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._parts[transaction] = ([], future)
-        self._names[transaction] = f"the request for {what}"
-        self._writer.write(octets[:4] + transaction.to_bytes(4, "big") + octets[8:])
+        self._require_open()
+        name = f"the request for {what}"
+        transaction, future = self._transactions.ask_for_parts(name)
+        self._writer.write(with_transaction(octets, transaction))
         try:
-            return await self._answered(future, f"the request for {what}")
+            return await self._answered(future, name)
         finally:
-            self._parts.pop(transaction, None)
-            self._names.pop(transaction, None)
+            self._transactions.forget(transaction)
 
     def close(self, reason: str | None = None) -> None:
         """End the connection; a reason counts it among those that went wrong."""
@@ -182,12 +166,7 @@ class Session:
         self.ended.set()
         if reason is not None:
             self._counters.disconnected[reason.partition(":")[0]] += 1
-        waiting: list[asyncio.Future[Any]] = [*self._waiting.values()]
-        waiting += [future for _, future in self._parts.values()]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(SessionClosedError(f"the connection to switch {self.name} ended"))
-                future.exception()  # Whoever waited may have gone.
+        self._transactions.end(f"the connection to switch {self.name} ended")
         self._writer.close()
         for task in self._tasks:
             if task is not asyncio.current_task():
@@ -202,7 +181,7 @@ class Session:
             raise
         except (asyncio.IncompleteReadError, ConnectionError, OSError):
             self.close("lost")
-        except _NonsenseError as error:
+        except NonsenseError as error:
             self.close(f"nonsense: {error}")
         except Exception as error:  # A codec may fail in any way on octets that are not what they should be.
             self.close(f"nonsense: {error!r}")
@@ -211,32 +190,35 @@ class Session:
         loop = asyncio.get_running_loop()
         greeted = False
         while not self.closed:
-            header = await self._reader.readexactly(_HEADER.size)
-            version, kind, length, transaction = _HEADER.unpack(header)
+            header = await self._reader.readexactly(HEADER.size)
+            version, kind, length, transaction = HEADER.unpack(header)
             # Before the rest is awaited: what looks like a length may promise octets that never come.
-            expected = version == VERSION and kind <= _LAST_TYPE if greeted else kind == _HELLO
-            if length < _HEADER.size or not expected:
-                raise _NonsenseError("not OpenFlow 1.3")
-            message = header + await self._reader.readexactly(length - _HEADER.size)
+            if length < HEADER.size or not _is_expected(version, kind, greeted=greeted):
+                raise NonsenseError("not OpenFlow 1.3")
+            message = header + await self._reader.readexactly(length - HEADER.size)
             self._heard = loop.time()
             if not greeted:
-                _check_hello(version, message)
+                check_hello(version, message)
                 greeted = True
             else:
                 self._take(kind, transaction, message)
 
     def _take(self, kind: int, transaction: int, message: bytes) -> None:
-        listener = self._listener
-        if kind == _ECHO_REQUEST:
-            self._writer.write(_HEADER.pack(VERSION, _ECHO_REPLY, len(message), transaction) + message[8:])
-        elif kind == _ERROR:
-            self._take_error(transaction, message)
-        elif kind == _MULTIPART_REPLY:
-            self._take_part(transaction, message)
-        elif kind == _PACKET_IN and listener is not None:
+        listener, transactions = self._listener, self._transactions
+        if kind == MessageType.ECHO_REQUEST:
+            header = HEADER.pack(VERSION, MessageType.ECHO_REPLY, len(message), transaction)
+            self._writer.write(header + message[HEADER.size :])
+        elif kind == MessageType.ERROR:
+            why = decoding.decode_error(message)
+            if not transactions.refuse(transaction, self.name, why):
+                self._counters.unexpected[f"error ({why})"] += 1
+        elif kind == MessageType.MULTIPART_REPLY:
+            if not transactions.answer_part(transaction, message):
+                self._counters.unexpected["statistics nobody asked for"] += 1
+        elif kind == MessageType.PACKET_IN and listener is not None:
             if self.datapath_id:
                 listener.packet_in(self, decoding.decode_packet_in(message))
-        elif kind == _PORT_STATUS and listener is not None:
+        elif kind == MessageType.PORT_STATUS and listener is not None:
             gone, port = decoding.decode_port_status(message)
             if gone:
                 self.ports.pop(port.number, None)
@@ -244,42 +226,8 @@ class Session:
                 self.ports[port.number] = port
             if self.datapath_id:
                 listener.port_changed(self, gone, port)
-        elif transaction in self._waiting:
-            future = self._waiting.pop(transaction)
-            if not future.done():
-                future.set_result(message)
-        elif kind not in (_ECHO_REPLY, _BARRIER_REPLY):
+        elif not transactions.answer(transaction, message) and kind not in _MAY_BE_UNEXPECTED:
             self._counters.unexpected[f"message type {kind}"] += 1
-
-    def _take_error(self, transaction: int, message: bytes) -> None:
-        text = decoding.decode_error(message)
-        name = self._names.get(transaction) or self._sent.get(transaction)
-        if name is None:
-            self._counters.unexpected[f"error ({text})"] += 1
-            return
-        refusal = f"{name} ({text})"
-        future: asyncio.Future[bytes] | asyncio.Future[list[bytes]] | None = self._waiting.pop(
-            transaction, None
-        )
-        if future is None and transaction in self._parts:
-            future = self._parts[transaction][1]
-        if future is None:
-            self._refused.append((transaction, refusal))
-        elif not future.done():
-            future.set_exception(SwitchError(self.name, (refusal,)))
-
-    def _take_part(self, transaction: int, message: bytes) -> None:
-        if len(message) < 16:
-            raise _NonsenseError("statistics without a header")
-        if transaction not in self._parts:
-            self._counters.unexpected["statistics nobody asked for"] += 1
-            return
-        bodies, future = self._parts[transaction]
-        bodies.append(message[16:])
-        if sum(map(len, bodies)) > _MOST_MULTIPART_BYTES:
-            raise _NonsenseError("statistics without an end")
-        if not message[11] & 1 and not future.done():
-            future.set_result(bodies)
 
     async def _watch(self) -> None:
         """Ask a switch that is silent whether it is there, and give it up when it does not answer."""
@@ -291,21 +239,16 @@ class Session:
                 self.close("silent")
                 return
             if silent >= self._times.echo_seconds / 2:
-                self._write(_ECHO_REQUEST, b"")
+                self._write(MessageType.ECHO_REQUEST)
 
-    async def _ask(self, kind: int, body: bytes, answer: int, what: str) -> bytes:
-        if self.closed:
-            raise SessionClosedError(f"switch {self.name} is not connected")
-        transaction = self._next()
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[transaction] = future
-        self._names[transaction] = what
-        self._writer.write(_HEADER.pack(VERSION, kind, _HEADER.size + len(body), transaction) + body)
+    async def _ask(self, kind: MessageType, answer: MessageType, what: str) -> bytes:
+        self._require_open()
+        transaction, future = self._transactions.ask(what)
+        self._writer.write(HEADER.pack(VERSION, kind, HEADER.size, transaction))
         try:
             message: bytes = await self._answered(future, what)
         finally:
-            self._waiting.pop(transaction, None)
-            self._names.pop(transaction, None)
+            self._transactions.forget(transaction)
         if message[1] != answer:
             self.close("nonsense: a wrong answer")
             raise SessionClosedError(
@@ -322,25 +265,17 @@ class Session:
             self.close("no answer")
             raise SessionClosedError(f"switch {self.name} did not answer {what}") from None
 
-    def _next(self) -> int:
-        self._transaction = self._transaction % 0xFFFFFFFF + 1
-        return self._transaction
+    def _require_open(self) -> None:
+        if self.closed:
+            raise SessionClosedError(f"switch {self.name} is not connected")
 
-    def _write(self, kind: int, body: bytes) -> None:
-        self._writer.write(_HEADER.pack(VERSION, kind, _HEADER.size + len(body), self._next()) + body)
+    def _write(self, kind: MessageType, body: bytes = b"") -> None:
+        number = self._transactions.next()
+        self._writer.write(HEADER.pack(VERSION, kind, HEADER.size + len(body), number) + body)
 
 
-def _check_hello(version: int, message: bytes) -> None:
-    """A switch begins with HELLO, and must be able to speak OpenFlow 1.3."""
-    versions = set(range(1, version + 1))
-    offset = _HEADER.size
-    while offset + 4 <= len(message):
-        element, length = struct.unpack_from("!HH", message, offset)
-        if length < 4 or offset + length > len(message):
-            raise _NonsenseError("a hello with an impossible length")
-        if element == 1 and length >= 8:
-            bitmap = struct.unpack_from("!I", message, offset + 4)[0]
-            versions = {number for number in range(32) if bitmap >> number & 1}
-        offset += (length + 7) // 8 * 8
-    if VERSION not in versions:
-        raise _NonsenseError("OpenFlow, but not 1.3")
+def _is_expected(version: int, kind: int, *, greeted: bool) -> bool:
+    """A switch greets first, in any version; from then on it speaks ours."""
+    if not greeted:
+        return kind == MessageType.HELLO
+    return version == VERSION and kind <= MessageType.METER_MOD

@@ -118,7 +118,7 @@ def _session(spark: SparkSession | None, options: SparkOptions) -> Iterator[Spar
         return
     # A new Python worker for every task would load numba and its kernels again.
     reuse = {"spark.python.worker.reuse": "true"}
-    with spark_session(replace(options, conf=reuse | dict(options.conf))) as session:
+    with spark_session(replace(options, kind="sweep", conf=reuse | dict(options.conf))) as session:
         yield session
 
 
