@@ -2,12 +2,13 @@
 
 Both read the same Parquet files. The percentiles of both come from a histogram with 64 bins to each doubling of the
 latency (triagemq.pipeline.latency_bins). CPU seconds are those of all processes of an engine; what it takes to start
-the Java process is told apart.
+the Java process is told apart. Beside it the whole command on a small trace, where there is hardly anything to compute.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 from measuring import finish, machine, options
 from triagemq.trace import TraceWriter
 
+SMALL_PUBLICATIONS = 2000
 SUBSCRIPTIONS = 11_200
 TOPICS = 200
 FAN_OUT = SUBSCRIPTIONS // TOPICS
@@ -269,6 +271,37 @@ def run_duckdb(trace: Path, measured_from_ns: int, out: Path) -> dict[str, Any]:
     return {"wall_seconds": ended - started, "cpu_seconds": used, "peak_memory_bytes": meter.peak_bytes}
 
 
+def run_small(place: Path) -> dict[str, float]:
+    """`triage pipeline run` with all tables and the report on a trace of 2,000 publications, once it has been used."""
+
+    def triage(*arguments: str) -> tuple[float, float]:
+        begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-c", "from triagemq.cli import main; main()", *arguments]
+        subprocess.run(command, capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        return time.perf_counter() - begun, used
+
+    scenario, trace = str(place / "table2.yaml"), str(place / "small")
+    triage("generate", "table2", "-o", scenario)
+    triage("simulate", scenario, "--publications", str(SMALL_PUBLICATIONS), "--trace", trace)
+    # The first command of a kind writes Java's class archive; the second is what every later one is like.
+    triage("pipeline", "run", trace, "--out", str(place / "first"))
+    first_query = in_its_own_process("start", place, place, 0, SMALL_PUBLICATIONS)
+    wall, cpu = triage("pipeline", "run", trace, "--out", str(place / "second"))
+    return {"wall_seconds": wall, "cpu_seconds": cpu, **first_query}
+
+
+def start_spark(rows: int) -> dict[str, float]:
+    """Seconds until a session for so many rows has answered its first query."""
+    from triagemq.pipeline.session import SparkOptions, spark_session
+
+    begun = time.perf_counter()
+    with spark_session(SparkOptions(master="local[2]", rows=rows)) as spark:
+        spark.range(1000).count()
+        return {"first_query_seconds": time.perf_counter() - begun}
+
+
 def compare(one: Path, other: Path) -> dict[str, dict[str, float]]:
     """Rows of every table, and the largest relative difference of any figure in them."""
     compared = {}
@@ -312,15 +345,19 @@ def main() -> None:
     if sys.argv[1:2] == ["--engine"]:
         engine, trace, out, since, rows = sys.argv[2:7]
         places = Path(trace), int(since), Path(out)
-        one = run_spark(*places, int(rows)) if engine == "spark" else run_duckdb(*places)
-        finish(one, [], as_json=True)
+        engines = {
+            "spark": lambda: run_spark(*places, int(rows)),
+            "duckdb": lambda: run_duckdb(*places),
+            "start": lambda: start_spark(int(rows)),
+        }
+        finish(engines[engine](), [], as_json=True)
         return
     arguments = options(__doc__).parse_args()
     deliveries = 5_000_000 if arguments.quick else 50_000_000
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         measured_from_ns = write_deliveries(place / "trace", deliveries)
-        # The first start on a machine writes Java's class archive; the second is what every later one is like.
+        small = run_small(place)
         spark = in_its_own_process("spark", place / "trace", place / "spark", measured_from_ns, deliveries)
         duckdb = in_its_own_process("duckdb", place / "trace", place / "duckdb", measured_from_ns, deliveries)
         tables = compare(place / "spark", place / "duckdb")
@@ -331,6 +368,7 @@ def main() -> None:
         "spark": spark,
         "duckdb": duckdb,
         "cpu_ratio": ratio,
+        "small_trace": small,
         "tables": tables,
         "machine": machine("triagemq", "pyspark", "duckdb", "pyarrow"),
     }
@@ -347,6 +385,10 @@ def main() -> None:
         f"{name}: {each['rows']:,} rows in both, largest relative difference {each['largest_difference']:.1e}"
         for name, each in tables.items()
     ]
+    lines.append(
+        f"small trace ({SMALL_PUBLICATIONS:,} publications): triage pipeline run takes {small['wall_seconds']:.1f} s "
+        f"wall, {small['cpu_seconds']:.1f} s CPU; first query after {small['first_query_seconds']:.1f} s"
+    )
     finish(result, lines, as_json=arguments.json)
 
 

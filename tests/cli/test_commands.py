@@ -76,6 +76,37 @@ def test_capacity_is_met_even_when_class_zero_alone_does_not_fit(
         assert any(decision["kind"] == "class_zero_dropped" for decision in result["decisions"])
 
 
+def test_instructions_say_what_each_connection_gets(folder: Path) -> None:
+    found = run_json("plan", "t2.yaml", "--instructions", "--flows-per-subscriber", "3", folder=folder)
+    assert [port["classes"] for port in found["ports"]] == [8] * len(found["ports"])
+    assert all(port["bandwidth_bps"] > 0 for port in found["ports"])
+    flows = {flow["client_id"]: flow for flow in found["flows"]}
+    assert {flow["slot"] for flow in flows.values()} == {0, 1, 2}
+    for client_id, flow in flows.items():
+        assert client_id == f"{flow['subscriber']}~{flow['slot']}"
+        assert flow["port"] in {port["port"] for port in found["ports"]}
+        assert 0 <= flow["priority_class"] < 8
+        assert 0 <= flow["drop_rate"] <= 1
+    planned = run_json("plan", "t2.yaml", "--classes", "8", "--flows-per-subscriber", "3", folder=folder)[
+        "classes"
+    ]
+    assert len(flows) == sum(row["flows"] for row in planned)
+    assert sum(len(flow["topics"]) for flow in flows.values()) == sum(row["subscriptions"] for row in planned)
+
+
+def test_instructions_as_a_table_name_connections_and_topics(folder: Path) -> None:
+    done = run("plan", "t2.yaml", "--instructions", folder=folder)
+    assert done.returncode == 0, done.stderr
+    flow = run_json("plan", "t2.yaml", "--instructions", folder=folder)["flows"][0]
+    row = next(line for line in done.stdout.splitlines() if flow["client_id"] in line)
+    assert flow["port"] in row
+    assert flow["topics"][0] in row
+    assert "more connections (--json has all)" in done.stdout
+    refused = run("plan", "t2.yaml", "--instructions", "--output", "x.json", folder=folder)
+    assert refused.returncode == 2
+    assert "goes without --output" in refused.stderr
+
+
 def test_a_saved_plan_gives_the_forecast_it_was_made_with(folder: Path) -> None:
     run("plan", "t2.yaml", "--drops", "linear", "-o", "plan.json", folder=folder)
     from_file = run_json("forecast", "t2.yaml", "--plan", "plan.json", folder=folder)

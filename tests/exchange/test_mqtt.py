@@ -18,7 +18,12 @@ from triagemq.exchange import BrokerAddress, BrokerError, MqttError
 from triagemq.exchange.broker_process import find_mosquitto
 from triagemq.exchange.mqtt import ConnAck, Login, Message, MqttSession, PacketStream
 from triagemq.exchange.mqtt.packets import encode_connect, encode_publish, parse_connack, parse_publish
-from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
+from triagemq.exchange.mqtt.properties import (
+    SERVER_KEEP_ALIVE,
+    encode_length,
+    encode_properties,
+    parse_properties,
+)
 
 
 class Recorder:
@@ -114,6 +119,15 @@ def test_no_octets_of_a_broker_cause_anything_but_an_mqtt_error(
             session.receive(data)
         except MqttError:
             return
+
+
+@pytest.mark.parametrize(("asked", "keeps"), [(None, 60), (5, 5), (0, 60)])
+def test_a_broker_may_ask_for_another_keep_alive(asked: int | None, keeps: int) -> None:
+    session = MqttSession(Recorder(), Login("me", keep_alive_seconds=60))
+    session.opened()
+    body = b"\0\0" + encode_properties([] if asked is None else [(SERVER_KEEP_ALIVE, asked)])
+    session.receive(b"\x20" + encode_length(len(body)) + body)
+    assert session.keep_alive_seconds == keeps
 
 
 @pytest.mark.parametrize("version", [4, 5])

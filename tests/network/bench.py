@@ -10,12 +10,12 @@ import asyncio
 import gc
 import socket
 import struct
-import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from tests.network.virtual_time import VirtualTime
 
+from triagemq.clock import unix_clock
 from triagemq.network import DatagramSender, EmbeddedDataPlane
 from triagemq.plan import DataPlane, Fate, FlowKey, Instruction, OutgoingPacket
 
@@ -127,8 +127,7 @@ class LoopbackBench:
         self._arrived: list[tuple[int, int]] = []
         self._dropped = 0
         self._offered_ns: list[int] = []
-        offset_ns = time.time_ns() - time.monotonic_ns()
-        self._clock = lambda: offset_ns + time.monotonic_ns()
+        self._clock = unix_clock()
         self.plane = self._loop.run_until_complete(self._open(seed))
 
     async def _open(self, seed: int) -> EmbeddedDataPlane:

@@ -20,6 +20,8 @@ COMMAND = """
 import sys
 from triagemq.pipeline import SparkOptions, run_pipeline
 conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
+# What a session for many rows has: exchanges, broadcasts, Python workers, and files written where the rows are.
+conf |= {"spark.sql.shuffle.partitions": "3", "spark.sql.optimizer.disableHints": "false"}
 run_pipeline([sys.argv[1]], sys.argv[2], options=SparkOptions(master=sys.argv[3], conf=conf))
 """
 

@@ -32,7 +32,7 @@ class Finding:
 
 def doctor(json: Json = False) -> None:
     """Say what this machine can and cannot do, and the command that fixes it."""
-    findings = [check() for check in CHECKS]
+    findings = [*(check() for check in CHECKS), *_kernel()]
     if json:
         print_json(
             {"fine": all(each.fine for each in findings), "findings": [asdict(each) for each in findings]}
@@ -87,6 +87,39 @@ def _java() -> Finding:
     return Finding("Java 17", "the Spark pipeline", True, describe_java(), "")
 
 
+def _kernel() -> list[Finding]:
+    """What the kernel lets this user do, found by doing it."""
+    serves = {
+        "network namespaces": "triage emulate",
+        "kernel queues": "the linux and openflow data planes",
+        "kernel queues with eBPF": "the linux and openflow data planes",
+        "kernel queues without root": "the linux data plane for ordinary users",
+    }
+    try:
+        from triagemq.network.linux import capabilities
+    except ModuleNotFoundError:
+        return []  # the packages that it needs are among the findings
+    able = capabilities()
+    problems = (able.namespaces, able.queues, able.classifier, able.without_root)
+    fix = "run it as root, for example with sudo" if os.geteuid() or able.namespaces else "use another kernel"
+    return [
+        Finding(needs, what_for, problem is None, problem or "works", fix)
+        for (needs, what_for), problem in zip(serves.items(), problems, strict=True)
+    ]
+
+
+def _open_vswitch() -> Finding:
+    from triagemq.errors import NetworkError
+    from triagemq.network.openflow import require_open_vswitch
+
+    try:
+        require_open_vswitch()
+    except NetworkError as error:
+        found, _, fix = str(error).partition("; install it with: ")
+        return Finding("Open vSwitch", "the openflow data plane", False, found, fix)
+    return Finding("Open vSwitch", "the openflow data plane", True, shutil.which("ovs-vswitchd") or "", "")
+
+
 def _program(name: str, package: str, serves: str) -> Callable[[], Finding]:
     def check() -> Finding:
         # Servers live where an ordinary user's PATH does not look.
@@ -101,9 +134,11 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _packages(
         "coordinator", "plans, forecasts, simulation", ("numpy", "scipy", "numba", "pydantic", "pyarrow")
     ),
+    _packages("network", "data planes in the kernel and on switches", ("pyroute2", "os-ken")),
     _packages("pipeline", "the Spark pipeline", ("pyspark", "pandas")),
     _packages("lab", "plots and reports", ("matplotlib", "plotly")),
     _java,
     _program("mosquitto", "mosquitto", "a broker (without it an embedded one is used)"),
+    _open_vswitch,
     _program("tshark", "tshark", "tests of the wire format"),
 )

@@ -18,7 +18,8 @@ from triagemq.cli.options import duration, percent, print_json, utility_line
 
 if TYPE_CHECKING:
     from triagemq.coordinator.emulate.emulated_run import EmulationResult
-    from triagemq.coordinator.emulate.rig import Rig, RigOptions
+    from triagemq.coordinator.emulate.rig import Rig
+    from triagemq.coordinator.emulate.rig_options import RigOptions
 
 __all__ = ["emulate"]
 
@@ -59,7 +60,7 @@ def emulate(
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
     from triagemq.coordinator.emulate.requirements import require_machine
-    from triagemq.coordinator.emulate.rig import RigOptions, check_data_plane
+    from triagemq.coordinator.emulate.rig_options import RigOptions, check_data_plane
     from triagemq.coordinator.up.state_directory import fresh_directory
     from triagemq.scenario import load
     from triagemq.simulate.recorded import recorded_seconds
@@ -96,7 +97,7 @@ async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_j
     ending = _Ending()
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("real packets", total=seconds, now="building the network")
 
         def ready(rig: Rig) -> None:
@@ -146,7 +147,7 @@ def _facts(rig: Rig) -> dict[str, object]:
         "run": rig.layout.run,
         "coordinator": rig.rest,
         "state": str(rig.state),
-        "pids": rig.pids,
+        "pids": rig.processes.pids,
         "rules": rig.rule_commands,
     }
 

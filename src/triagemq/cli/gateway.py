@@ -15,6 +15,7 @@ import typer
 
 from triagemq.cli import options
 from triagemq.cli.options import print_json
+from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def gateway(
     json: options.Json = False,
 ) -> None:
     """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
+    from triagemq.client.settings import host_and_port
     from triagemq.exchange import (
         BrokerAddress,
         BrokerLoss,
@@ -81,7 +83,7 @@ def gateway(
     ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
     settings = GatewaySettings(
         gateway_id=gateway_id,
-        mode=_choice("mode", mode, Mode),
+        mode=_choice("--mode", mode, Mode),
         broker_client_id=f"triage-gateway-{gateway_id}",
         predefined_topics={} if predefined is None else _mapping(predefined, int, str),
         policy=Policy(priorities=ranked, lowest_class=1 + max((number for _, number in ranked), default=-1)),
@@ -90,13 +92,13 @@ def gateway(
             for client_id, login in ({} if credentials is None else _mapping(credentials, str, dict)).items()
         },
         buffer_messages=buffer,
-        broker_loss=_choice("broker-loss", broker_loss, BrokerLoss),
+        broker_loss=_choice("--broker-loss", broker_loss, BrokerLoss),
         read_timestamps=timestamps,
     )
     numbers = Numbers()
     live = None if trace is None else LiveTrace(trace, numbers)
-    here = _host_and_port("listen", listen)
-    everyone = None if advertise is None else _host_and_port("advertise", advertise)
+    here = host_and_port(listen, "--listen", lowest_port=0)
+    everyone = None if advertise is None else host_and_port(advertise, "--advertise")
     try:
         counters = asyncio.run(_serve(settings, address, here, everyone, state, numbers, live, json))
     except BaseException as error:
@@ -151,9 +153,7 @@ async def _serve(
 
 async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+    ended = stop_on_signals()
     loop.add_signal_handler(signal.SIGUSR1, lambda: _print_counters(running, as_json))
     ending = loop.create_task(ended.wait())
     reaching = loop.create_task(running.wait_for_broker(3.0))
@@ -189,13 +189,6 @@ def _summary(counters: dict[str, Any]) -> str:
         elif value:
             parts.append(f"{name.replace('_', ' ')} {value:,}")
     return "; ".join(parts) or "nothing happened"
-
-
-def _host_and_port(option: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 0xFFFF:
-        raise ParameterError(option, f"{text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
 
 
 def _choice(option: str, text: str, kind: Any) -> Any:

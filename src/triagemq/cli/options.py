@@ -30,6 +30,8 @@ __all__ = [
     "SparkConf",
     "SparkMaster",
     "class_table",
+    "duration",
+    "percent",
     "plan_for",
     "print_json",
     "spark_options",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import class_table, percent, print_json, utility_line
+from triagemq.errors import ParameterError
 
 __all__ = ["plan"]
 
@@ -37,9 +38,33 @@ def plan(
     against: Annotated[
         Path | None, typer.Option("--diff", help="Say what changes from this earlier plan of the scenario.")
     ] = None,
+    instructions: Annotated[
+        bool,
+        typer.Option("--instructions", help="Say what `triage up` would tell the gateway and the network."),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Work out which flow, priority class and drop rate every subscription gets."""
+    if instructions:
+        if output is not None or explain is not None or against is not None:
+            raise ParameterError("--instructions", "goes without --output, --explain and --diff")
+        _print_instructions(
+            file,
+            {
+                "priority_classes": classes,
+                "flows_per_subscriber": flows_per_subscriber,
+                "rho_tolerance": rho_tolerance,
+            },
+            {
+                "flows": flows,
+                "priorities": priorities or "greedy",
+                "drops": drops or "optimal",
+                "scope": scope,
+                "seed": seed,
+            },
+            json,
+        )
+        return
     from triagemq.forecast import forecast, summary
     from triagemq.plan import diff, load_plan, save_plan
     from triagemq.plan import explain as explain_plan
@@ -83,6 +108,19 @@ def plan(
         console.print(line)
     for decision in result["decisions"][:SHOWN_PORTS]:
         console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
+
+
+def _print_instructions(
+    file: Path, planning: dict[str, Any], algorithms: dict[str, Any], as_json: bool
+) -> None:
+    from triagemq.cli.instructions import decided, instructions, print_instructions
+    from triagemq.scenario import load
+
+    found = instructions(decided(load(file), planning, **algorithms).orders)
+    if as_json:
+        print_json(found)
+    else:
+        print_instructions(found)
 
 
 def _port_table(ports: list[dict[str, float]]) -> Table:

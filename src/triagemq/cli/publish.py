@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json as json_format
 import os
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triagemq.cli import client_options
+from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ async def _publish(
     retain: bool,
 ) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
 
     async def work() -> None:
         await publisher.open()

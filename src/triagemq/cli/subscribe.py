@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json as json_format
-import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from triagemq.cli import client_options
+from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ async def _listen(
 ) -> int:
     printed = 0
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     opening = loop.create_task(_open(subscriber, wanted))
     stopping = loop.create_task(stop.wait())
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as json_format
 import signal
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from triagemq.coordinator.up.live_run import LiveResult
 
 __all__ = ["comparison_table", "up"]
+
+PLAIN_PORT = "port"
+"""The output port of an exchange without a scenario."""
 
 
 def up(
@@ -59,6 +63,13 @@ def up(
         float,
         typer.Option(min=1000, help="Without a FILE: bits a second of the port that subscribers share."),
     ] = 10e6,
+    dataplane: Annotated[
+        str, typer.Option(help="embedded: queues in the gateway; linux: kernel queues on --interface.")
+    ] = "embedded",
+    interface: Annotated[
+        list[str] | None,
+        typer.Option(help="PORT=NAME: the network interface of an output port (linux); may be repeated."),
+    ] = None,
     access: Annotated[
         bool, typer.Option("--access", help="Everyone needs a token (see `triage token`).")
     ] = False,
@@ -77,8 +88,8 @@ def up(
     from triagemq.coordinator.up.state_directory import fresh_directory
     from triagemq.scenario import load
 
-    if file is not None:
-        load(file)
+    ports = (PLAIN_PORT,) if file is None else load(file).ports.name
+    interfaces = _interfaces(dataplane, interface or [], ports)
     rest_host, rest_port = _host_and_port("rest", rest)
     _host_and_port("gateway", gateway)
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
@@ -100,8 +111,9 @@ def up(
             "tls_key": None if tls_key is None else str(tls_key.absolute()),
             **({} if file is not None else {"bandwidth_bps": bandwidth}),
         },
+        interfaces=interfaces,
     )
-    if file is None:
+    if file is None or interfaces:
         asyncio.run(_serve(exchange, seconds, json))
     else:
         result = asyncio.run(_run(exchange, seconds, json))
@@ -141,8 +153,43 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
                 await ended.wait()
         except TimeoutError:
             pass
+    if running.kernel_ports is not None:
+        _print_kernel_ports(running, as_json)
     if not as_json:
         typer.echo(f"trace: {running.trace}")
+
+
+def _print_kernel_ports(running: Exchange, as_json: bool) -> None:
+    assert running.kernel_ports is not None
+    figures = running.kernel_ports.figures()
+    if as_json:
+        print_json(figures | {"trace": str(running.trace)})
+        return
+    table = Table(title="what the kernel's queues did", title_justify="left")
+    for column in ("port", "class", "sent", "dropped by buffer"):
+        table.add_column(column, justify="right")
+    for port in figures["ports"]:
+        for row in port["classes"]:
+            table.add_row(
+                port["port"] if row["priority_class"] == 0 else "",
+                str(row["priority_class"]),
+                f"{row['packets_out']:,}",
+                f"{row['dropped_by_buffer']:,}",
+            )
+    Console().print(table)
+
+
+def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> dict[str, str]:
+    """Of each output port, if the kernel has the queues."""
+    if dataplane not in ("embedded", "linux"):
+        raise ParameterError("dataplane", f"is {dataplane!r}; it is one of embedded, linux")
+    if dataplane == "embedded":
+        if words:
+            raise ParameterError("interface", "is for kernel queues; add --dataplane linux")
+        return {}
+    from triagemq.coordinator.up.kernel_ports import interfaces_of
+
+    return interfaces_of(ports, words)
 
 
 def _ended_by_signal() -> asyncio.Event:
@@ -165,7 +212,8 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
             "pids": running.pids,
         }
         # On standard error: standard output is for the one object at the end.
-        typer.echo(json_format.dumps(facts), err=running.options.scenario is not None)
+        figures_follow = running.options.scenario is not None or running.kernel_ports is not None
+        typer.echo(json_format.dumps(facts), err=figures_follow)
         return
     typer.echo(f"coordinator {running.rest}, gateway udp {running.gateway}, broker {broker}")
     typer.echo(f"state {running.state}; Ctrl-C ends it")

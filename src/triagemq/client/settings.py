@@ -65,13 +65,13 @@ class ConnectionSettings:
                 raise ParameterError("predefined_topics", f"{topic_id}: {name!r} is no topic id and name")
 
 
-def host_and_port(text: str, parameter: str = "gateway") -> tuple[str, int]:
-    """The two parts of an address.
+def host_and_port(text: str, parameter: str = "gateway", *, lowest_port: int = 1) -> tuple[str, int]:
+    """The two parts of an address; port 0 is for those who listen, and leave the choice to the system.
 
     >>> host_and_port("127.0.0.1:10000"), host_and_port("[::1]:10000")
     (('127.0.0.1', 10000), ('::1', 10000))
     """
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= 0xFFFF:
+    if not host or not (port.isascii() and port.isdigit()) or not lowest_port <= int(port) <= 0xFFFF:
         raise ParameterError(parameter, f"must be HOST:PORT, as 127.0.0.1:10000, is {text!r}")
     return host.strip("[]"), int(port)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,15 @@ class Measured:
 class SessionEvent:
     """A client has "connected" (or come from another endpoint) or has "gone", or new "orders" are in force.
 
-    Or the broker has taken "subscriptions". `overrun`: some news before it are lost.
+    Or the broker has taken "subscriptions". `flow` is what orders call the flow of a client that has connected.
+    `overrun`: some news before it are lost.
     """
 
     kind: str
     client_id: str
     endpoint: tuple[str, int] | None
     overrun: bool = False
+    flow: str = ""
 
 
 class GatewayLink:
@@ -257,13 +259,20 @@ class GatewayLink:
 
     async def _watch(self, *watchers: asyncio.Queue[SessionEvent]) -> None:
         await self._ask("watch")
-        for client_id, endpoint in (await self.sessions()).items():
+        answer = await self._ask("sessions")
+        for client_id, where in answer["sessions"].items():
+            flow = answer["flows"][client_id]
             for queue in watchers:
-                _put(queue, SessionEvent("connected", client_id, endpoint))
+                _put(queue, SessionEvent("connected", client_id, _endpoint(where), flow=flow))
 
     def _heard(self, message: Mapping[str, Any]) -> None:
         client_id, where = str(message.get("client_id")), message.get("endpoint")
-        event = SessionEvent(str(message["event"]), client_id, None if where is None else _endpoint(where))
+        event = SessionEvent(
+            str(message["event"]),
+            client_id,
+            None if where is None else _endpoint(where),
+            flow=str(message.get("flow", "")),
+        )
         for queue in self._watchers:
             _put(queue, event)
 
@@ -272,7 +281,7 @@ def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
     """A reader that does not read loses the oldest, and is told."""
     if queue.full():
         queue.get_nowait()
-        event = SessionEvent(event.kind, event.client_id, event.endpoint, overrun=True)
+        event = replace(event, overrun=True)
     queue.put_nowait(event)
 
 

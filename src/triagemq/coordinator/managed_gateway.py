@@ -22,7 +22,7 @@ from triagemq.coordinator.control_server import ControlServer
 from triagemq.coordinator.gateway_config import GatewayConfig
 from triagemq.coordinator.grants import ManagedPolicy, Rules, grants_from_json, grants_to_json
 from triagemq.coordinator.kept import keep_change, keep_grants, keep_orders, kept_grants, kept_orders
-from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.orders import Orders, client_id_of
 from triagemq.coordinator.orders_change import changed_orders
 from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
 from triagemq.coordinator.port_samples import decision_columns, sample_columns
@@ -217,7 +217,12 @@ class ManagedGateway:
         if self._told.get(client_id) != news.endpoint:
             self._told[client_id] = news.endpoint
             self._control.tell(
-                {"event": "connected", "client_id": client_id, "endpoint": list(news.endpoint[:2])}
+                {
+                    "event": "connected",
+                    "client_id": client_id,
+                    "endpoint": list(news.endpoint[:2]),
+                    "flow": self._flow_name(client_id),
+                }
             )
 
     def _subscriptions_changed(self) -> None:
@@ -230,6 +235,10 @@ class ManagedGateway:
     def _tell_of_subscriptions(self) -> None:
         self._subscriptions_news = None
         self._control.tell({"event": "subscriptions", "client_id": "", "endpoint": None})
+
+    def _flow_name(self, client_id: str) -> str:
+        """What orders call the flow of a client, whose own id may be a key instead of a name."""
+        return client_id_of(*self.rules.identify(client_id))
 
     def _name_of(self, client_id: str) -> str:
         return self.rules.identify(client_id)[0]
@@ -252,7 +261,10 @@ class ManagedGateway:
             case "current":
                 return {"orders": orders_to_json(self.rules.orders)}
             case "sessions":
-                return {"sessions": {client_id: list(at[:2]) for client_id, at in self._told.items()}}
+                return {
+                    "sessions": {client_id: list(at[:2]) for client_id, at in self._told.items()},
+                    "flows": {client_id: self._flow_name(client_id) for client_id in self._told},
+                }
             case "decisions":
                 columns = decision_columns(request.get("rows"))
                 if self._trace is not None and columns["kind"]:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from dataclasses import replace
 from pathlib import Path
 
 from triagemq.errors import BrokerError
@@ -21,6 +22,7 @@ __all__ = ["BrokerProcess", "find_mosquitto", "free_port"]
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/usr/bin")
 _START_SECONDS = 15.0
+_ATTEMPTS = 3
 _SAVE_AFTER_SECONDS = 0.2
 
 _CONFIGURATION = """\
@@ -69,6 +71,7 @@ class BrokerProcess:
         self.address = BrokerAddress(
             host, free_port(host) if port is None else port, version=4 if self._mosquitto is None else 5
         )
+        self._attempts = _ATTEMPTS if port is None else 1
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
@@ -87,7 +90,15 @@ class BrokerProcess:
 
     async def start(self) -> None:
         """Start it and wait until it answers; then see that it stays."""
-        await self._launch()
+        for left in reversed(range(self._attempts)):
+            try:
+                await self._launch()
+                break
+            except BrokerError:
+                # Somebody else may have taken the port that was free.
+                if not left:
+                    raise
+                self.address = replace(self.address, port=free_port(self.address.host))
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:

@@ -2,7 +2,8 @@
 
     python -m triagemq.exchange.embedded_broker HOST PORT
 
-It is slow (a few thousand messages a second), forgets everything when it ends, and speaks MQTT 3.1.1.
+It is slow (a few thousand messages a second), forgets everything when it ends, and speaks MQTT 3.1.1. It acknowledges a
+message before it passes it on: what it has acknowledged in its last milliseconds may be lost when it is killed.
 """
 
 from __future__ import annotations

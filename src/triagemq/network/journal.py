@@ -27,6 +27,7 @@ __all__ = [
     "open_entries",
     "owner_lives",
     "process_start",
+    "this_boot",
 ]
 
 Kind = Literal["qdisc", "namespace", "interface", "process", "directory"]
@@ -79,7 +80,7 @@ class Journal:
             "facts": facts,
             "owner_pid": pid,
             "owner_start": process_start(pid),
-            "boot": _boot(),
+            "boot": this_boot(),
         }
         unfinished = self.directory / f".{name}"
         unfinished.write_text(json.dumps(content))
@@ -112,7 +113,7 @@ def open_entries(directory: str | os.PathLike[str]) -> list[Entry]:
 
 def owner_lives(entry: Entry) -> bool:
     """Whether the process that made the entry is still running."""
-    return entry.boot == _boot() and process_start(entry.owner_pid) == entry.owner_start
+    return entry.boot == this_boot() and process_start(entry.owner_pid) == entry.owner_start
 
 
 def process_start(pid: int) -> int | None:
@@ -135,7 +136,8 @@ def default_journal_directory() -> Path:
     return Path(tempfile.gettempdir()) / f"triagemq-{os.geteuid()}"
 
 
-def _boot() -> str:
+def this_boot() -> str:
+    """What tells the present run of the machine from those before a restart."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -7,8 +7,11 @@ between the two is the drops' own chance and what a kernel does differently.
 from __future__ import annotations
 
 import asyncio
+import secrets
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,15 +101,15 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
 def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Run:
     # Late: only this experiment needs a network.
     from triagemq.coordinator.emulate.emulated_run import run_emulation
-    from triagemq.coordinator.emulate.rig import RigOptions
+    from triagemq.coordinator.emulate.rig_options import RigOptions
 
     scenario = prototype(subscribers=subscribers, rho=rho)
-    with tempfile.TemporaryDirectory(prefix="triage-prototype-") as folder:
-        file = Path(folder) / "prototype.yaml"
+    with _folder() as folder:
+        file = folder / "prototype.yaml"
         save(scenario, file)
         result = asyncio.run(
             run_emulation(
-                RigOptions(file=file, state=Path(folder) / "state", planner={"drops": "exponential"}),
+                RigOptions(file=file, state=folder / "state", planner={"drops": "exponential"}),
                 seconds=seconds,
                 ended=asyncio.Event(),
                 on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / seconds)),
@@ -130,6 +133,22 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Ru
         paper_seconds=by_paper,
         deliveries=result.measured.deliveries,
     )
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """For a run and no longer; in the journal, so that `triage network restore` removes it after a crash, too."""
+    from triagemq.network.journal import Journal, default_journal_directory
+
+    journal = Journal(default_journal_directory())
+    folder = Path(tempfile.gettempdir()) / f"triage-prototype-{secrets.token_hex(6)}"
+    note = journal.note("directory", path=str(folder))
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        journal.done(note)
 
 
 def _column(rows: Sequence[dict[str, Any]], name: str) -> Floats:

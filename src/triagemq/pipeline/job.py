@@ -58,8 +58,9 @@ TABLES: Mapping[str, Any] = {
 SCENARIOS = "scenarios"
 """One row per run with a scenario: run_id and the text."""
 
-# Two at a time: while one table waits for its last task or for files to be named, the next one works.
+# While one table waits for its last task or for files to be named, the next one works.
 _AT_ONCE = 2
+_SMALL_AT_ONCE = 4
 
 
 class Batch:
@@ -301,7 +302,7 @@ class Batch:
         )
 
     def _all(self, made: list[Callable[[], None]]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_SMALL_AT_ONCE if self._partitions == 1 else _AT_ONCE) as pool:
             for each in [pool.submit(make) for make in made]:
                 each.result()
 

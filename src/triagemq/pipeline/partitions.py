@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,9 @@ def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str) -> Da
 
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
-    together = pa.concat_tables([to_arrow_schema(wanted).empty_table(), *tables], promote_options="permissive")
+    together = pa.concat_tables(
+        [to_arrow_schema(wanted).empty_table(), *tables], promote_options="permissive"
+    )
     return spark.createDataFrame(together, wanted).coalesce(1)
 
 
@@ -60,6 +63,6 @@ def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
     columns = np.array([ordered[key].to_numpy() for key in keys])
     changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
     edges = [0, *changes.tolist(), ordered.num_rows]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         if end > begin:
             yield ordered.slice(begin, end - begin)

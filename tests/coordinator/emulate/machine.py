@@ -1,4 +1,4 @@
-"""A machine for one test: its own processes, network, /run and temporary directory, so that what is left is all there is.
+"""A machine for one test: its own processes, network, /run and temporary directory. What is left there is all there is.
 
 Made of namespaces of the kernel around one idle process; everything else is shared with the real machine.
 """
@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 CAMPUS = ROOT / "examples" / "building-campus.yaml"
 TRIAGE = str(Path(sys.executable).parent / "triage")
-LONG_SECONDS = 60.0
+LONG_SECONDS = 100.0
 
 SMALL = """
 name: A small fire
@@ -28,7 +28,7 @@ planning: {flows_per_subscriber: 2, priority_classes: 7}
 brokers: {campus: }
 switches: {core: }
 ports: {radio: {switch: core, bandwidth_bps: 320000, buffer_packets: 1000}}
-publishers: {sensors: {publishes: {smoke: {rate_per_second: 20, size_bytes: 100, sizes: constant}}}}
+publishers: {sensors: {publishes: {smoke: {rate_per_second: 100, size_bytes: 100, sizes: constant}}}}
 subscribers:
   crew: {port: radio, subscribes: {smoke: log:10}}
   chief: {port: radio, subscribes: {smoke: log:10}}
@@ -53,9 +53,10 @@ class Machine:
         self._pid = pid
         self.root = Path(f"/proc/{pid}/root")
         self._enter = ["nsenter", "-t", str(pid), "-m", "-n", "-p", "--"]
+        self._started: list[Running] = []
 
     def start(self, *command: str, folder: Path) -> Running:
-        return Running(
+        running = Running(
             subprocess.Popen(
                 [*self._enter[:-1], f"--wd={folder}", "--", *command],
                 env=os.environ | {"TMPDIR": "/run/tmp", "NO_COLOR": "1", "COLUMNS": "120"},
@@ -65,11 +66,20 @@ class Machine:
                 text=True,
             )
         )
+        self._started.append(running)
+        return running
 
-    def run(self, *command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    def gone(self) -> None:
+        """All its processes have been killed."""
+        for running in self._started:
+            running.outer.communicate(timeout=LONG_SECONDS)
+
+    def run(
+        self, *command: str, folder: Path, seconds: float = LONG_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
         running = self.start(*command, folder=folder)
         try:
-            said, complained = running.outer.communicate(timeout=LONG_SECONDS)
+            said, complained = running.outer.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             running.kill()
             raise
@@ -86,6 +96,11 @@ class Machine:
             "queues": self._said("tc", "qdisc"),
         }
 
+    def pid_of(self, words: str) -> int | None:
+        """The process with these words in its command, by its number there."""
+        found = [line.split()[1] for line in self._processes() if words in line]
+        return int(found[0]) if found else None
+
     def journal(self) -> list[str]:
         return self._names("run/triagemq")
 
@@ -96,11 +111,11 @@ class Machine:
 
     def _processes(self) -> list[str]:
         """All but the idle one and who asks."""
-        listed = self._said("ps", "-e", "--no-headers", "-o", "stat=,pid=,args=")
+        listed = self._said("ps", "-eww", "-o", "stat=", "-o", "pid=", "-o", "args=")
         return [
             line
             for line in listed
-            if not line.startswith("Z") and line.split()[1] != "1" and "ps -e --no-headers" not in line
+            if not line.startswith("Z") and line.split()[1] != "1" and "ps -eww" not in line
         ]
 
     def _said(self, *command: str) -> list[str]:
@@ -124,12 +139,14 @@ class Running:
     def ready(self) -> dict[str, Any]:
         """What `triage emulate --json` says on standard error when everything is built."""
         assert self.outer.stderr is not None
+        said = []
         for line in self.outer.stderr:
+            said.append(line)
             with contextlib.suppress(ValueError):
                 facts = json.loads(line)
                 assert isinstance(facts, dict)
                 return facts
-        raise AssertionError("it ended before it was ready")
+        raise AssertionError(f"it ended before it was ready: {''.join(said)}")
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -148,18 +165,23 @@ class Running:
 def machine() -> Iterator[Machine]:
     prepare = "mount -t tmpfs none /run && mkdir /run/tmp && ip link set lo up && exec"
     with subprocess.Popen(
-        ["unshare", "-m", "-n", "-p", "--fork", "--mount-proc", "--kill-child", "sh", "-c"]
-        + [f'{prepare} "$0" -c "$1"', sys.executable, _IDLE],
+        [
+            *("unshare", "-m", "-n", "-p", "--fork", "--mount-proc", "--kill-child"),
+            *("sh", "-c", f'{prepare} "$0" -c "$1"', sys.executable, _IDLE),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        (inner,) = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        made = Machine(int(inner))
         try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "ready\n"
-            (inner,) = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-            yield Machine(int(inner))
+            yield made
         finally:
             holder.kill()
+            holder.wait()
+            made.gone()
 
 
 def until(what: Callable[[], Any], seconds: float = LONG_SECONDS) -> None:

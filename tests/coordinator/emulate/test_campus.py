@@ -1,4 +1,4 @@
-"""`triage emulate examples/building-campus.yaml`: figures beside simulation and forecast, and the Trace they rest on."""
+"""`triage emulate examples/building-campus.yaml`: figures beside simulation and forecast, and the Trace of them."""
 
 from __future__ import annotations
 

@@ -109,6 +109,10 @@ async def _churn(directory: Path, subscribers: int, at_once: int) -> None:
                 ) as visitor,
             ):
                 await visitor.subscribe("steady/+", utility=f"log:{1 + number % 9}")
+                await _in_force(running, visitor.name)
+                if number % 2:
+                    # The radio cannot carry what they want, and may have nothing left for the least.
+                    return
                 event = await visitor.next(LONG_SECONDS)
                 got += event is not None
 
@@ -119,7 +123,7 @@ async def _churn(directory: Path, subscribers: int, at_once: int) -> None:
             generation = (await rest(running.rest, "/v1/health"))["generation"]
             await asyncio.gather(*(visit(number) for number in range(subscribers)))
             assert (await rest(running.rest, "/v1/health"))["generation"] > generation
-        assert got == subscribers
+        assert got == subscribers // 2
         await until(lambda: seen[0].has("steady/0", first.published["steady/0"]))
         await until(lambda: seen[1].has("steady/1", second.published["steady/1"]))
         assert (await rest(running.rest, "/v1/health"))["subscribers"] == 2

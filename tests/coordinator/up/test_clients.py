@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import ssl
 import stat
 import subprocess
 import sys
@@ -65,11 +66,24 @@ def _token(state: Path, *rights: str) -> str:
     return str(json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["token"])
 
 
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    files = ("-keyout", str(key), "-out", str(certificate))
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files)
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
 def test_with_access_everyone_needs_a_token_and_gets_no_further_than_it_goes(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    with Up(tmp_path, "--access", "--state", str(state), file=TWO_PORTS) as running:
+    certificate, key = _certificate(tmp_path)
+    trust = ssl.create_default_context(cafile=str(certificate))
+    tls = "--tls-certificate", str(certificate), "--tls-key", str(key)
+    with Up(tmp_path, "--access", *tls, "--state", str(state), file=TWO_PORTS) as running:
         ready = running.ready()
         url, gateway_port = ready["coordinator"], int(ready["gateway"].rpartition(":")[2])
+        assert url.startswith("https://")
         reader = _token(state, "--role", "subscriber", "--subscribe", "alarm", "--name", "ff-*")
         own = state / "operator.token"
 
@@ -79,23 +93,25 @@ def test_with_access_everyone_needs_a_token_and_gets_no_further_than_it_goes(tmp
             operator = own.read_text().strip()
 
             async def is_under_way() -> bool:
-                health = await rest(url, "/v1/health")
+                health = await rest(url, "/v1/health", trust=trust)
                 return bool(health["access"] and health["subscribers"] == 2 and health["publishers"] == 1)
 
             await until(is_under_way)
-            assert await status_of(url, "/v1/plan", token=operator) == 200
+            assert await status_of(url, "/v1/plan", token=operator, trust=trust) == 200
             for path in ("/v1/plan", "/v1/topics", "/v1/decisions", "/v1/subscribers/crew-1", "/metrics"):
-                assert await status_of(url, path) == 401
-                assert await status_of(url, path, token="triage_" + 43 * "x") == 401
-            assert await status_of(url, "/v1/plan", token=reader) == 403
-            assert await status_of(url, "/v1/subscribers/crew-1", token=reader) in (403, 404)
+                assert await status_of(url, path, trust=trust) == 401
+                assert await status_of(url, path, token="triage_" + 43 * "x", trust=trust) == 401
+            assert await status_of(url, "/v1/plan", token=reader, trust=trust) == 403
+            assert await status_of(url, "/v1/subscribers/crew-1", token=reader, trust=trust) in (403, 404)
             with pytest.raises(CoordinatorError) as refusal:
-                await Subscriber(url, name="stranger").open()
+                await Subscriber(url, name="stranger", ssl_context=trust).open()
             assert refusal.value.status == 401
             with pytest.raises(CoordinatorError) as refusal:
-                await Publisher(url, name="ff-7", token=reader).open()
+                await Publisher(url, name="ff-7", token=reader, ssl_context=trust).open()
             assert refusal.value.status == 403
-            async with Subscriber(url, name="ff-7", token=reader, port="wire", settings=QUICK) as subscriber:
+            async with Subscriber(
+                url, name="ff-7", token=reader, port="wire", ssl_context=trust, settings=QUICK
+            ) as subscriber:
                 with pytest.raises(CoordinatorError) as refusal:
                     await subscriber.subscribe("smoke")
                 assert refusal.value.status == 403

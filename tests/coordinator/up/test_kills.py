@@ -111,8 +111,8 @@ async def _intent(running: Exchange) -> Any:
     return {key: found[key] for key in ("name", "subscriptions", "port")}
 
 
-async def _scene(directory: Path, rounds: int) -> None:
-    async with exchange(directory, scenario=TWO_PORTS) as running:
+async def _scene(directory: Path, rounds: int, broker: str | None = None) -> None:
+    async with exchange(directory, scenario=TWO_PORTS, broker=broker) as running:
         await running.start_clients()
         received: set[bytes] = set()
         async with (

@@ -15,9 +15,10 @@ from tests.network.emulated.traffic import eventually, lives
 
 from triagemq.errors import NetworkError
 from triagemq.network.emulated import Processes, new_run
-from triagemq.network.emulated.namespaces import create_namespace, namespace_path, remove_namespace
+from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.emulated.processes import end_session
 from triagemq.network.journal import Journal, open_entries, process_start
+from triagemq.network.linux.namespaces import namespace_path
 
 STUBBORN = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
@@ -135,7 +136,7 @@ time.sleep(600)
 
 
 def test_a_starter_that_dies_before_it_noted_the_process_leaves_none(namespace: str) -> None:
-    from triagemq.network.emulated.processes import LAUNCHER
+    from triagemq.network.launching import LAUNCHER
 
     gate, leave = os.pipe()
     with subprocess.Popen(

@@ -17,10 +17,10 @@ from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import lives, traces_of
 
 from triagemq.network.emulated import Box, lay_out, new_run, restore
-from triagemq.network.emulated.namespaces import create_namespace, namespace_path, remove_namespace
+from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.emulated.requests import add_bridge, open_netlink, send_requests
 from triagemq.network.journal import Journal, open_entries
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.namespaces import in_namespace, namespace_path
 from triagemq.scenario import loads
 
 HOLDER = """

@@ -9,8 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from triagemq.network.emulated import Host
-from triagemq.network.emulated.namespaces import NAMESPACE_DIRECTORY
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.namespaces import NAMESPACE_DIRECTORY, in_namespace
 
 PORT = 7000
 

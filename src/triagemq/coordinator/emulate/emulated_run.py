@@ -17,7 +17,8 @@ from triagemq.coordinator.control import PlannerSettings, decide
 from triagemq.coordinator.control import Situation as ToDecide
 from triagemq.coordinator.emulate.conditions import carried, play_conditions
 from triagemq.coordinator.emulate.merging import merge_trace
-from triagemq.coordinator.emulate.rig import Rig, RigOptions
+from triagemq.coordinator.emulate.rig import Rig
+from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.up.comparison import Promise, promise
 from triagemq.coordinator.up.measured import Measured, Transmission, measure
 from triagemq.errors import NetworkError, OutputError
@@ -149,7 +150,7 @@ async def _let_run(rig: Rig, begun_ns: int, seconds: float, ended: asyncio.Event
         elapsed = (time.time_ns() - begun_ns) * 1e-9
         if elapsed >= seconds:
             return
-        rig.require_alive()
+        rig.processes.require_alive()
         on_tick(rig, elapsed)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(seconds - elapsed, _TICK_SECONDS)):

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triagemq.coordinator.binder import FlowBinder
-from triagemq.coordinator.emulate.follower import Follower
+from triagemq.coordinator.follower import Follower
 from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.up.exchange import KERNEL_CLASSES
 from triagemq.errors import TriageError
 from triagemq.network import RecordedDataPlane
 from triagemq.network.openflow import OpenFlowDataPlane
 
 __all__ = ["AgentConfig", "main"]
-
-LINUX_CLASSES = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ async def _run(config: AgentConfig) -> None:
         loop.add_signal_handler(number, ended.set)
     plane = await asyncio.to_thread(
         lambda: OpenFlowDataPlane(
-            RecordedDataPlane(LINUX_CLASSES),
+            RecordedDataPlane(KERNEL_CLASSES),
             config.switches,
             listen=[config.listen],
             sources=config.sources,

@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from triagemq.coordinator.binder import FlowBinder
-from triagemq.coordinator.emulate.follower import Follower
-from triagemq.coordinator.emulate.openflow_agent import LINUX_CLASSES, AgentConfig
+from triagemq.coordinator.emulate.openflow_agent import AgentConfig
 from triagemq.coordinator.emulate.requirements import require_machine
+from triagemq.coordinator.emulate.rig_options import RigOptions
+from triagemq.coordinator.emulate.rig_processes import RigProcesses, together
+from triagemq.coordinator.follower import Follower
 from triagemq.coordinator.gateway_link import GatewayLink
-from triagemq.coordinator.up.children import Child
 from triagemq.coordinator.up.commands import tell
-from triagemq.coordinator.up.exchange import EMBEDDED_CLASSES
-from triagemq.errors import NetworkError, ParameterError
+from triagemq.errors import NetworkError
 from triagemq.exchange import BrokerProcess
-from triagemq.network.emulated import Box, Running, lay_out, new_run
+from triagemq.network.emulated import Box, lay_out, new_run
 from triagemq.network.emulated.virtual_switches import datapath_id
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.openflow import VirtualSwitches
@@ -36,55 +34,13 @@ from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 
-__all__ = ["DATA_PLANES", "Rig", "RigOptions", "check_data_plane"]
+__all__ = ["Rig", "RigOptions"]
 
-DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
 BROKER_PORT = 1883
 
-_READY_SECONDS = 60.0
+_IN_FORCE_SECONDS = 60.0
 _SAMPLE_SECONDS = 0.2
-
-
-def check_data_plane(name: str) -> None:
-    """ParameterError if there is none of that name."""
-    if name not in DATA_PLANES:
-        raise ParameterError("dataplane", f"is {name!r}; it is one of {', '.join(DATA_PLANES)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RigOptions:
-    """`file` is the scenario as a file, for the processes that read it; `state` is where they keep what they know."""
-
-    file: Path
-    state: Path
-    dataplane: str = "linux"
-    no_triage: bool = False
-    seed: int = 0
-    planner: Mapping[str, Any] = field(default_factory=dict)
-    replay: Path | None = None
-    """A Trace whose publications are sent instead of random ones."""
-
-    def __post_init__(self) -> None:
-        check_data_plane(self.dataplane)
-        if self.state.is_dir() and any(self.state.iterdir()):
-            raise ParameterError("state", f"{self.state} is not empty; give another directory")
-
-    @property
-    def classes(self) -> int:
-        """What the data plane has."""
-        return EMBEDDED_CLASSES if self.dataplane == "embedded" else LINUX_CLASSES
-
-
-async def _together(*work: Coroutine[Any, Any, None]) -> None:
-    """Both at once; the first failure ends the other, and is raised."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Rig:
@@ -96,8 +52,6 @@ class Rig:
         self.scenario = scenario
         self.options = options
         self.state = options.state.absolute()
-        self.children: dict[str, Child] = {}
-        self.processes: dict[str, Running] = {}
         self.samples: list[tuple[int, Counters]] = []
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
@@ -110,6 +64,7 @@ class Rig:
         )
         self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
         self.box = Box(self.layout)
+        self.processes = RigProcesses(self.state, self.box.processes)
         self.link = GatewayLink(self._control)
         self._tasks: list[asyncio.Task[None]] = []
         self._clean = contextlib.AsyncExitStack()
@@ -136,18 +91,20 @@ class Rig:
 
     async def _start(self) -> None:
         require_machine(self.options.dataplane)
-        self._make_state()
+        self.processes.prepare()
         note = self.box.journal.note("directory", path=str(self._sockets))
         self._sockets.mkdir(mode=0o700)
         self._clean.callback(self.box.journal.done, note)
         self._clean.callback(shutil.rmtree, self._sockets, ignore_errors=True)
         await self._clean.enter_async_context(self.box)
-        self._clean.push_async_callback(self._end_children)
+        self._clean.push_async_callback(self.processes.end)
         (broker,) = self.layout.brokers.values()
         process = BrokerProcess(self.state / "broker", host=broker.ipv4, port=BROKER_PORT)
-        self._in_box("broker", broker.namespace, process.command())
-        await _together(
-            self._start_gateway(broker.namespace, str(process.address)), self._start_coordinator()
+        self.processes.start_inside("broker", broker.namespace, process.command())
+        # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
+        older = "?version=3.1.1" if process.address.version == 4 else ""
+        await together(
+            self._start_gateway(broker.namespace, f"{process.address}{older}"), self._start_coordinator()
         )
         self.link.start()
         self._clean.push_async_callback(self.link.close)
@@ -155,14 +112,6 @@ class Rig:
             self._start_queues()
         if self.options.dataplane == "openflow":
             await self._start_controller()
-
-    def _make_state(self) -> None:
-        try:
-            self.state.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ParameterError(
-                "state", f"{self.state} cannot be made: {error.strerror}; give another"
-            ) from None
 
     async def _start_gateway(self, namespace: str, broker: str) -> None:
         config = {
@@ -176,16 +125,13 @@ class Rig:
             "timestamps": True,
             "dataplane": "embedded" if self.options.dataplane == "embedded" else "none",
         }
-        path = self._write("gateway", config)
-        self._in_box(
-            "gateway",
-            namespace,
-            [sys.executable, "-m", "triagemq.coordinator.gateway_process", str(path)],
-        )
-        await self._ready("gateway")
+        path = self.processes.write("gateway", config)
+        module = "triagemq.coordinator.gateway_process"
+        self.processes.start_inside("gateway", namespace, [sys.executable, "-m", module, str(path)])
+        await self.processes.ready("gateway")
 
     async def _start_coordinator(self) -> None:
-        said = await self._child(
+        await self.processes.start(
             "coordinator",
             "triagemq.coordinator.serve",
             {
@@ -199,7 +145,10 @@ class Rig:
                 "no_triage": self.options.no_triage,
                 "priority_classes": self.options.classes,
             },
+            started=self._coordinator_started,
         )
+
+    def _coordinator_started(self, said: dict[str, Any]) -> None:
         self.rest = said["address"]
 
     def _start_queues(self) -> None:
@@ -225,7 +174,7 @@ class Rig:
             sources=[host.ipv4 for host in self.layout.brokers.values()],
             applied=str(self._rules),
         )
-        await self._child("controller", "triagemq.coordinator.emulate.openflow_agent", asdict(agent))
+        await self.processes.start("controller", "triagemq.coordinator.emulate.openflow_agent", asdict(agent))
 
     async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> int:
         """The scenario's subscribers, then its publishers; when the first event will be published, in Unix ns."""
@@ -239,7 +188,7 @@ class Rig:
             ("subscribers", self.layout.subscribers, absent_subscribers),
             ("publishers", self.layout.publishers, absent_publishers),
         ):
-            said = await self._child(
+            said = await self.processes.start(
                 role,
                 "triagemq.coordinator.up.load",
                 config
@@ -259,21 +208,22 @@ class Rig:
         """What the subscribers note."""
         return self.state / "receipts"
 
-    async def in_force(self, seconds: float = 30.0) -> None:
+    async def in_force(self) -> None:
         """Wait until the plan that the gateway follows is followed by the kernel and the switches, too."""
         if self.follower is None:
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+        try:
+            async with asyncio.timeout(_IN_FORCE_SECONDS):
                 while not self._follows((await self.link.measure(flows=False)).generation):
                     await asyncio.sleep(0.05)
-        if self.follower.problem:
-            raise NetworkError(f"the plan cannot be carried out: {self.follower.problem}")
+        except TimeoutError:
+            why = self.follower.problem or f"it takes longer than {_IN_FORCE_SECONDS:.0f} s"
+            raise NetworkError(f"the plan cannot be carried out: {why}") from None
 
     def _follows(self, generation: int) -> bool:
         if self.follower is not None and self.follower.applied != generation:
             return False
-        return "controller" not in self.children or (
+        return "controller" not in self.processes.children or (
             self._rules.exists() and self._rules.read_text() == str(generation)
         )
 
@@ -293,24 +243,9 @@ class Rig:
             for name, bridge in self.layout.switches.items()
         }
 
-    @property
-    def pids(self) -> dict[str, int]:
-        """The processes that run now, by name."""
-        found = {name: child.pid for name, child in self.children.items() if child.pid is not None}
-        return found | {name: process.pid for name, process in self.processes.items()}
-
-    def require_alive(self) -> None:
-        """NetworkError if something has ended that nobody starts again: what is measured would mean nothing."""
-        for name in ("publishers", "subscribers"):
-            if self.children[name].pid is None:
-                raise NetworkError(f"the {name} have ended: {self.children[name].last_words()}")
-        for name, process in self.processes.items():
-            if process.exit_code() is not None:
-                raise NetworkError(f"the {name} has ended; see {self.state / 'logs'}")
-
     async def stop(self, name: str) -> None:
         """End one of the children."""
-        await self.children[name].stop()
+        await self.processes.children[name].stop()
 
     def tell_publisher(self, name: str, *, works: bool) -> None:
         """Let a publisher fall silent, or speak again."""
@@ -339,54 +274,6 @@ class Rig:
         while True:
             self.samples.append((time.time_ns(), plane.counters()))
             await asyncio.sleep(_SAMPLE_SECONDS)
-
-    # Processes.
-
-    def _in_box(self, name: str, namespace: str, command: list[str]) -> None:
-        logs = self.state / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        self.processes[name] = self.box.processes.start(
-            namespace, command, output=logs / f"{name}.out", errors=logs / f"{name}.log"
-        )
-
-    async def _ready(self, name: str) -> dict[str, Any]:
-        """What a process in the box said when it was ready."""
-        output, log = (self.state / "logs" / f"{name}.{kind}" for kind in ("out", "log"))
-        deadline = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < deadline:
-            lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
-            if lines:
-                said: dict[str, Any] = json.loads(lines[0])
-                return said
-            if self.processes[name].exit_code() is not None:
-                words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [
-                    "it said nothing"
-                ]
-                raise NetworkError(f"the {name} ended before it was ready: {words[-1]}")
-            await asyncio.sleep(0.05)
-        raise NetworkError(f"the {name} is not ready after {_READY_SECONDS:.0f} s; see {log}")
-
-    async def _child(
-        self, name: str, module: str, config: dict[str, Any], *, restart: bool = True
-    ) -> dict[str, Any]:
-        path = self._write(name, config)
-        child = Child(name, module, [str(path)], log=self.state / "logs" / f"{name}.log", restart=restart)
-        self.children[name] = child
-        return await child.start()
-
-    def _write(self, name: str, config: dict[str, Any]) -> Path:
-        path = self.state / f"{name}.json"
-        path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-        return path
-
-    async def _end_children(self) -> None:
-        for name in ("publishers", "subscribers", "controller", "coordinator"):
-            if name in self.children:
-                await self.children[name].stop()
-        gateway = self.processes.get("gateway")
-        if gateway is not None:
-            # It finishes its trace; the box would give it less time.
-            await asyncio.to_thread(self.box.processes.end, gateway)
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:

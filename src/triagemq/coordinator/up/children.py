@@ -64,6 +64,11 @@ class Child:
         """The process, while it runs."""
         return None if self._process is None or self._process.returncode is not None else self._process.pid
 
+    @property
+    def restarting(self) -> bool:
+        """Whether it is started again when it ends."""
+        return self._restart
+
     async def start(self) -> dict[str, Any]:
         """Start it, wait until it is ready, and see that it stays; returns what it said."""
         await self._launch()

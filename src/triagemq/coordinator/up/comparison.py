@@ -35,7 +35,7 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
     >>> from triagemq.scenario.generators import building
     >>> settings = PlannerSettings()
     >>> made = promise(building(), settings, settings)
-    >>> made.by_level[0]["success_rate"] > 0.99
+    >>> made.by_level[0]["success_rate"] > made.by_level[-1]["success_rate"]
     True
     """
     plan = decide(Situation(scenario, settings=settings)).plan

@@ -12,16 +12,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import Child
 from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerProcess
 
+if TYPE_CHECKING:
+    from triagemq.coordinator.up.kernel_ports import KernelPorts
+
 __all__ = ["Exchange", "ExchangeOptions"]
 
-EMBEDDED_CLASSES = 8
+EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 EMBEDDED_BROKER = "embedded"
 """Instead of a broker's address: the one in Python, even where there is Mosquitto."""
 
@@ -47,6 +50,8 @@ class ExchangeOptions:
     planner: Mapping[str, Any] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the coordinator (see settings.py), such as access and TLS."""
+    interfaces: Mapping[str, str] = field(default_factory=dict)
+    """The network interface of each output port, where the kernel's queues are to follow the plan."""
 
 
 class Exchange:
@@ -61,6 +66,7 @@ class Exchange:
         self.rest = ""
         self.gateway = ""
         self.link = GatewayLink(self._control)
+        self.kernel_ports: KernelPorts | None = None
         self._saving: asyncio.Task[None] | None = None
         self._lock: int | None = None
 
@@ -102,14 +108,23 @@ class Exchange:
     async def _start(self) -> None:
         self._lock = hold(self.state)
         self._control.parent.mkdir(parents=True, exist_ok=True)
+        if self.options.interfaces:
+            # Late: most exchanges do without.
+            from triagemq.coordinator.up.kernel_ports import KernelPorts
+
+            self.kernel_ports = KernelPorts(self.link, self.options.interfaces)
         broker_url = self.options.broker
         if broker_url is None or broker_url == EMBEDDED_BROKER:
             self.broker = BrokerProcess(self.state / "broker", embedded=broker_url == EMBEDDED_BROKER)
             await self.broker.start()
             broker_url = str(self.broker.address)
-        await self._start_gateway(broker_url)
+        # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
+        older = self.broker is not None and self.broker.address.version == 4
+        await self._start_gateway(f"{broker_url}?version=3.1.1" if older else broker_url)
         await self._start_coordinator(broker_url)
         self.link.start()
+        if self.kernel_ports is not None:
+            self.kernel_ports.open()
         if self.broker is not None:
             self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
 
@@ -123,6 +138,7 @@ class Exchange:
             "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
             "seed": self.options.seed,
             "timestamps": True,
+            "dataplane": "none" if self.options.interfaces else "embedded",
         }
 
         def ready(said: dict[str, Any]) -> None:
@@ -143,7 +159,7 @@ class Exchange:
             "network": None if self.options.scenario is None else str(self.options.scenario.absolute()),
             "planner": dict(self.options.planner),
             "no_triage": self.options.no_triage,
-            "priority_classes": EMBEDDED_CLASSES,
+            "priority_classes": KERNEL_CLASSES if self.options.interfaces else EMBEDDED_CLASSES,
             **self.options.coordinator,
         }
 
@@ -162,6 +178,7 @@ class Exchange:
             "scenario": str(self.options.scenario.absolute()),
             "coordinator": self.rest,
             "token": token,
+            "certificate": self.options.coordinator.get("tls_certificate"),
             "seed": self.options.seed,
             "qos": self.options.qos,
         }
@@ -187,6 +204,8 @@ class Exchange:
         if self._saving is not None:
             self._saving.cancel()
             await asyncio.gather(self._saving, return_exceptions=True)
+        if self.kernel_ports is not None:
+            await self.kernel_ports.close()
         await self.link.close()
         for name in ("publishers", "subscribers", "coordinator", "gateway"):
             child = self.children.get(name)

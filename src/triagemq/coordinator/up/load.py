@@ -11,6 +11,7 @@ import gc
 import json
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ _LARGEST_PAYLOAD = 65_000
 
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """`role` is "publishers" or "subscribers".
+    """`role` is "publishers" or "subscribers"; `certificate` is the coordinator's, where it has TLS.
 
     For a network in a box: `namespaces` says in which network namespace each client opens its sockets, `receipts` is a
     file for what arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail, return,
@@ -57,11 +58,22 @@ class LoadConfig:
     seed: int = 0
     qos: int = 0
     settling_seconds: float = SETTLING_SECONDS
+    certificate: str | None = None
     lease_seconds: float = 10.0
     namespaces: dict[str, str] | None = None
     receipts: str | None = None
     commands: str | None = None
     absent: list[str] = field(default_factory=list)
+
+    def trusting(self) -> ssl.SSLContext | None:
+        """The coordinator's own certificate is all that is trusted, by whatever name it is reached."""
+        if self.certificate is None:
+            return None
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False
+        return context
+
     replay: str | None = None
 
 
@@ -86,6 +98,7 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
                 config.coordinator,
                 name=name,
                 token=config.token,
+                ssl_context=config.trusting(),
                 flows=scenario.planning.flows_per_subscriber,
                 lease_seconds=config.lease_seconds,
                 keep_session=config.qos > 0,
@@ -125,6 +138,7 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
                 config.coordinator,
                 name=name,
                 token=config.token,
+                ssl_context=config.trusting(),
                 lease_seconds=config.lease_seconds,
                 keep_session=config.qos > 0,
                 settings=_settings(config, name),

@@ -18,7 +18,14 @@ Item = TypeVar("Item", bound=_Ranked)
 
 
 class PriorityBuffer(Generic[Item]):
-    """A queue per priority class. Into a full buffer an item comes only by pushing out a less important one."""
+    """A queue per priority class. Into a full buffer an item comes only by pushing out a less important one.
+
+    >>> from types import SimpleNamespace
+    >>> smoke, pump = SimpleNamespace(priority_class=0), SimpleNamespace(priority_class=3)
+    >>> buffer = PriorityBuffer()
+    >>> buffer.push(pump, limit=1) is None, buffer.push(smoke, limit=1) is pump, buffer.pop() is smoke
+    (True, True, True)
+    """
 
     __slots__ = ("_queues", "_size")
 

@@ -14,7 +14,18 @@ Row = tuple[Any, ...]
 
 
 class Changes:
-    """Tables of rows by key; None for a row that is gone. `enabled=False` forgets everything at once."""
+    """Tables of rows by key; None for a row that is gone. `enabled=False` forgets everything at once.
+
+    >>> changes = Changes(enabled=True)
+    >>> changes.put("topics", 1, (1, "smoke"))
+    >>> changes.put("topics", 2, (2, "gas"))
+    >>> changes.remove("topics", 2)
+    >>> changes.take()
+    {'topics': {1: (1, 'smoke')}}
+    >>> changes.remove("topics", 1)
+    >>> changes.take()
+    {'topics': {1: None}}
+    """
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled

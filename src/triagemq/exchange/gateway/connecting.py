@@ -83,12 +83,11 @@ def will_topic(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic) -> 
 def will_message(gateway: GatewayCore, endpoint: Endpoint, message: WillMsg) -> None:
     """The second half of the will: the client is connected."""
     handshake = gateway.handshakes.get(endpoint)
-    if handshake is None or handshake.topic is None or handshake.topic.topic_name is None:
+    topic = None if handshake is None else handshake.topic
+    if handshake is None or topic is None or topic.topic_name is None:
         _unexpected(gateway, endpoint, message)
         return
     del gateway.handshakes[endpoint]
-    topic = handshake.topic
-    assert topic.topic_name is not None
     will = Will(topic.topic_name, message.payload, topic.qos, topic.retain)
     _establish(gateway, endpoint, handshake.message, will)
 

@@ -245,16 +245,11 @@ class GatewayCore:
         session = self.by_endpoint.get(endpoint)
         if session is not None and session.connected:
             self._from_client(session, endpoint, message)
-            return
+        else:
+            self._from_stranger(endpoint, message)
+
+    def _from_stranger(self, endpoint: Endpoint, message: PlainMessage) -> None:
         match message:
-            case Connect():
-                connecting.connect(self, endpoint, message)
-            case WillTopic():
-                connecting.will_topic(self, endpoint, message)
-            case WillMsg():
-                connecting.will_message(self, endpoint, message)
-            case SearchGw():
-                self.send(endpoint, GwInfo(self.settings.gateway_id))
             case Publish(qos=-1):
                 publishing.without_connection(self, message)
             case PingReq(client_id=str()):
@@ -264,7 +259,7 @@ class GatewayCore:
             case Disconnect():
                 # The answer to ours, or of one who has gone: an answer to that would go on for ever.
                 pass
-            case _:
+            case _ if not self._from_anyone(endpoint, message):
                 self.counters.unknown_senders += 1
                 self.send(endpoint, Disconnect())
 
@@ -293,17 +288,24 @@ class GatewayCore:
                 subscribing.unsubscribe(self, session, message)
             case Disconnect():
                 sleeping.disconnect(self, session, message)
+            case WillTopicUpd():
+                wills.update_topic(self, session, message)
+            case WillMsgUpd():
+                wills.update_message(self, session, message)
+            case _ if not self._from_anyone(endpoint, message):
+                self.counters.rejected[f"unexpected_{message.message_type.name.lower()}"] += 1
+
+    def _from_anyone(self, endpoint: Endpoint, message: PlainMessage) -> bool:
+        """What may come from strangers and from clients alike; False if this is nothing of the kind."""
+        match message:
             case Connect():
                 connecting.connect(self, endpoint, message)
             case WillTopic():
                 connecting.will_topic(self, endpoint, message)
             case WillMsg():
                 connecting.will_message(self, endpoint, message)
-            case WillTopicUpd():
-                wills.update_topic(self, session, message)
-            case WillMsgUpd():
-                wills.update_message(self, session, message)
             case SearchGw():
                 self.send(endpoint, GwInfo(self.settings.gateway_id))
             case _:
-                self.counters.rejected[f"unexpected_{message.message_type.name.lower()}"] += 1
+                return False
+        return True

@@ -18,6 +18,7 @@ __all__ = [
     "Delivery",
     "Endpoint",
     "Publication",
+    "Registering",
     "Session",
     "SessionState",
     "Stage",

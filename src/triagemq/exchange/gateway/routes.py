@@ -46,7 +46,11 @@ class Group:
         self.traced: Any = None
 
     def datagram(self, payload: bytes) -> bytes:
-        """A PUBLISH at QoS 0, as `mqttsn.encode_publish` makes it."""
+        """A PUBLISH at QoS 0, as `mqttsn.encode_publish` makes it.
+
+        >>> Group(TopicIdType.NORMAL, 7).datagram(b"on").hex()
+        '090c00000700006f6e'
+        """
         size = len(payload) + 7
         if size < 256:
             return bytes((size, 0x0C)) + self.tail + payload

@@ -24,7 +24,12 @@ class Topic:
 
 
 class TopicTable:
-    """Gives out ids. An id comes free only when no session knows it: nobody can publish to a wrong topic."""
+    """Gives out ids. An id comes free only when no session knows it: nobody can publish to a wrong topic.
+
+    >>> table = TopicTable({7: "floor3/pump"})
+    >>> table.assign("floor3/smoke").topic_id, table.name_of(TopicIdType.PREDEFINED, 7)
+    (1, 'floor3/pump')
+    """
 
     def __init__(self, predefined: Mapping[int, str]) -> None:
         self.predefined = dict(predefined)

@@ -16,7 +16,7 @@ from triagemq.network.emulated.forwarding import ForwardingEntry, forwarding
 from triagemq.network.emulated.interrupts import interrupts_held
 from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
 from triagemq.network.emulated.link_states import await_links
-from triagemq.network.emulated.namespaces import create_namespace, namespace_path, remove_namespace
+from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.emulated.offloads import switch_offloads_off
 from triagemq.network.emulated.parts import End, Host, Layout, Link
 from triagemq.network.emulated.processes import Processes
@@ -35,7 +35,7 @@ from triagemq.network.emulated.requests import (
 )
 from triagemq.network.emulated.virtual_switches import Closing, StartSwitches, start_virtual_switches
 from triagemq.network.journal import Journal, default_journal_directory
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.namespaces import in_namespace, namespace_path
 
 __all__ = ["Box", "new_run"]
 

@@ -38,7 +38,7 @@ from triagemq.network.emulated.parts import (
 )
 from triagemq.scenario import Scenario
 
-__all__ = ["MOST_HOSTS", "MOST_MEMBERS", "lay_out"]
+__all__ = ["IPV4_NETWORK", "IPV6_NETWORK", "MOST_HOSTS", "MOST_MEMBERS", "lay_out"]
 
 IPV4_NETWORK = ipaddress.IPv4Network("10.77.0.0/16")
 IPV6_NETWORK = ipaddress.IPv6Network("fd74:6d71::/64")
@@ -243,5 +243,9 @@ def _end_of(host: Host) -> End:
 
 
 def _mac(kind: int, number: int) -> str:
-    """A locally administered address, its kind in the second octet and the number in the last four."""
+    """A locally administered address, its kind in the second octet and the number in the last four.
+
+    >>> _mac(1, 300)
+    '02:01:00:00:01:2c'
+    """
     return ":".join(f"{octet:02x}" for octet in (2, kind, *number.to_bytes(4, "big")))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Mapping
 from contextlib import closing
 
 from triagemq.errors import NetworkError
-from triagemq.network.linux.netlink import Netlink, attributes
+from triagemq.network.linux.netlink import GET_LINK, LINK_MESSAGE, Netlink, attributes
 
 __all__ = ["await_links"]
 
 MOST_SECONDS = 30.0
-GET_LINK = 18
-LINK = struct.Struct("=BxHiII")
 OPERATION, INFORMATION, MEMBER_DATA, MEMBER_STATE = 16, 18, 5, 1
 UP, FORWARDING = 6, 3
 
@@ -37,9 +34,9 @@ def await_links(namespace: str, members: Mapping[int, str], others: Mapping[int,
 def _states(netlink: Netlink) -> tuple[set[int], set[int]]:
     """The interfaces that are up, and those that a bridge forwards to."""
     up, forwarding = set(), set()
-    for message, begin, end in netlink.dump(GET_LINK, LINK.pack(0, 0, 0, 0, 0)):
-        _, _, index, _, _ = LINK.unpack_from(message, begin)
-        for kind, first, last in attributes(message, begin + LINK.size, end):
+    for message, begin, end in netlink.dump(GET_LINK, LINK_MESSAGE.pack(0, 0, 0, 0, 0)):
+        _, _, index, _, _ = LINK_MESSAGE.unpack_from(message, begin)
+        for kind, first, last in attributes(message, begin + LINK_MESSAGE.size, end):
             if kind == OPERATION and message[first] == UP:
                 up.add(index)
             elif kind == INFORMATION and _member_state(message, first, last) == FORWARDING:

@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from triagemq.errors import NetworkError
-from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
+from triagemq.network.linux.namespaces import (
+    CLONE_NEWNET,
+    NAMESPACE_DIRECTORY,
+    in_thread_after,
+    namespace_path,
+    unshare,
+)
 
-__all__ = ["NAMESPACE_DIRECTORY", "create_namespace", "namespace_path", "remove_namespace"]
+__all__ = ["create_namespace", "remove_namespace"]
 
-NAMESPACE_DIRECTORY = Path("/run/netns")
 BIND, SHARED, RECURSIVE, DETACH = 0x1000, 1 << 20, 0x4000, 2
 QUIET = {
     "accept_ra": 0,
@@ -31,10 +36,6 @@ QUIET = {
 MULTICAST_REPORTS = Path("/proc/sys/net/ipv6/mld_qrv")
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def namespace_path(name: str) -> Path:
-    return NAMESPACE_DIRECTORY / name
 
 
 def create_namespace(name: str, *, ipv6: bool = False) -> None:

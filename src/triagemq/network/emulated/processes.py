@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import IO
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated.namespaces import namespace_path
 from triagemq.network.journal import Journal, process_start
+from triagemq.network.launching import Launched, launch_noted
+from triagemq.network.linux.namespaces import namespace_path
 
 __all__ = ["GRACE_SECONDS", "Processes", "Running", "end_session"]
 
-LAUNCHER = Path(__file__).with_name("launch.py")
 GRACE_SECONDS = 5.0
 """How long a process that was asked to end may take before it is made to."""
 
@@ -27,11 +26,9 @@ GRACE_SECONDS = 5.0
 class Running:
     """A process in a namespace, the leader of a session of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], start: int, note: str) -> None:
-        self.pid = process.pid
-        self.start = start
-        self.note = note
-        self._process = process
+    def __init__(self, launched: Launched) -> None:
+        self._process, self.start, self.note = launched
+        self.pid = self._process.pid
 
     def exit_code(self) -> int | None:
         """What it ended with; None while it runs."""
@@ -74,7 +71,7 @@ class Processes:
             self._start,
             namespace,
             [os.fspath(word) for word in command],
-            environment=None if environment is None else dict(environment),
+            environment=environment,
             folder=folder,
             output=output,
             errors=errors,
@@ -85,7 +82,7 @@ class Processes:
         namespace: str,
         command: list[str],
         *,
-        environment: dict[str, str] | None,
+        environment: Mapping[str, str] | None,
         folder: str | os.PathLike[str] | None,
         output: str | os.PathLike[str] | None,
         errors: str | os.PathLike[str] | None,
@@ -93,33 +90,20 @@ class Processes:
         with contextlib.ExitStack() as open_files:
             printed = _opened(open_files, output)
             complained = printed if errors is None else _opened(open_files, errors)
-            gate, leave = os.pipe()
-            open_files.callback(os.close, leave)
             try:
-                process = subprocess.Popen(
-                    [
-                        *(sys.executable, "-I", "-S", str(LAUNCHER)),
-                        *(str(namespace_path(namespace)), str(os.getpid()), str(gate), *command),
-                    ],
-                    env=environment,
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=complained,
-                    pass_fds=[gate],
-                    start_new_session=True,
+                launched = launch_noted(
+                    self._journal,
+                    namespace_path(namespace),
+                    command,
+                    environment=environment,
+                    folder=folder,
+                    output=printed,
+                    errors=complained,
                 )
             except OSError as error:
                 raise NetworkError(f"{command[0]} cannot be started: {error.strerror}") from None
-            finally:
-                os.close(gate)
-            start = process_start(process.pid) or 0
-            note = self._journal.note("process", pid=process.pid, start=start, command=command[0])
-            running = Running(process, start, note)
-            self._running.append(running)
-            # It may have been killed already; then its exit code says so.
-            with contextlib.suppress(BrokenPipeError):
-                os.write(leave, b"\n")
+        running = Running(launched)
+        self._running.append(running)
         return running
 
     def end(self, running: Running, grace_seconds: float = GRACE_SECONDS) -> int:

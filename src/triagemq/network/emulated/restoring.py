@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated.namespaces import namespace_path, remove_namespace
+from triagemq.network.emulated.namespaces import remove_namespace
 from triagemq.network.emulated.processes import end_session
 from triagemq.network.emulated.requests import open_netlink, remove_link, send_requests
-from triagemq.network.journal import Entry, Journal, default_journal_directory, open_entries, owner_lives
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.journal import (
+    Entry,
+    Journal,
+    default_journal_directory,
+    open_entries,
+    owner_lives,
+    this_boot,
+)
+from triagemq.network.linux.namespaces import in_namespace, namespace_path
 
 __all__ = ["Restored", "restore"]
 
@@ -42,7 +49,7 @@ def restore(directory: str | os.PathLike[str] | None = None, *, everything: bool
         words = _in_words(entry)
         try:
             # Nothing else of what is listed survives a restart of the machine, and numbers are used again.
-            there = entry.kind == "directory" or entry.boot == _this_boot()
+            there = entry.kind == "directory" or entry.boot == this_boot()
             if there and UNDO[entry.kind](entry.facts):
                 removed.append(words)
         except (NetworkError, OSError) as error:
@@ -119,10 +126,6 @@ def _plain_name(name: object) -> str:
     if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
         raise ValueError(name)
     return name
-
-
-def _this_boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 UNDO: dict[str, Undo] = {

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from triagemq.network.emulated.parts import Layout
 from triagemq.network.journal import Journal
+from triagemq.network.openflow.vswitch import VirtualSwitches
 
 __all__ = ["Closing", "StartSwitches", "datapath_id", "start_virtual_switches"]
 
@@ -29,9 +30,6 @@ def datapath_id(layout: Layout, switch: str) -> int:
 
 def start_virtual_switches(layout: Layout, journal: Journal, *, controller: str | None = None) -> Closing:
     """One Open vSwitch for the whole box; its switches look for their controller at the address given."""
-    # Late: it uses the launcher of this package.
-    from triagemq.network.openflow.vswitch import VirtualSwitches
-
     running = VirtualSwitches(journal, namespace=layout.switch_namespace)
     running.open()
     try:

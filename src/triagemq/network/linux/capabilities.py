@@ -14,7 +14,7 @@ from triagemq.network.linux.netlink import Netlink, find_link
 from triagemq.network.linux.queues import build_queues
 from triagemq.network.linux.unprivileged import NftablesTable
 
-__all__ = ["Capabilities", "capabilities"]
+__all__ = ["Capabilities", "capabilities", "problem_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,11 @@ class Capabilities:
 
 def capabilities() -> Capabilities:
     """Try everything; nothing is left behind."""
-    namespaces = problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), lambda: None))
+    namespaces = _problem_in_namespace(lambda: None)
     return Capabilities(
         namespaces=namespaces,
-        queues=namespaces or problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), _try_queues)),
-        classifier=namespaces
-        or problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), _try_classifier)),
+        queues=namespaces or _problem_in_namespace(_try_queues),
+        classifier=namespaces or _problem_in_namespace(_try_classifier),
         without_root=_without_root(),
     )
 
@@ -57,6 +56,10 @@ def problem_of(attempt: Callable[[], None]) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+def _problem_in_namespace(attempt: Callable[[], None]) -> str | None:
+    return problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), attempt))
 
 
 def _try_queues() -> None:

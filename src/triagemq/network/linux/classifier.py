@@ -26,6 +26,7 @@ __all__ = [
     "COUNTER",
     "FLOW_KEY",
     "FLOW_POLICY",
+    "IPV4_MAPPED",
     "QUEUES",
     "QUEUE_COUNTER",
     "QUEUE_MINOR",
@@ -48,6 +49,9 @@ QUEUE_MINOR = 0x10
 
 FLOW_KEY = struct.Struct("=16sHH")
 """IPv6 address (or IPv4 mapped into it), UDP port in network order, nothing."""
+
+IPV4_MAPPED = bytes(10) + b"\xff\xff"
+"""What stands before an IPv4 address that is mapped into an IPv6 one."""
 
 FLOW_POLICY = struct.Struct("=IxxxxIIQIxxxxIIQIxxxx")
 """The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter.

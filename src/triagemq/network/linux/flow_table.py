@@ -22,6 +22,7 @@ from triagemq.network.linux.classifier import (
     COUNTER,
     FLOW_KEY,
     FLOW_POLICY,
+    IPV4_MAPPED,
     QUEUE_RECORD,
     ClassifierMaps,
     classifier_program,
@@ -34,10 +35,7 @@ from triagemq.plan import FlowKey
 __all__ = ["FlowTable", "drop_threshold", "packed_key"]
 
 _NUMBER = struct.Struct("=Ixxxx")
-
-
 _NONE = Policy(0, 0, 0, 0)
-_IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 def drop_threshold(drop_rate: float) -> int:
@@ -50,12 +48,16 @@ def drop_threshold(drop_rate: float) -> int:
 
 
 def packed_key(key: FlowKey) -> bytes:
-    """A flow's key as the classifier builds it from a packet."""
+    """A flow's key as the classifier builds it from a packet.
+
+    >>> packed_key(FlowKey("10.0.0.1", 10000))[10:18].hex()
+    'ffff0a0000012710'
+    """
     address = key.address
     if ":" in address:
         octets = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
     else:
-        octets = _IPV4_MAPPED + socket.inet_pton(socket.AF_INET, address)
+        octets = IPV4_MAPPED + socket.inet_pton(socket.AF_INET, address)
     return FLOW_KEY.pack(octets, socket.htons(key.udp_port), 0)
 
 

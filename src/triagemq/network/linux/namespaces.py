@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from triagemq.errors import NetworkError
@@ -17,12 +18,16 @@ from triagemq.errors import NetworkError
 __all__ = [
     "CLONE_NEWNET",
     "CLONE_NEWUSER",
+    "NAMESPACE_DIRECTORY",
     "in_namespace",
     "in_thread_after",
     "namespace_path",
     "system_call_error",
     "unshare",
 ]
+
+NAMESPACE_DIRECTORY = Path("/run/netns")
+"""Where `ip netns` keeps namespaces by name."""
 
 CLONE_NEWNET = 0x40000000
 CLONE_NEWUSER = 0x10000000
@@ -31,9 +36,13 @@ Result = TypeVar("Result")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def namespace_path(namespace: str) -> str:
-    """The file of a namespace: as given if it is a path, else that of the name that `ip netns` uses."""
-    return namespace if "/" in namespace else f"/run/netns/{namespace}"
+def namespace_path(namespace: str) -> Path:
+    """The file of a namespace: as given if it is a path, else that of the name that `ip netns` uses.
+
+    >>> str(namespace_path("tq-hall")), str(namespace_path("/proc/self/ns/net"))
+    ('/run/netns/tq-hall', '/proc/self/ns/net')
+    """
+    return Path(namespace) if "/" in namespace else NAMESPACE_DIRECTORY / namespace
 
 
 def in_namespace(namespace: str | None, function: Callable[[], Result]) -> Result:
@@ -83,7 +92,7 @@ def unshare(flags: int) -> None:
         raise system_call_error()
 
 
-def _enter(file: int, path: str) -> None:
+def _enter(file: int, path: Path) -> None:
     if _libc.setns(file, CLONE_NEWNET):
         raise NetworkError(
             f"the network namespace {path} cannot be entered ({system_call_error().strerror}); run this as root"

@@ -19,6 +19,8 @@ from triagemq.network.linux.namespaces import in_namespace
 __all__ = [
     "CREATE",
     "EXCLUSIVE",
+    "GET_LINK",
+    "LINK_MESSAGE",
     "REPLACE",
     "Link",
     "Netlink",
@@ -29,16 +31,18 @@ __all__ = [
 ]
 
 REPLACE, EXCLUSIVE, CREATE = 0x100, 0x200, 0x400
+GET_LINK = 18
+LINK_MESSAGE = struct.Struct("=BxHiII")
+"""struct ifinfomsg: family, type, index, flags, change."""
+
 _REQUEST, _ACKNOWLEDGE, _DUMP = 0x1, 0x4, 0x300
 _ERROR, _DONE = 2, 3
 _CAPPED, _WITH_ATTRIBUTES = 0x100, 0x200
-_GET_LINK = 18
 _LINK_NAME, _LINK_MTU = 3, 4
 
 _SOL_NETLINK, _EXTENDED_ACKNOWLEDGE = 270, 11
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-_LINK = struct.Struct("=BxHiII")
 _ANSWER_BYTES = 1 << 16
 
 
@@ -147,14 +151,14 @@ class Link:
 def find_link(netlink: Netlink, name: str) -> Link:
     """The interface of that name in the socket's namespace."""
     try:
-        answer = netlink.ask(_GET_LINK, _LINK.pack(0, 0, 0, 0, 0) + text_attribute(_LINK_NAME, name))
+        answer = netlink.ask(GET_LINK, LINK_MESSAGE.pack(0, 0, 0, 0, 0) + text_attribute(_LINK_NAME, name))
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.EINVAL, errno.ERANGE):
             raise NetworkError(f"there is no network interface {name!r}; `ip link` lists them") from None
         raise
-    _, _, index, _, _ = _LINK.unpack_from(answer)
+    _, _, index, _, _ = LINK_MESSAGE.unpack_from(answer)
     mtu = 1500
-    for kind, begin, _ in attributes(answer, _LINK.size, len(answer)):
+    for kind, begin, _ in attributes(answer, LINK_MESSAGE.size, len(answer)):
         if kind == _LINK_MTU:
             (mtu,) = struct.unpack_from("=I", answer, begin)
     return Link(index, name, mtu)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux import nftables as nft
-from triagemq.network.linux.classifier import CONTROL, FLOW_KEY, QUEUE_MINOR
+from triagemq.network.linux.classifier import CONTROL, FLOW_KEY, IPV4_MAPPED, QUEUE_MINOR
 from triagemq.network.linux.netlink import Link, Netlink, attribute, text_attribute
 from triagemq.network.linux.queues import OUR_HANDLE
 
@@ -22,7 +22,6 @@ __all__ = [
 ]
 
 _STEPS = 1000
-_IPV4_MAPPED = bytes(10) + b"\xff\xff"
 _UDP, _ICMPV6 = b"\x11", b"\x3a"
 _PUBLISH = bytes([MessageType.PUBLISH])
 _PROTOCOLS = {4: b"\x08\x00", 6: b"\x86\xdd"}
@@ -126,7 +125,7 @@ def new_counter(table: str, name: str) -> tuple[int, bytes]:
 
 def element(kind: int, table: str, port: int, packed: bytes, chain: str | None) -> tuple[int, bytes]:
     address, udp_port, _ = FLOW_KEY.unpack(packed)
-    version = 4 if address.startswith(_IPV4_MAPPED) else 6
+    version = 4 if address.startswith(IPV4_MAPPED) else 6
     key = (address[12:] if version == 4 else address) + struct.pack("=HH", udp_port, 0)
     content = nft.nested(1, attribute(1, key))
     if chain is not None:

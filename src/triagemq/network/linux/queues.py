@@ -41,6 +41,7 @@ __all__ = [
     "root_queue",
     "set_bandwidth",
     "set_limits",
+    "waiting_room",
 ]
 
 OUR_HANDLE = 0x74710000
@@ -177,7 +178,11 @@ def set_limits(netlink: Netlink, interface: int, limit_packets: int) -> None:
 
 
 def waiting_room(buffer_packets: float) -> int:
-    """The limit of a queue for a buffer that counts the packet in transmission, which here waits no more."""
+    """The limit of a queue for a buffer that counts the packet in transmission, which here waits no more.
+
+    >>> waiting_room(100), waiting_room(1), waiting_room(math.inf)
+    (99, 1, 16384)
+    """
     return MOST_WAITING if math.isinf(buffer_packets) else min(max(1, int(buffer_packets) - 1), MOST_WAITING)
 
 

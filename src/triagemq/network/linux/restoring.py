@@ -42,7 +42,7 @@ def restore(journal_directory: str | PathLike[str] | None = None) -> list[str]:
 def _put_back(entry: Entry) -> bool:
     """Whether there was anything to put back: namespaces and interfaces that have gone took their queues along."""
     namespace = entry.facts["namespace"]
-    if namespace is not None and not Path(namespace_path(namespace)).exists():
+    if namespace is not None and not namespace_path(namespace).exists():
         return False
     netlink = Netlink(namespace)
     try:

@@ -276,7 +276,7 @@ class Controller:
     def _ask_for_hosts(self) -> None:
         if self._started.is_set():
             missing = [each for each in self._book.sources if each not in self.network.hosts]
-            self._search.ask_for([*self.unplaced, *missing], self._edges(), self._now())
+            self._search.ask_for([*self.unplaced, *missing], self._edges, self._now())
 
     async def _refresh(self) -> None:
         """Make the rules fit the network as it is now."""

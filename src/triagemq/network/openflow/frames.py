@@ -12,6 +12,7 @@ __all__ = [
     "Speaker",
     "arp_question",
     "discovery_frame",
+    "is_discovery",
     "neighbour_question",
     "read_discovery",
     "read_speaker",
@@ -70,6 +71,7 @@ def read_discovery(frame: bytes, nonce: bytes) -> PortId | None:
 
 
 def is_discovery(frame: bytes) -> bool:
+    """Is it LLDP, whoever sent it?"""
     return len(frame) > _ETHERNET_BYTES and frame[12:14] == _LINK_DISCOVERY.to_bytes(2, "big")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from triagemq.network.openflow import encoding, frames
 from triagemq.network.openflow.discovery import Discovery
@@ -73,7 +73,7 @@ class Search:
             # Hosts may be behind it.
             self._asked.clear()
 
-    def ask_for(self, addresses: Sequence[str], edges: Sequence[PortId], now: float) -> None:
+    def ask_for(self, addresses: Sequence[str], edges: Callable[[], Sequence[PortId]], now: float) -> None:
         """Hosts that say nothing by themselves are asked where they are, and again when ports have come."""
         self._asked = {each: self._asked[each] for each in addresses if each in self._asked}
         for address in addresses:
@@ -81,6 +81,6 @@ class Search:
                 continue
             self._asked[address] = now
             frame = frames.neighbour_question(address) if ":" in address else frames.arp_question(address)
-            for at in edges:
+            for at in edges():
                 octets = encoding.packet_out(at.port, frame)
                 self._tables[at.switch].session.send(Request(octets, f"a question for {address}"))

@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,9 @@ from types import TracebackType
 from typing import Self
 
 from triagemq.errors import VirtualSwitchError
-from triagemq.network.journal import Journal, process_start
+from triagemq.network.journal import Journal
+from triagemq.network.launching import Launched, launch_noted
+from triagemq.network.linux.namespaces import namespace_path
 
 __all__ = ["VirtualSwitches", "require_open_vswitch"]
 
@@ -32,6 +33,7 @@ _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _PROGRAMS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl")
 _SECONDS = 20.0
 _NICENESS = -10
+"""A switch that waits for other programs loses packets."""
 
 
 def require_open_vswitch() -> None:
@@ -53,10 +55,10 @@ class VirtualSwitches:
 
     def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
         self._journal = journal
-        self._namespace = "/proc/self/ns/net" if namespace is None else f"/run/netns/{namespace}"
+        self._namespace = namespace_path("/proc/self/ns/net" if namespace is None else namespace)
         self.directory = Path()
         self._notes: list[str] = []
-        self._running: list[tuple[subprocess.Popen[bytes], str]] = []
+        self._running: list[Launched] = []
         # The kernel ends a child with the thread that started it: that thread must live as long.
         self._starter: ThreadPoolExecutor | None = None
 
@@ -87,10 +89,10 @@ class VirtualSwitches:
 
     def close(self) -> None:
         """End the processes and remove the directory; twice is once."""
-        for process, _ in reversed(self._running):
+        for process, _, _ in reversed(self._running):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-        for process, note in reversed(self._running):
+        for process, _, note in reversed(self._running):
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
@@ -125,17 +127,8 @@ class VirtualSwitches:
         words += ["protocols=OpenFlow13", f"other-config:datapath-id={datapath_id:016x}"]
         words += ["other-config:disable-in-band=true"]
         for number, port in enumerate(ports, 1):
-            words += [
-                "--",
-                "add-port",
-                name,
-                port,
-                "--",
-                "set",
-                "interface",
-                port,
-                f"ofport_request={number}",
-            ]
+            words += ["--", "add-port", name, port]
+            words += ["--", "set", "interface", port, f"ofport_request={number}"]
         words += ["--", "set-controller", name, controller or self.controller]
         words += ["--", "set", "controller", name, "connection-mode=out-of-band", "max_backoff=1000"]
         # Somebody whom the controller cannot learn to know must not keep it busy.
@@ -203,50 +196,23 @@ class VirtualSwitches:
         self._starter.submit(self._start_here, program, words).result()
 
     def _start_here(self, program: str, words: Sequence[str]) -> None:
-        """Through the launcher: the process does nothing before it stands in the journal."""
-        # Late, because the emulated network runs switches, too.
-        from triagemq.network.emulated.processes import LAUNCHER
-
-        gate, leave = os.pipe()
-        try:
-            process = subprocess.Popen(
-                [
-                    *(
-                        sys.executable,
-                        "-I",
-                        "-S",
-                        str(LAUNCHER),
-                        self._namespace,
-                        str(os.getpid()),
-                        str(gate),
-                    ),
-                    *(program, *words, f"--unixctl={self.directory / program}.ctl"),
-                    *("-vconsole:off", "-vsyslog:off", f"--log-file={self.directory / program}.log"),
-                    *("--no-chdir", f"--pidfile={self.directory / program}.pid"),
-                ],
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[gate],
-                start_new_session=True,
-            )
-            os.close(gate)
-            start = process_start(process.pid) or 0
-            note = self._journal.note("process", pid=process.pid, start=start, command=program)
-            self._running.append((process, note))
-            # A switch that waits for other programs loses packets.
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-            with contextlib.suppress(BrokenPipeError):
-                os.write(leave, b"\n")
-        finally:
-            os.close(leave)
+        launched = launch_noted(
+            self._journal,
+            self._namespace,
+            [
+                *(program, *words, f"--unixctl={self.directory / program}.ctl"),
+                *("-vconsole:off", "-vsyslog:off", f"--log-file={self.directory / program}.log"),
+                *("--no-chdir", f"--pidfile={self.directory / program}.pid"),
+            ],
+            environment=self._environment(),
+            niceness=_NICENESS,
+        )
+        self._running.append(launched)
 
     def _await(self, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _SECONDS
         while not there():
-            process = self._running[-1][0]
+            process = self._running[-1].process
             if process.poll() is not None or time.monotonic() > deadline:
                 raise VirtualSwitchError(f"Open vSwitch did not start: {self._last_words()}")
             time.sleep(0.01)

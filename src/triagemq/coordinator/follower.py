@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -18,6 +19,8 @@ from triagemq.coordinator.orders import FLOW_MARK
 from triagemq.errors import TriageError
 
 __all__ = ["Follower"]
+
+_LOG = logging.getLogger("triagemq.follower")
 
 _PAUSE_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
@@ -46,6 +49,8 @@ class Follower:
         self._in_thread = in_thread
         self._on_applied = on_applied
         self._turn = asyncio.Lock()
+        # What orders call the flow of each client that is there.
+        self._flow: dict[str, str] = {}
 
     async def run(self) -> None:
         """Follow all news, and look from time to time what they did not tell."""
@@ -63,9 +68,10 @@ class Follower:
     async def _heard(self, event: SessionEvent) -> None:
         async with self._turn:
             if event.kind == "connected" and event.endpoint is not None and FLOW_MARK in event.client_id:
-                await self._do(self.binder.connected, event.client_id, event.endpoint)
+                self._flow[event.client_id] = event.flow
+                await self._do(self.binder.connected, event.flow, event.endpoint)
             elif event.kind == "gone":
-                await self._do(self.binder.gone, event.client_id)
+                await self._gone(event.client_id)
             if event.kind == "orders" or not self.applied:
                 await self._catch_up()
 
@@ -78,12 +84,17 @@ class Follower:
                 async with self._turn:
                     if epoch not in ("", measured.epoch):
                         present = await self._link.sessions()
-                        for client_id in self.binder.clients().keys() - present.keys():
-                            await self._do(self.binder.gone, client_id)
+                        for client_id in self._flow.keys() - present.keys():
+                            await self._gone(client_id)
                     if measured.generation != self.applied:
                         await self._catch_up()
                 epoch = measured.epoch
             await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _gone(self, client_id: str) -> None:
+        flow = self._flow.pop(client_id, None)
+        if flow is not None:
+            await self._do(self.binder.gone, flow)
 
     async def _catch_up(self) -> None:
         orders = await self._link.current()
@@ -102,4 +113,6 @@ class Follower:
                 change(*arguments, **named)
             self.problem = ""
         except TriageError as error:
+            if self.problem != str(error):
+                _LOG.warning("the plan is not carried out: %s", error)
             self.problem = str(error)

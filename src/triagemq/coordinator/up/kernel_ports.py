@@ -1,0 +1,100 @@
+"""The output ports of an exchange as network interfaces of this machine: a gateway box on a real network.
+
+The kernel's queues on them follow the gateway's orders. They are put back as they were at the end, and after a crash by
+`triage network restore`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from triagemq.coordinator.binder import FlowBinder
+from triagemq.coordinator.follower import Follower
+from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.errors import ParameterError
+from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.plan import Counters
+
+__all__ = ["KernelPorts", "interfaces_of"]
+
+
+class KernelPorts:
+    """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not."""
+
+    def __init__(self, link: GatewayLink, interfaces: Mapping[str, str]) -> None:
+        self._plane = LinuxDataPlane({port: Interface(name) for port, name in interfaces.items()})
+        self._follower = Follower(link, FlowBinder(self._plane))
+        self._task: asyncio.Task[None] | None = None
+        self.counters = Counters()
+
+    @property
+    def problem(self) -> str:
+        return self._follower.problem
+
+    def open(self) -> None:
+        """Follow from now on."""
+        self._task = asyncio.get_running_loop().create_task(self._follower.run())
+
+    async def close(self) -> None:
+        """Put every interface back; what was counted stays in `counters`."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.counters = self._plane.counters()
+        await asyncio.to_thread(self._plane.close)
+
+    def figures(self) -> dict[str, Any]:
+        """Packets by port and class, for people and scripts."""
+        return {
+            "ports": [
+                {
+                    "port": name,
+                    "classes": [
+                        {
+                            "priority_class": number,
+                            "packets_in": queue.packets_in,
+                            "packets_out": queue.packets_out,
+                            "dropped_by_buffer": queue.drops,
+                        }
+                        for number, queue in enumerate(port.queues)
+                    ],
+                    "control_packets": port.control.packets_out,
+                }
+                for name, port in self.counters.ports.items()
+            ],
+            "dropped_by_policy": sum(flow.dropped_by_policy for flow in self.counters.flows.values()),
+        }
+
+
+def interfaces_of(ports: Sequence[str], words: Sequence[str]) -> dict[str, str]:
+    """From PORT=INTERFACE, one for each port: the interfaces; ParameterError if one is missing or not there.
+
+    >>> interfaces_of(["port"], ["port=lo"])
+    {'port': 'lo'}
+    >>> interfaces_of(["radio"], [])
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: interface: port 'radio' has none; add --interface radio=INTERFACE
+    """
+    found: dict[str, str] = {}
+    there = [name for _, name in socket.if_nameindex()]
+    for word in words:
+        port, _, name = word.partition("=")
+        if port not in ports:
+            raise ParameterError(
+                "interface", f"{word!r}: there is no port {port!r}; there are {', '.join(ports)}"
+            )
+        if name not in there:
+            raise ParameterError(
+                "interface", f"{word!r}: this machine has no {name!r}; it has {', '.join(there)}"
+            )
+        if port in found or name in found.values():
+            raise ParameterError("interface", f"{word!r}: each port has one interface, and each its own")
+        found[port] = name
+    for port in ports:
+        if port not in found:
+            raise ParameterError("interface", f"port {port!r} has none; add --interface {port}=INTERFACE")
+    return found

@@ -1,0 +1,55 @@
+"""Open vSwitch between real hosts: its rules can be looked at, and it needs no controller to go on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+
+from tests.coordinator.emulate.machine import CAMPUS, TRIAGE, Machine, machine, until
+
+from triagemq.scenario import load
+from triagemq.trace import Trace
+
+CONTROLLER = "triagemq.coordinator.emulate.openflow_agent"
+SECONDS = 6
+
+
+def test_rules_are_visible_and_a_killed_controller_costs_no_packet(tmp_path: Path) -> None:
+    with machine() as alone:
+        running = alone.start(
+            *(TRIAGE, "emulate", str(CAMPUS), "--dataplane", "openflow"),
+            *("--for", str(SECONDS), "--trace", "trace", "--json"),
+            folder=tmp_path,
+        )
+        facts = running.ready()
+        assert set(facts["rules"]) == set(load(CAMPUS).switches.name)
+        receipts = Path(facts["state"], "receipts")
+        until(lambda: receipts.exists() and receipts.stat().st_size)
+        rules = {name: shown(alone, command, tmp_path) for name, command in facts["rules"].items()}
+        pid = alone.pid_of(CONTROLLER)
+        assert pid == facts["pids"]["controller"]
+        alone.run("kill", "-9", str(pid), folder=tmp_path)
+        until(lambda: alone.pid_of(CONTROLLER) not in (None, pid))
+        assert {name: shown(alone, command, tmp_path) for name, command in facts["rules"].items()} == rules
+        time.sleep(1)
+        done = running.finish()
+    assert done.returncode == 0, done.stderr
+    for name, lines in rules.items():
+        assert any("udp" in line and "set_field" in line for line in lines), (name, lines)
+    figures = json.loads(done.stdout)
+    assert figures["classes"][0]["success_rate"] == 1.0
+    # What the kernel's queues dropped by policy they counted; not one more is missing.
+    counts = Trace.open(tmp_path / "trace").counts()
+    assert counts["delivered"] > 1000
+    assert {name for name, count in counts.items() if count} == {"delivered", "dropped_by_policy"}, counts
+
+
+def shown(alone: Machine, command: str, folder: Path) -> list[str]:
+    """The rules of a switch, without what they have counted."""
+    assert command.startswith("ovs-ofctl -O OpenFlow13 dump-flows unix:/")
+    words = shlex.split(command)
+    done = alone.run(words[0], "--no-stats", *words[1:], folder=folder)
+    assert done.returncode == 0, done.stderr
+    return sorted(line.strip() for line in done.stdout.splitlines() if "actions=" in line)

@@ -1,0 +1,115 @@
+"""What the gateway sent and what subscribers got become one Trace, in which every copy has one outcome."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triagemq.coordinator.binder import UNPLANNED
+from triagemq.coordinator.emulate.merging import merge_trace
+from triagemq.coordinator.up.receipts import Receipts
+from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters, QueueCounters
+from triagemq.scenario.generators import prototype
+from triagemq.trace import Outcome, Trace, TraceWriter
+
+SCENARIO = prototype(subscribers=2)
+COPIES = 20
+ADDRESS = FlowKey("10.0.0.1", 7)
+
+
+@pytest.fixture
+def gateway_trace(tmp_path: Path) -> Path:
+    """Twenty copies of flow 3 to subscriber 1, all handed over."""
+    folder = tmp_path / "gateway-trace"
+    with TraceWriter(folder / "run-0", scenario_text="", plan_text=None, producer="gateway") as writer:
+        columns = {
+            "publication_id": range(COPIES),
+            "subscription_id": [1] * COPIES,
+            "subscriber_id": [1] * COPIES,
+            "topic_id": [0] * COPIES,
+            "flow_id": [3] * COPIES,
+            "priority_class": [2] * COPIES,
+            "published_ns": [1000 + number for number in range(COPIES)],
+            "enqueued_ns": [-1] * COPIES,
+            "dequeued_ns": [-1] * COPIES,
+            "delivered_ns": [2000] * COPIES,
+            "size_bytes": [100] * COPIES,
+            "outcome": [int(Outcome.delivered)] * COPIES,
+        }
+        writer.deliveries({name: list(column) for name, column in columns.items()})
+        writer.finish(measured_from_ns=0)
+    return folder
+
+
+def queue(drops: int) -> QueueCounters:
+    return QueueCounters(0, 0, 0, 0, drops, 0, 0, 1_000)
+
+
+def merged(
+    gateway_trace: Path, arrived: list[int], samples: list[Counters], *, behind_gateway: bool = True
+) -> Trace:
+    receipts = Receipts(gateway_trace.parent / "receipts")
+    for number in arrived:
+        receipts.add(1, 0, 1000 + number, 5000 + number)
+    receipts.close()
+    merge_trace(
+        gateway_trace,
+        gateway_trace.parent / "receipts",
+        [(10 * number, each) for number, each in enumerate(samples)],
+        SCENARIO,
+        gateway_trace.parent / "trace",
+        scenario_text="",
+        plan_text="{}",
+        measured_from_ns=0,
+        behind_gateway=behind_gateway,
+    )
+    return Trace.open(gateway_trace.parent / "trace")
+
+
+def outcomes(trace: Trace) -> dict[str, int]:
+    return {name: count for name, count in trace.counts().items() if count}
+
+
+def flow(
+    flow_id: int, seen: int, policy: int, buffer: int = 0, ports: dict[str, PortCounters] | None = None
+) -> Counters:
+    counted = FlowCounters(flow_id, seen, policy, buffer, seen - policy - buffer)
+    return Counters(ports=ports or {}, flows={ADDRESS: counted})
+
+
+def test_what_arrived_has_the_time_at_which_it_did_and_comes_once(gateway_trace: Path) -> None:
+    trace = merged(gateway_trace, [*range(COPIES), 3, 3], [])
+    assert outcomes(trace) == {"delivered": COPIES}
+    assert trace.table("deliveries", ["delivered_ns"])["delivered_ns"].to_pylist() == [
+        5000 + number for number in range(COPIES)
+    ]
+
+
+def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) -> None:
+    radio = PortCounters((queue(3),), queue(0))
+    trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 7, 2, {"radio": radio})])
+    # Twelve are missing: seven by policy, two at its port, one at a port before that, and of two nobody knows.
+    assert outcomes(trace) == {
+        "delivered": 8,
+        "dropped_by_policy": 7,
+        "dropped_by_buffer": 3,
+        "lost_on_link": 2,
+    }
+
+
+def test_a_flow_is_counted_through_its_changes_of_number(gateway_trace: Path) -> None:
+    samples = [flow(3, 8, 2), flow(3, 12, 5), flow(UNPLANNED, 14, 6), Counters(), flow(3, 2, 1)]
+    trace = merged(gateway_trace, list(range(13)), samples)
+    assert outcomes(trace) == {"delivered": 13, "dropped_by_policy": 7}
+
+
+def test_more_reasons_than_missing_copies_are_given_in_proportion(gateway_trace: Path) -> None:
+    trace = merged(gateway_trace, list(range(10)), [flow(3, 40, 30, 10)])
+    assert outcomes(trace)["delivered"] == 10
+    assert outcomes(trace)["dropped_by_policy"] in (7, 8)
+
+
+def test_behind_the_embedded_port_there_is_only_the_link(gateway_trace: Path) -> None:
+    trace = merged(gateway_trace, list(range(19)), [], behind_gateway=False)
+    assert outcomes(trace) == {"delivered": 19, "lost_on_link": 1}
