@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -345,7 +345,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--engine"]:
         engine, trace, out, since, rows = sys.argv[2:7]
         places = Path(trace), int(since), Path(out)
-        engines = {
+        engines: dict[str, Callable[[], dict[str, Any]]] = {
             "spark": lambda: run_spark(*places, int(rows)),
             "duckdb": lambda: run_duckdb(*places),
             "start": lambda: start_spark(int(rows)),

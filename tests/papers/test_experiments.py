@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 from triagemq.errors import OutputError, ParameterError
-from triagemq.papers import PAPERS, Effort, Reproduction, experiment, figures_of, reproduce, write_files
+from triagemq.papers import (
+    PAPERS,
+    Effort,
+    OnSpark,
+    Reproduction,
+    experiment,
+    figures_of,
+    reproduce,
+    simulations,
+    write_files,
+)
+from triagemq.pipeline import SparkOptions
 
 FIGURES = [("priodex", figure) for figure in ("6", "7", "8", "9a", "9b")] + [("firedex", "9")]
 TINY = {"7": {"repeats": 3}}
@@ -150,10 +161,45 @@ def test_what_there_is_not_is_refused_with_what_there_is(tmp_path: Path) -> None
     with pytest.raises(ParameterError, match="repeats: means nothing to this experiment"):
         reproduce("priodex", "6", repeats=3)
     with pytest.raises(ParameterError, match="seeds: is 0"):
-        Effort(seeds=1).asked(0, None, None)
+        Effort(seeds=1).asked(seeds=0)
 
 
 def test_an_output_that_cannot_be_written_is_named(buffers: Reproduction, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(OutputError, match="taken"):
         write_files(tmp_path / "taken", buffers.name, buffers.title, buffers.findings)
+
+
+@pytest.mark.timeout(300)
+def test_many_seeds_on_spark_give_the_same_figures_as_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effort = {"seeds": 2, "publications": 2000}
+    here = reproduce("firedex", "9", **effort)  # type: ignore[arg-type]
+    asked: list[int] = []
+    on_spark = simulations.simulate_cases
+
+    def counted(cases: Any, **given: Any) -> Any:
+        asked.append(len(cases))
+        return on_spark(cases, **given)
+
+    monkeypatch.setattr(simulations, "simulate_cases", counted)
+    shares: list[float] = []
+    where = OnSpark(SparkOptions(master="local[2]"), tmp_path, least_seconds=0.0)
+    there = reproduce("firedex", "9", **effort, spark=where, progress=shares.append)  # type: ignore[arg-type]
+    assert asked == [2 * 8]
+    assert there.findings.figures == here.findings.figures
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_few_or_short_simulations_and_machines_without_spark_stay_in_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where = OnSpark(SparkOptions())
+    assert where.pays([20.0] * 8)
+    assert not where.pays([100.0] * 7)
+    assert not where.pays([1.0] * 20)
+    monkeypatch.setattr(simulations, "find_spec", lambda name: None)
+    assert not where.pays([20.0] * 8)
+    assert OnSpark(SparkOptions(master="spark://somewhere:7077")).pays([20.0] * 8)

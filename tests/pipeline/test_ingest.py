@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,9 +29,10 @@ NARROW = {
     "numbers": True,
     "topics": [f"building/{room}" for room in range(8)],
 }
+NAMES = ["time", "room", "device", "reading", "size"]
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
-Damage = Callable[[list[str], int], bytes]
+Damage = Callable[[list[str], int], list[str] | bytes]
 
 
 def row(number: int) -> list[str]:
@@ -43,82 +46,114 @@ def row(number: int) -> list[str]:
     ]
 
 
-def joined(cells: list[str]) -> bytes:
+def as_csv(cells: list[str]) -> bytes:
     return ",".join(cells).encode()
 
 
-def replaced(place: int, text: str) -> Damage:
-    return lambda cells, _: joined([*cells[:place], text, *cells[place + 1 :]])
+def as_json(cells: list[str]) -> bytes:
+    return json.dumps(dict(zip(NAMES, cells, strict=True))).encode()
 
 
-DAMAGES: dict[str, Damage] = {
-    "unparseable time": replaced(0, "yesterday at noon"),
-    "missing time": replaced(0, ""),
-    "time out of range": replaced(0, "1815-06-18T11:35:00"),
-    "unknown topic": replaced(1, "attic"),
-    "missing topic": replaced(1, " "),
-    "missing publisher": replaced(2, ""),
-    "missing value": replaced(3, ""),
-    "value is not a number": replaced(3, "warm"),
-    "unparseable size": replaced(4, "big"),
-    "negative size": replaced(4, "-5"),
-    "absurd size": replaced(4, "99999999999"),
-    "wrong number of columns": lambda cells, _: joined(cells[:3]),
-    "not UTF-8": lambda cells, _: joined(cells[:3]) + b",\xff\xfe," + cells[4].encode(),
-    "duplicate": lambda _, number: joined(row(number - 3)),
-    "clock going backwards": lambda _, number: joined([row(number - 300)[0], *row(number)[1:]]),
-}
+def replaced(place: int, *texts: str) -> Damage:
+    return lambda cells, number: [*cells[:place], texts[number % len(texts)], *cells[place + 1 :]]
+
+
+# Every way to damage a row, by the reason that must be found for it.
+DAMAGES: list[tuple[str, Damage]] = [
+    ("unparseable time", replaced(0, "yesterday at noon", "2026-13-45T99:00:00")),
+    ("missing time", replaced(0, "")),
+    ("time out of range", replaced(0, "1815-06-18T11:35:00")),
+    ("unknown topic", replaced(1, "attic")),
+    ("missing topic", replaced(1, " ")),
+    ("invalid topic", replaced(1, "hall/#", "+")),
+    ("missing publisher", replaced(2, "")),
+    ("missing value", replaced(3, "")),
+    ("value is not a number", replaced(3, "warm")),
+    ("value is not finite", replaced(3, "NaN", "inf", "-Infinity", "1e999")),
+    ("missing size", replaced(4, " ")),
+    ("unparseable size", replaced(4, "big", "12.5", "0x10")),
+    ("negative size", replaced(4, "-5")),
+    ("absurd size", replaced(4, "99999999999")),
+    ("duplicate", lambda _, number: row(number - 3)),
+    ("clock going backwards", lambda _, number: [row(number - 300)[0], *row(number)[1:]]),
+]
+CSV_DAMAGES: list[tuple[str, Damage]] = [
+    ("wrong number of columns", lambda cells, _: as_csv(cells[:3])),
+    ("wrong number of columns", lambda cells, _: as_csv([*cells, "more"])),
+    ("not UTF-8", lambda cells, _: as_csv(cells[:3]) + b",\xff\xfe," + cells[4].encode()),
+]
+JSON_DAMAGES: list[tuple[str, Damage]] = [
+    ("not JSON", lambda cells, _: as_json(cells)[:-4]),
+    ("not JSON", lambda cells, _: json.dumps(cells).encode()),
+    ("not JSON", lambda cells, _: as_csv(cells)),
+    ("not UTF-8", lambda cells, _: as_json(cells).replace(b"dev", b"\xff\xfe")),
+]
+FORMATS = {"csv": (as_csv, DAMAGES + CSV_DAMAGES), "jsonl": (as_json, DAMAGES + JSON_DAMAGES)}
 
 
 def write_log(path: Path, rows: int, every: int) -> Counter[str]:
-    """A CSV in which every so many rows one is damaged, in each way in turn; returns how often each."""
+    """A log in which every so many rows one is damaged, in each way in turn; returns how often each reason."""
     damaged: Counter[str] = Counter()
-    ways = list(DAMAGES)
+    as_line, ways = FORMATS[path.suffix[1:]]
     with path.open("wb") as file:
-        file.write(b"time,room,device,reading,size\n")
+        file.write(as_csv(NAMES) + b"\n" if as_line is as_csv else b"")
         for number in range(rows):
+            line: list[str] | bytes = row(number)
             if number > 400 and number % every == 0:
-                way = ways[sum(damaged.values()) % len(ways)]
-                file.write(DAMAGES[way](row(number), number) + b"\n")
-                damaged[way] += 1
-            else:
-                file.write(joined(row(number)) + b"\n")
+                reason, damage = ways[damaged.total() % len(ways)]
+                line = damage(row(number), number)
+                damaged[reason] += 1
+            file.write((line if isinstance(line, bytes) else as_line(line)) + b"\n")
     return damaged
 
 
-def test_every_kind_of_damage_is_counted_named_and_kept_with_its_line(spark: object, tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_kind_of_damage_is_counted_named_and_kept_with_its_line(
+    kind: str, spark: object, tmp_path: Path
+) -> None:
+    log = tmp_path / f"log.{kind}"
     damaged = write_log(log, 3000, 40)
-    assert len(damaged) == len(DAMAGES)
+    assert set(damaged) == {reason for reason, _ in FORMATS[kind][1]}
     done = run_pipeline([log], tmp_path / "out", mapping=Mapping.model_validate(NARROW))
-    assert done.reasons == dict(damaged)
+    assert done.reasons == dict(sorted(damaged.items()))
     assert done.rows_read == 3000 == done.rows_in + done.quarantined
     tables = Tables(tmp_path / "out")
     assert tables.rows["publications"] == done.rows_in
     lines = log.read_bytes().split(b"\n")
     for bad in tables.records("quarantine"):
-        assert bad["source"].endswith("log.csv")
+        assert bad["source"].endswith(f"log.{kind}")
         assert bad["raw"] == lines[bad["line"] - 1].decode("utf-8", errors="replace")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_million_rows_with_five_percent_damaged_add_up(spark: object, tmp_path: Path) -> None:
-    damaged = write_log(tmp_path / "log.csv", 1_000_000, 20)
-    done = run_pipeline([tmp_path / "log.csv"], tmp_path / "out", mapping=Mapping.model_validate(NARROW))
-    assert done.reasons == dict(damaged)
-    assert done.rows_read == 1_000_000 == done.rows_in + done.quarantined
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_million_rows_with_five_percent_damaged_add_up(kind: str, tmp_path: Path) -> None:
+    log, mapping, out = tmp_path / f"log.{kind}", tmp_path / "mapping.yaml", tmp_path / "out"
+    damaged = write_log(log, 1_000_000, 20)
+    mapping.write_text(json.dumps(NARROW))
+    command = "from triagemq.cli import main; main()"
+    arguments = ["pipeline", "run", str(log), "--mapping", str(mapping), "--out", str(out), "--json"]
+    ran = subprocess.run([sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, check=True)
+    done = json.loads(ran.stdout)
+    assert len(damaged) >= 10
+    assert damaged.total() == pytest.approx(50_000, rel=0.001)
+    assert done["reasons"] == dict(sorted(damaged.items()))
+    assert done["rows_read"] == 1_000_000 == done["rows_in"] + done["quarantined"]
+    assert (done["tables"]["publications"], done["tables"]["quarantine"]) == (
+        done["rows_in"],
+        done["quarantined"],
+    )
 
 
 def test_csv_json_lines_and_parquet_of_the_same_rows_give_the_same_publications(
     spark: object, tmp_path: Path
 ) -> None:
-    names = ["time", "room", "device", "reading", "size"]
-    rows = [dict(zip(names, row(number), strict=True)) for number in range(300)]
+    rows = [dict(zip(NAMES, row(number), strict=True)) for number in range(300)]
     (tmp_path / "csv").mkdir()
     for part in range(3):
         chosen = rows[part * 100 : part * 100 + 100]
-        text = "\n".join([",".join(names), *(",".join(each.values()) for each in chosen)]) + "\n"
+        text = "\n".join([",".join(NAMES), *(",".join(each.values()) for each in chosen)]) + "\n"
         if part == 1:
             (tmp_path / "csv" / f"part-{part}.csv.gz").write_bytes(gzip.compress(text.encode()))
         else:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,16 @@ from typer.testing import CliRunner
 from triagemq.cli.sweep import sweep as sweep_command
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline.session import SparkOptions, spark_session
-from triagemq.pipeline.sweep import SCHEMA, VARIABLES, parse_vary, run_sweep, sweep_summary
-from triagemq.pipeline.sweep import run as run_module
+from triagemq.pipeline.sweep import (
+    SCHEMA,
+    VARIABLES,
+    Case,
+    jobs,
+    parse_vary,
+    run_sweep,
+    simulate_cases,
+    sweep_summary,
+)
 from triagemq.pipeline.sweep.results import SweepResults
 from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
 from triagemq.plan import make_plan
@@ -75,7 +84,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(options: SparkOptions) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(run_module, "spark_session", refuse)
+    monkeypatch.setattr(jobs, "spark_session", refuse)
 
 
 # What can be varied
@@ -363,3 +372,38 @@ def test_the_command_prints_a_table_of_means(command: list[str], monkeypatch: py
     assert done.exit_code == 0, done.output
     assert "means over 3 seeds" in done.stdout
     assert "12 simulations, 0 of them now" in done.stdout
+
+
+# Cases that are given as a whole
+
+
+def test_cases_on_spark_give_what_this_process_gives_to_the_last_bit(
+    scenario: Scenario, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [
+        Case(scenario, make_plan(scenario, drops=drops), duration_seconds=5.0, seed=seed, replications=2)
+        for seed in (1, 2)
+        for drops in ("none", "optimal")
+    ]
+    told: list[tuple[int, int]] = []
+    first = simulate_cases(cases[:2], out=tmp_path, spark=spark, progress=lambda *counts: told.append(counts))
+    results = simulate_cases(cases, out=tmp_path, spark=spark, progress=lambda *counts: told.append(counts))
+    assert told[0] == (0, 2)
+    assert (2, 2) in told
+    assert (2, 4) in told, "what is there is not simulated again"
+    assert told[-1] == (4, 4)
+    for found, case in zip(results, cases, strict=True):
+        here = case.simulate()
+        for column in fields(here):
+            ours, theirs = getattr(here, column.name), getattr(found, column.name)
+            assert ours.dtype == theirs.dtype
+            assert ours.tobytes() == theirs.tobytes(), column.name
+    assert [each.count.sum() for each in first] == [each.count.sum() for each in results[:2]]
+    no_spark(monkeypatch)
+    assert len(simulate_cases(cases, out=tmp_path)) == 4
+
+
+def test_a_case_that_cannot_be_simulated_is_named(scenario: Scenario, spark: Any) -> None:
+    impossible = Case(scenario, make_plan(scenario), publications=-3, seed=7)
+    with pytest.raises(PipelineError, match="seed 7: publications"):
+        simulate_cases([impossible], spark=spark)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,15 +51,28 @@ def reproduce(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the plots go.")] = Path(
         "out/reproduce"
     ),
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Simulate here, one after the other, instead of on Spark.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Run an experiment of a paper: ours beside what was printed, plots, and why they differ."""
+    """Run an experiment of a paper: ours beside what was printed, plots, and why they differ.
+
+    The simulations of many seeds are Spark tasks; if they are stopped, the same command goes on from there.
+    """
+    from triagemq.papers import OnSpark, experiment, write_files
     from triagemq.papers import reproduce as run
-    from triagemq.papers import write_files
 
     if figure is None:
         _list(paper, json=json)
         return
+    experiment(paper, figure)
+    simulations = output / f"{paper}-{figure}-simulations"
+    spark = None if in_process else OnSpark(options.spark_options(master, conf), simulations)
+    if spark is not None and master is not None:
+        spark = replace(spark, least_seconds=0.0)
     with _progress_bar(f"{paper} {figure}") as progress:
         made = run(
             paper,
@@ -70,8 +85,10 @@ def reproduce(
             seconds=seconds,
             quick=quick,
             progress=progress,
+            spark=spark,
         )
         files = write_files(output, made.name, f"{paper} {figure}: {made.title}", made.findings)
+    shutil.rmtree(simulations, ignore_errors=True)
     if json:
         print_json({**made.as_json(), "files": {"png": str(files.png), "html": str(files.html)}})
     else:

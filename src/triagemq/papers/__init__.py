@@ -13,6 +13,7 @@ from triagemq.papers.experiment import (
 from triagemq.papers.page import Files, write_files
 from triagemq.papers.paper_model import paper_latency
 from triagemq.papers.registry import PAPERS, Reproduction, experiment, figures_of, reproduce
+from triagemq.papers.simulations import OnSpark
 
 __all__ = [
     "PAPERS",
@@ -22,6 +23,7 @@ __all__ = [
     "Experiment",
     "Files",
     "Findings",
+    "OnSpark",
     "Panel",
     "PrintedTable",
     "Reproduction",

@@ -12,7 +12,7 @@ from triagemq.papers.buffer_runs import (
     PRINTED_CLASS_8_SECONDS,
     Configuration,
     Seed,
-    run_seed,
+    run_seeds,
 )
 from triagemq.papers.experiment import (
     Claim,
@@ -26,7 +26,6 @@ from triagemq.papers.experiment import (
     Series,
     duration,
     known,
-    part_of,
     percent,
 )
 from triagemq.papers.runs import TABLE2_BUFFER_PACKETS, ClassFigures, forecast_figures, simulated_figures
@@ -38,10 +37,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Simulate and forecast the three configurations, by the classes that greedy gives."""
     assert effort.seeds is not None
     assert effort.publications is not None
-    seeds = [
-        run_seed(seed, effort.publications, part_of(progress, seed, effort.seeds))
-        for seed in range(effort.seeds)
-    ]
+    seeds = run_seeds(effort.seeds, effort.publications, progress)
     levels = [each.level for each in seeds]
     simulated = [
         simulated_figures(levels, [each.simulated[row] for each in seeds])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from triagemq.forecast import Forecast, forecast
-from triagemq.papers.experiment import Progress, part_of
-from triagemq.papers.runs import TABLE2_BUFFER_PACKETS, run
+from triagemq.papers.experiment import Progress
+from triagemq.papers.runs import TABLE2_BUFFER_PACKETS
+from triagemq.papers.simulations import grouped, simulated, table2_case
 from triagemq.plan import Plan, demand, make_plan
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
 
-__all__ = ["CLASSES", "CONFIGURATIONS", "PRINTED_CLASS_8_SECONDS", "Configuration", "Seed", "run_seed"]
+__all__ = ["CLASSES", "CONFIGURATIONS", "PRINTED_CLASS_8_SECONDS", "Configuration", "Seed", "run_seeds"]
 
 CLASSES = 9
 PRINTED_CLASS_8_SECONDS = 0.647
@@ -78,33 +80,38 @@ class Seed:
     class_8_bound_seconds: Floats
 
 
-def run_seed(seed: int, publications: int, progress: Progress) -> Seed:
-    """Draw Table 2 and run the three configurations on it."""
+def run_seeds(seeds: int, publications: int, progress: Progress) -> list[Seed]:
+    """Draw Table 2 so often, and run the three configurations on every draw."""
+    drawn = [_draw(seed) for seed in range(seeds)]
+    cases = [
+        table2_case(scenario, plan, publications=publications, seed=seed, warmup=WARMUP_SHARE)
+        for seed, (scenario, plans) in enumerate(drawn)
+        for plan in plans
+    ]
+    measured = grouped(simulated(cases, progress), len(CONFIGURATIONS))
+    return [_seed(*each, results) for each, results in zip(drawn, measured, strict=True)]
+
+
+def _draw(seed: int) -> tuple[Scenario, list[Plan]]:
     scenario = table2(seed=seed, buffer_packets=TABLE2_BUFFER_PACKETS)
-    plans = [make_plan(scenario, priorities=each.priorities, drops=each.drops) for each in CONFIGURATIONS]
+    return scenario, [
+        make_plan(scenario, priorities=each.priorities, drops=each.drops) for each in CONFIGURATIONS
+    ]
+
+
+def _seed(scenario: Scenario, plans: Sequence[Plan], measured: Sequence[SubscriptionResults]) -> Seed:
     # One queue has one class; its figures are told by the classes its subscriptions would have had.
     level = plans[1].subscription_class
-    simulated = []
-    for row, plan in enumerate(plans):
-        measured = run(
-            scenario,
-            plan,
-            publications=publications,
-            seed=seed,
-            warmup=WARMUP_SHARE,
-            progress=part_of(progress, row, len(plans)),
-        )
-        simulated.append(measured)
     asked = demand(scenario)
     ports = len(scenario.ports)
     sixth = np.flatnonzero(level == 6)
     counted = [
         total_by(asked.port[sixth], column[sixth].astype(np.float64), ports)
-        for column in (simulated[1].delivered, simulated[1].count)
+        for column in (measured[1].delivered, measured[1].count)
     ]
     return Seed(
         level=level,
-        simulated=tuple(simulated),
+        simulated=tuple(measured),
         predicted=tuple(forecast(scenario, plan) for plan in plans),
         offered_load=plans[0].ports.rho_offered,
         packets_per_second=float(

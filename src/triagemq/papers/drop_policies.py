@@ -18,10 +18,9 @@ from triagemq.papers.experiment import (
     PrintedTable,
     Progress,
     Series,
-    part_of,
     percent,
 )
-from triagemq.papers.runs import run
+from triagemq.papers.simulations import simulated, table2_case
 from triagemq.plan import DROP_POLICIES, DropProblem, Plan, demand, make_plan
 from triagemq.scenario import Floats, Scenario, achieved_utility, maximum_utility, port_paths
 from triagemq.scenario.generators import table2
@@ -55,9 +54,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
         ]
     ).mean(axis=0)
     seconds = _policy_seconds(table2(seed=0))
-    simulated = np.array(
-        [_simulated_rates(seed, effort.publications, part_of(progress, seed, effort.seeds)) for seed in seeds]
-    ).mean(axis=0)
+    measured = _simulated_rates(effort.seeds, effort.publications, progress)
     rho = load.mean(axis=0)
     default = SUBSCRIPTION_SHARES.index(1.0)
     return Findings(
@@ -74,12 +71,12 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
                 [f"{each:g}" for each in WEIGHT_FACTORS],
                 by_weight,
             ),
-            _spot_check(by_load[default], simulated, seconds),
+            _spot_check(by_load[default], measured, seconds),
         ),
         panels=_panels(rho, by_load, by_weight, seconds),
         differences=_differences(rho, by_load, by_weight, seconds),
-        claims=_claims(by_load, by_weight, by_load[default], simulated),
-        figures=_figures(rho, by_load, by_weight, simulated, seconds),
+        claims=_claims(by_load, by_weight, by_load[default], measured),
+        figures=_figures(rho, by_load, by_weight, measured, seconds),
     )
 
 
@@ -100,22 +97,25 @@ def _rates(scenario: Scenario) -> list[float]:
     return rates
 
 
-def _simulated_rates(seed: int, publications: int, progress: Progress) -> list[float]:
-    scenario = table2(seed=seed)
-    maximum = float(maximum_utility(scenario.subscriptions).sum())
-    rates = []
-    for number, policy in enumerate(POLICIES):
-        measured = run(
+def _simulated_rates(seeds: int, publications: int, progress: Progress) -> Floats:
+    """The simulated utility rate of every policy, the mean over seeds."""
+    cases = [
+        table2_case(
             scenario,
             make_plan(scenario, drops=policy),
             publications=publications,
             seed=seed,
             warmup=SIMULATION_WARMUP,
-            progress=part_of(progress, number, len(POLICIES)),
         )
-        achieved = achieved_utility(scenario.subscriptions, np.nan_to_num(measured.success_rate))
-        rates.append(float(achieved.sum()) / maximum)
-    return rates
+        for seed, scenario in enumerate(table2(seed=seed) for seed in range(seeds))
+        for policy in POLICIES
+    ]
+    rates = [
+        achieved_utility(case.scenario.subscriptions, np.nan_to_num(measured.success_rate)).sum()
+        / maximum_utility(case.scenario.subscriptions).sum()
+        for case, measured in zip(cases, simulated(cases, progress), strict=True)
+    ]
+    return np.asarray(np.reshape(rates, (seeds, len(POLICIES))).mean(axis=0))
 
 
 def _policy_seconds(scenario: Scenario) -> dict[str, float]:

@@ -23,14 +23,15 @@ from triagemq.papers.experiment import (
     Series,
     duration,
     known,
-    part_of,
     percent,
 )
 from triagemq.papers.paper_model import paper_latency
-from triagemq.papers.runs import class_figures, half_width, run
-from triagemq.plan import make_plan
-from triagemq.scenario import Floats
+from triagemq.papers.runs import class_figures, half_width
+from triagemq.papers.simulations import grouped, simulated, table2_case
+from triagemq.plan import Plan, make_plan
+from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.generators import table2
+from triagemq.simulate import SubscriptionResults
 
 __all__ = ["BY_LOAD", "BY_SUBSCRIBERS"]
 
@@ -72,6 +73,16 @@ SUBSCRIBERS = tuple(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """Table 2 as one seed draws it for a case, and the plan for it."""
+
+    case: Case
+    seed: int
+    scenario: Scenario
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
     """One case, in seconds per class, the mean over seeds.
 
@@ -106,10 +117,20 @@ def reproduce(cases: Sequence[Case], effort: Effort, progress: Progress) -> Find
     """Simulate every case with several seeds; every seed draws its own Table 2 and has its own forecast."""
     assert effort.seeds is not None
     assert effort.publications is not None
-    compared = [
-        _compare(cases, number, effort.seeds, effort.publications, part_of(progress, number, len(cases)))
-        for number in range(len(cases))
+    drawn = [_draw(case, seed) for case in cases for seed in range(effort.seeds)]
+    runs = [
+        table2_case(
+            each.scenario,
+            each.plan,
+            publications=max(round(each.case.share * effort.publications), 1),
+            # Every case has its own random numbers, so that no noise is common to all.
+            seed=each.seed + SEEDS_PER_CASE * cases.index(each.case),
+            warmup=WARMUP_SHARE,
+        )
+        for each in drawn
     ]
+    told = list(zip(drawn, simulated(runs, progress), strict=True))
+    compared = [_compare(each, len(cases)) for each in grouped(told, effort.seeds)]
     return Findings(
         tables=(*(_table(each) for each in compared), _summary(compared)),
         panels=tuple(_panel(each) for each in compared),
@@ -119,28 +140,21 @@ def reproduce(cases: Sequence[Case], effort: Effort, progress: Progress) -> Find
     )
 
 
-def _compare(
-    cases: Sequence[Case], number: int, seeds: int, publications: int, progress: Progress
-) -> Comparison:
-    case = cases[number]
+def _draw(case: Case, seed: int) -> Draw:
+    scenario = table2(seed=seed, subscribers=case.subscribers, subscriptions=case.subscriptions)
+    return Draw(case, seed, scenario, make_plan(scenario, drops=case.drops))
+
+
+def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Comparison:
+    """All draws of one of the cases, with what was simulated of each."""
+    case, seeds = told[0][0].case, len(told)
     latencies = np.empty((seeds, 3, CLASSES))
     loads, left_out = [], 0
-    for seed in range(seeds):
-        scenario = table2(seed=seed, subscribers=case.subscribers, subscriptions=case.subscriptions)
-        plan = make_plan(scenario, drops=case.drops)
-        load = plan.ports.rho_planned
-        steady = load <= BUSIEST_LOAD
+    for row, (draw, measured) in enumerate(told):
+        scenario, plan = draw.scenario, draw.plan
+        steady = plan.ports.rho_planned <= BUSIEST_LOAD
         loads.append(plan.ports.rho_offered)
         left_out += int((~steady).sum())
-        measured = run(
-            scenario,
-            plan,
-            publications=max(round(case.share * publications), 1),
-            # Every case has its own random numbers, so that no noise is common to all.
-            seed=seed + SEEDS_PER_CASE * number,
-            warmup=WARMUP_SHARE,
-            progress=part_of(progress, seed, seeds),
-        )
         predicted = forecast(scenario, plan)
         rows = np.flatnonzero(steady[scenario.subscribers.port[scenario.subscriptions.subscriber]])
         level = plan.subscription_class[rows]
@@ -154,7 +168,7 @@ def _compare(
                 class_figures(level, published, received, paper_latency(scenario, plan)[rows]),
             )
         ):
-            latencies[seed, source] = figures.latency_seconds
+            latencies[row, source] = figures.latency_seconds
     simulated, forecasts, paper = latencies.mean(axis=0)
     return Comparison(
         case=case,
@@ -166,7 +180,7 @@ def _compare(
         paper=paper,
         # Every seed has its own mean; what is noise is the difference to that seed's own forecast.
         interval=half_width(latencies[:, 0] - latencies[:, 1]),
-        joint_interval=half_width(latencies[:, 0] - latencies[:, 1], means=len(cases) * CLASSES),
+        joint_interval=half_width(latencies[:, 0] - latencies[:, 1], means=cases * CLASSES),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from triagemq.errors import ParameterError
 from triagemq.papers import firedex, priodex
 from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
+from triagemq.papers.simulations import OnSpark, on_spark
 
 __all__ = ["PAPERS", "Reproduction", "experiment", "figures_of", "reproduce"]
 
@@ -91,8 +92,12 @@ def reproduce(
     seconds: float | None = None,
     quick: bool = False,
     progress: Progress | None = None,
+    spark: OnSpark | None = None,
 ) -> Reproduction:
-    """Run the experiment behind a figure; what is not given is as the experiment has it, or its `quick` variant."""
+    """Run the experiment behind a figure; what is not given is as the experiment has it, or its `quick` variant.
+
+    With `spark` the simulations of many seeds are Spark tasks; the figures are the same.
+    """
     chosen = experiment(paper, figure)
     effort = (chosen.quick if quick else chosen.normal).asked(
         seeds=seeds,
@@ -103,5 +108,6 @@ def reproduce(
         seconds=seconds,
     )
     started = time.perf_counter()
-    findings = chosen.run(effort, progress or (lambda share: None))
+    with on_spark(spark):
+        findings = chosen.run(effort, progress or (lambda share: None))
     return Reproduction(paper, figure, chosen.title, effort, findings, time.perf_counter() - started)

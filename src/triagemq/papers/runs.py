@@ -10,25 +10,18 @@ from scipy.special import stdtrit
 
 from triagemq.forecast import Forecast
 from triagemq.forecast.summary import NEGLIGIBLE_SHARE
-from triagemq.papers.experiment import Progress
-from triagemq.plan import Plan
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Integers, Scenario
-from triagemq.simulate import SubscriptionResults, simulate
+from triagemq.scenario import Floats, Integers
+from triagemq.simulate import SubscriptionResults
 
 __all__ = [
-    "REPLICATIONS",
     "TABLE2_BUFFER_PACKETS",
     "ClassFigures",
     "class_figures",
     "forecast_figures",
     "half_width",
-    "run",
     "simulated_figures",
 ]
-
-REPLICATIONS = 2
-"""Independent parts of every simulation: they use two cores, and the result is the same on any number."""
 
 TABLE2_BUFFER_PACKETS = 2000.0
 """The switch buffer k of PrioDeX 6.2 and FireDeX 5.3."""
@@ -79,26 +72,6 @@ def simulated_figures(levels: Sequence[Integers], measured: Sequence[Subscriptio
         np.concatenate([each.delivered for each in measured]).astype(np.float64),
         np.concatenate([each.mean_latency_seconds for each in measured]),
     )
-
-
-def run(
-    scenario: Scenario, plan: Plan, *, publications: int, seed: int, warmup: float, progress: Progress
-) -> SubscriptionResults:
-    """Simulate about so many publications, in parts, and cut the run off in time.
-
-    A run that waits until every queue is empty would deliver a full buffer in a second after the last event, and
-    take 20 s off the latency of classes that wait behind it.
-    """
-    seconds = publications / REPLICATIONS / float(scenario.publications.rate_per_second.sum())
-    return simulate(
-        scenario,
-        plan,
-        duration_seconds=seconds,
-        seed=seed,
-        replications=REPLICATIONS,
-        warmup=warmup,
-        progress=progress,
-    ).subscriptions
 
 
 def half_width(samples: Floats, *, means: int = 1) -> Floats:

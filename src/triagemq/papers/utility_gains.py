@@ -17,7 +17,6 @@ from triagemq.papers.experiment import (
     PrintedTable,
     Progress,
     Series,
-    part_of,
     percent,
     signed,
 )
@@ -30,7 +29,8 @@ from triagemq.papers.freshness_scan import (
     freshness_table,
     scan_freshness,
 )
-from triagemq.papers.runs import TABLE2_BUFFER_PACKETS, run
+from triagemq.papers.runs import TABLE2_BUFFER_PACKETS
+from triagemq.papers.simulations import grouped, simulated, table2_case
 from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Subscriptions, achieved_utility, maximum_utility
 from triagemq.scenario.generators import table2
@@ -84,10 +84,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Simulate every configuration at a buffer of 2000 packets; value what arrived, plain and fresh."""
     assert effort.seeds is not None
     assert effort.publications is not None
-    seeds = [
-        _one_seed(seed, effort.publications, part_of(progress, seed, effort.seeds))
-        for seed in range(effort.seeds)
-    ]
+    seeds = _measure(effort.seeds, effort.publications, progress)
     plain, plain_mean = _mean_rates(seeds)
     by_constant = [_mean_rates(seeds, constant) for constant in TIME_CONSTANTS]
     scan = _scan(np.stack([rates for rates, _ in by_constant]))
@@ -105,22 +102,30 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     )
 
 
-def _one_seed(seed: int, publications: int, progress: Progress) -> Measured:
-    scenario = table2(seed=seed, buffer_packets=TABLE2_BUFFER_PACKETS)
-    success, latency = [], []
-    for number, (priorities, drops) in enumerate(CONFIGURATIONS.values()):
-        measured = run(
+def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured]:
+    """Every configuration on every draw of Table 2."""
+    drawn = [table2(seed=seed, buffer_packets=TABLE2_BUFFER_PACKETS) for seed in range(seeds)]
+    cases = [
+        table2_case(
             scenario,
             make_plan(scenario, priorities=priorities, drops=drops, seed=seed),
             publications=publications,
             seed=seed,
             warmup=WARMUP_SHARE,
-            progress=part_of(progress, number, len(CONFIGURATIONS)),
         )
-        success.append(np.nan_to_num(measured.success_rate))
-        # What never arrives has no latency, and is worth nothing whatever its freshness.
-        latency.append(np.where(measured.delivered > 0, measured.mean_latency_seconds, np.inf))
-    return Measured(scenario.subscriptions, np.stack(success), np.stack(latency))
+        for seed, scenario in enumerate(drawn)
+        for priorities, drops in CONFIGURATIONS.values()
+    ]
+    by_seed = grouped(simulated(cases, progress), len(CONFIGURATIONS))
+    return [
+        Measured(
+            scenario.subscriptions,
+            np.stack([np.nan_to_num(each.success_rate) for each in results]),
+            # What never arrives has no latency, and is worth nothing whatever its freshness.
+            np.stack([np.where(each.delivered > 0, each.mean_latency_seconds, np.inf) for each in results]),
+        )
+        for scenario, results in zip(drawn, by_seed, strict=True)
+    ]
 
 
 def _mean_rates(seeds: list[Measured], time_constant: float = np.inf) -> tuple[Floats, Floats]:

@@ -62,11 +62,8 @@ class ClassArchive:
         path = cache_directory() / f"classes-java{self._java.major}-{key}.jsa"
         if not path.is_file():
             unfinished = _unfinished(path)
-            command = [
-                self._java.home / "bin" / "java",
-                "-Xshare:dump",
-                f"-XX:SharedArchiveFile={unfinished}",
-            ]
+            program = str(self._java.home / "bin" / "java")
+            command = [program, "-Xshare:dump", f"-XX:SharedArchiveFile={unfinished}"]
             # Without an archive everything works as well, only later.
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 subprocess.run(command, capture_output=True, check=True, timeout=_BASE_SECONDS)

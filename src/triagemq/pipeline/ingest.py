@@ -185,8 +185,14 @@ def _reading(mapping: Mapping, column: str, topic: str) -> Column:
         _template(topic).alias("topic"),
         value.alias("value"),
         size.alias("size"),
-        size.try_cast("decimal(20,0)").alias("size_bytes"),
+        _whole(size).alias("size_bytes"),
     )
+
+
+def _whole(text: Column) -> Column:
+    """A whole number, also if it is written as 60.0; null if it is none."""
+    exact = text.try_cast("decimal(38,9)")
+    return F.when(exact == F.floor(exact), exact.cast("decimal(29,0)"))
 
 
 def _row_reasons(mapping: Mapping) -> dict[str, Column]:
@@ -221,6 +227,10 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
         reasons["unknown topic"] = some(lambda reading: ~reading["topic"].isin(known))
     if mapping.numbers:
         reasons["value is not a number"] = some(lambda reading: reading["value"].try_cast("double").isNull())
+        # A comparison of Spark's takes NaN for larger than everything.
+        reasons["value is not finite"] = some(
+            lambda reading: F.abs(reading["value"].try_cast("double")) >= float("inf")
+        )
     return reasons
 
 

@@ -1,8 +1,19 @@
 """Sweeps: many simulations of one situation, with settings varied, as Spark tasks; stopped sweeps continue."""
 
+from triagemq.pipeline.sweep.cases import Case, case_seconds, simulate_cases
 from triagemq.pipeline.sweep.results import SCHEMA
 from triagemq.pipeline.sweep.run import run_sweep
 from triagemq.pipeline.sweep.summary import sweep_summary
 from triagemq.pipeline.sweep.variables import VARIABLES, Value, parse_vary
 
-__all__ = ["SCHEMA", "VARIABLES", "Value", "parse_vary", "run_sweep", "sweep_summary"]
+__all__ = [
+    "SCHEMA",
+    "VARIABLES",
+    "Case",
+    "Value",
+    "case_seconds",
+    "parse_vary",
+    "run_sweep",
+    "simulate_cases",
+    "sweep_summary",
+]

@@ -1,7 +1,4 @@
-"""The results table of sweeps: part files in one directory, each whole or not there, which say what is done.
-
-    OUT/results/part-<random>.parquet    the rows of some finished simulations
-    OUT/.lock                            held while a sweep runs
+"""The results table of sweeps, in part files (see parts.py) which say what is done.
 
 A simulation is known by everything that its outcome depends on, and all of that is in its rows: no second record of
 what is done could disagree with the results themselves.
@@ -10,20 +7,15 @@ what is done could disagree with the results themselves.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from triagemq import __version__
-from triagemq.errors import OutputError, PipelineError
+from triagemq.pipeline.sweep.parts import PartFiles
 from triagemq.pipeline.sweep.variables import VARIABLES, Value
-from triagemq.trace.manifest import flush_directory
 
 __all__ = ["KEY", "SCHEMA", "Point", "SweepResults", "point_columns"]
 
@@ -99,54 +91,28 @@ def point_columns(point: Point) -> dict[str, Value | None]:
 class SweepResults:
     """The results in a directory; one sweep at a time adds to them. Use `SweepResults.open`."""
 
-    def __init__(self, directory: Path) -> None:
-        self._parts = directory / "results"
+    def __init__(self, files: PartFiles) -> None:
+        self._files = files
 
     @classmethod
     @contextlib.contextmanager
     def open(cls, directory: Path) -> Iterator[SweepResults]:
         """Take the directory, and remove the part that a killed sweep left unfinished."""
-        results = cls(directory)
-        try:
-            results._parts.mkdir(parents=True, exist_ok=True)
-            lock = (directory / ".lock").open("w")
-        except OSError as error:
-            raise OutputError(f"{directory}: results cannot be written there: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise OutputError(
-                    f"{directory}: another sweep is running there; wait for it, or choose another directory"
-                ) from error
-            for unfinished in results._parts.glob(".part-*"):
-                unfinished.unlink(missing_ok=True)
-            yield results
+        with PartFiles.open(directory, SCHEMA) as files:
+            yield cls(files)
 
     def done(self) -> set[Key]:
         """The keys of all simulations that are finished."""
-        table = self._read([*KEY, "priority_class"])
+        table = self._files.read([*KEY, "priority_class"])
         return set(_keys(table.filter(table["priority_class"].is_null())))
 
     def add(self, rows: pa.Table) -> None:
         """Keep the rows of some whole simulations; when this returns, they survive anything."""
-        name = f"part-{uuid.uuid4().hex}.parquet"
-        hidden = self._parts / f".{name}"
-        try:
-            pq.write_table(rows.cast(SCHEMA), hidden, compression="zstd")
-            with hidden.open("rb") as written:
-                os.fsync(written.fileno())
-            hidden.rename(self._parts / name)
-            flush_directory(self._parts)
-        except OSError as error:
-            raise OutputError(
-                f"{self._parts}: results cannot be written: {error.strerror or error}; "
-                "make room and run again, what is finished is kept"
-            ) from error
+        self._files.add(rows)
 
     def rows(self, points: Sequence[Point]) -> pa.Table:
         """The rows of these simulations, in their order, classes in theirs and the whole simulation last."""
-        table = self._read(SCHEMA.names).sort_by([("priority_class", "ascending")])
+        table = self._files.read(SCHEMA.names).sort_by([("priority_class", "ascending")])
         places: dict[Key, list[int]] = {}
         for row, key in enumerate(_keys(table)):
             places.setdefault(key, []).append(row)
@@ -155,23 +121,6 @@ class SweepResults:
         chosen = table.take(pa.array(rows, pa.int64()))
         # The same situation may have had another name when it was simulated.
         return chosen.set_column(0, SCHEMA.field("scenario"), pa.array(names, pa.string()))
-
-    def _read(self, columns: Sequence[str]) -> pa.Table:
-        tables = [_read_part(path, columns) for path in sorted(self._parts.glob("part-*.parquet"))]
-        empty = pa.schema([SCHEMA.field(name) for name in columns]).empty_table()
-        return pa.concat_tables([empty, *tables])
-
-
-def _read_part(path: Path, columns: Sequence[str]) -> pa.Table:
-    try:
-        # Not read_table, which would make columns of folder names such as a=b.
-        with pq.ParquetFile(path) as file:
-            table = file.read(columns=list(columns)).select(list(columns))
-            return table.cast(pa.schema([SCHEMA.field(name) for name in columns]))
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise PipelineError(
-            f"{path}: is not a part of a sweep's results: {error}; remove it, its simulations then run again"
-        ) from error
 
 
 def _keys(table: pa.Table) -> Iterator[Key]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from triagemq.errors import ParameterError, PipelineError
-from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.session import SparkOptions
+from triagemq.pipeline.sweep.jobs import Batches, finished_jobs, simulation_seconds, sweep_session
 from triagemq.pipeline.sweep.results import KEY, SCHEMA, Point, SweepResults
 from triagemq.pipeline.sweep.tasks import OUTPUT, PROBLEM, packed, task_function
 from triagemq.pipeline.sweep.variables import Value, checked_vary
@@ -29,17 +27,6 @@ __all__ = ["DEFAULT_PUBLICATIONS", "run_sweep"]
 DEFAULT_PUBLICATIONS = 100_000
 
 Progress = Callable[[int, int], None]
-Item = TypeVar("Item")
-
-# A task costs some 40 ms and a job 100; what is under way is lost when the sweep is killed.
-_TASK_SECONDS = 2.0
-_COPIES_PER_SECOND = 2e6
-_SECONDS_PER_SIMULATION = 0.02
-
-# Jobs that wait in Spark's queue cost nothing; a cluster with more cores than this gets several tasks per job.
-_JOBS_AT_ONCE = 32
-
-_SPARK_TYPES = {"double": "double", "int64": "bigint", "int32": "int", "string": "string"}
 
 
 def run_sweep(
@@ -77,7 +64,7 @@ def run_sweep(
         if left:
             finished = len(points) - len(left)
             with (
-                _session(spark, options or SparkOptions()) as session,
+                sweep_session(spark, options or SparkOptions()) as session,
                 contextlib.closing(_simulated(session, left, scenarios)) as simulated,
             ):
                 for rows, count in simulated:
@@ -111,77 +98,21 @@ def _checked_seeds(seeds: int | Iterable[int]) -> list[int]:
     return [int(seed) for seed in chosen]
 
 
-@contextlib.contextmanager
-def _session(spark: SparkSession | None, options: SparkOptions) -> Iterator[SparkSession]:
-    if spark is not None:
-        yield spark
-        return
-    # A new Python worker for every task would load numba and its kernels again.
-    reuse = {"spark.python.worker.reuse": "true"}
-    with spark_session(replace(options, kind="sweep", conf=reuse | dict(options.conf))) as session:
-        yield session
-
-
 def _simulated(
     spark: SparkSession, points: Sequence[Point], scenarios: Mapping[str, Scenario]
 ) -> Generator[tuple[pa.Table, int]]:
     """The rows of some simulations and how many these were, as soon as a job has finished."""
     content = {scenario.fingerprint: packed(scenario) for scenario in scenarios.values()}
-    cores = spark.sparkContext.defaultParallelism
-    tasks = _cut(points, _points_per_task(points, list(scenarios.values()), cores))
-    jobs = _cut(tasks, -(-cores // _JOBS_AT_ONCE))
-    with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-        futures: dict[Future[pa.Table], int] = {
-            pool.submit(_job, spark, job, content): sum(map(len, job)) for job in jobs
-        }
-        try:
-            for future in as_completed(futures):
-                yield future.result(), futures[future]
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            with contextlib.suppress(Exception):
-                spark.sparkContext.cancelAllJobs()
-            raise
+    longest = max(simulation_seconds(scenario, points[0].publications) for scenario in scenarios.values())
 
+    def function(tasks: Sequence[Sequence[Point]]) -> Callable[[Batches], Batches]:
+        needed = {point.scenario_fingerprint for task in tasks for point in task}
+        return task_function(tasks, {name: content[name] for name in needed})
 
-def _points_per_task(points: Sequence[Point], scenarios: Sequence[Scenario], cores: int) -> int:
-    """As many as take a task about two seconds, but few enough that all cores are busy to the end."""
-    copies = max(map(_copies_per_publication, scenarios))
-    seconds = _SECONDS_PER_SIMULATION + points[0].publications * copies / _COPIES_PER_SECOND
-    return max(1, min(int(_TASK_SECONDS / seconds), len(points) // (4 * cores)))
-
-
-def _copies_per_publication(scenario: Scenario) -> float:
-    rate = scenario.publications.rate_per_second
-    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
-    total = float(rate.sum())
-    return float((rate * subscribed[scenario.publications.topic]).sum()) / total if total else 1.0
-
-
-def _cut(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    return [items[begin : begin + size] for begin in range(0, len(items), size)]
-
-
-def _job(spark: SparkSession, tasks: Sequence[Sequence[Point]], scenarios: Mapping[str, bytes]) -> pa.Table:
-    needed = {point.scenario_fingerprint for task in tasks for point in task}
-    function = task_function(tasks, {name: scenarios[name] for name in needed})
-    columns = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in OUTPUT)
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    try:
-        rows = numbers.mapInArrow(function, columns).toArrow()
-    except Exception as error:
-        # Whatever ends a job in Spark: Java's errors have no base that can be imported without starting it.
-        raise PipelineError(f"simulations failed in Spark: {_reason(error)}") from error
-    for row in rows.filter(rows[PROBLEM].is_valid()).slice(0, 1).to_pylist():
-        key = tuple(row[name] for name in KEY)
-        point = next(point for task in tasks for point in task if point.key == key)
-        raise PipelineError(f"{point}: {row[PROBLEM]}")
-    return rows.select(SCHEMA.names)
-
-
-def _reason(error: Exception) -> str:
-    """The last line of a Python worker's traceback if there is one, else the first of what Spark says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
-    return (named or lines or [type(error).__name__])[0]
+    by_key = {point.key: point for point in points}
+    with contextlib.closing(finished_jobs(spark, points, longest, function, OUTPUT)) as jobs:
+        for rows, count in jobs:
+            for row in rows.filter(rows[PROBLEM].is_valid()).slice(0, 1).to_pylist():
+                point = by_key[tuple(row[name] for name in KEY)]
+                raise PipelineError(f"{point}: {row[PROBLEM]}")
+            yield rows.select(SCHEMA.names), count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pickle import dumps, loads
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from triagemq.errors import TriageError
+from triagemq.pipeline.sweep.jobs import Batches
 from triagemq.pipeline.sweep.results import SCHEMA, Point, point_columns
 from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
 from triagemq.plan import make_plan
@@ -24,8 +25,6 @@ PROBLEM = "problem"
 # A simulation that cannot be run gives one row with its problem, not a failed task: Spark would try it again, and
 # the user would read about it in Spark's words.
 OUTPUT = SCHEMA.append(pa.field(PROBLEM, pa.string()))
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def packed(scenario: Scenario) -> bytes:
