@@ -93,6 +93,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.peak_bytes = 0
+        self.most_cpu_seconds = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -106,13 +107,19 @@ class Meter:
             self._thread.join()
 
     def cpu_seconds(self) -> float:
-        ticks = os.sysconf("SC_CLK_TCK")
-        return sum(int(number) for stat in _stats() for number in stat[11:15]) / ticks
+        return _cpu_seconds(_stats())
 
     def _watch(self) -> None:
         while not self._ended.wait(0.2):
-            pages = sum(int(stat[21]) for stat in _stats())
+            stats = _stats()
+            pages = sum(int(stat[21]) for stat in stats)
             self.peak_bytes = max(self.peak_bytes, pages * os.sysconf("SC_PAGE_SIZE"))
+            # Python workers that outlive their Java process are counted by nobody afterwards.
+            self.most_cpu_seconds = max(self.most_cpu_seconds, _cpu_seconds(stats))
+
+
+def _cpu_seconds(stats: list[list[str]]) -> float:
+    return sum(int(number) for stat in stats for number in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def _stats() -> list[list[str]]:

@@ -68,8 +68,8 @@ class Follower:
     async def _heard(self, event: SessionEvent) -> None:
         async with self._turn:
             if event.kind == "connected" and event.endpoint is not None and FLOW_MARK in event.client_id:
-                self._flow[event.client_id] = event.flow
-                await self._do(self.binder.connected, event.flow, event.endpoint)
+                flow = self._flow[event.client_id] = event.flow or event.client_id
+                await self._do(self.binder.connected, flow, event.endpoint)
             elif event.kind == "gone":
                 await self._gone(event.client_id)
             if event.kind == "orders" or not self.applied:

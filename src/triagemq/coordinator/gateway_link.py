@@ -261,7 +261,7 @@ class GatewayLink:
         await self._ask("watch")
         answer = await self._ask("sessions")
         for client_id, where in answer["sessions"].items():
-            flow = answer.get("flows", {}).get(client_id, client_id)
+            flow = answer.get("flows", {}).get(client_id, "")
             for queue in watchers:
                 _put(queue, SessionEvent("connected", client_id, _endpoint(where), flow=flow))
 
@@ -271,7 +271,7 @@ class GatewayLink:
             str(message["event"]),
             client_id,
             None if where is None else _endpoint(where),
-            flow=str(message.get("flow", client_id)),
+            flow=str(message.get("flow", "")),
         )
         for queue in self._watchers:
             _put(queue, event)

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from triagemq.client.flows import FLOW_MARK, flow_client_id
 from triagemq.plan import SetPort
 
 __all__ = ["FLOW_MARK", "FlowOrder", "Orders", "client_id_of", "subscriber_of"]
-
-FLOW_MARK = "~"
-"""Between the name of a subscriber and the number of a slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,8 @@ class Orders:
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
-def client_id_of(subscriber: str, slot: int) -> str:
-    """The client id of a subscriber's connection.
-
-    >>> client_id_of("ff-7", 2)
-    'ff-7~2'
-    """
-    return f"{subscriber}{FLOW_MARK}{slot}"
+client_id_of = flow_client_id
+"""The client id of a subscriber's connection, from its name and a slot."""
 
 
 def subscriber_of(client_id: str) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAM
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
-COMPUTED_BY = 1
+COMPUTED_BY = 2
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _FORMATS = {

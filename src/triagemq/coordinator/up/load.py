@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import resource
 import signal
 import socket
 import ssl
@@ -284,6 +285,9 @@ async def _run(config: LoadConfig) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to end; the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Every flow of every client is a socket.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     try:
         config = LoadConfig(**json.loads(Path(given[0]).read_text(encoding="utf-8")))
         asyncio.run(_run(config))
