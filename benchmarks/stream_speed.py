@@ -189,7 +189,8 @@ def main() -> None:
     ]
     lines += [
         f"backlog: {row['events']:,} events in {row['parts']:,} parts drained in {row['seconds']:.1f} s = "
-        f"{row['events_per_second']:,.0f}/s (goal {GOAL_RATE:,}/s), {row['processor_seconds']:.0f} s of processor"
+        f"{row['events_per_second']:,.0f}/s (goal {GOAL_RATE:,}/s), {row['processor_seconds']:.0f} s of processor, "
+        f"{row['processor_seconds_per_million']:.1f} s a million with the start of Java"
         for row in backlogs
     ]
     finish(result, lines, as_json=arguments.json)

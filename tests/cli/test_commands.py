@@ -188,7 +188,7 @@ def test_a_closed_pipe_is_not_an_error(folder: Path) -> None:
 
 
 def test_control_c_ends_a_command_with_130(folder: Path) -> None:
-    code = "import os, signal, sys; sys.argv = ['triage', 'demo']\n"
+    code = "import os, signal, sys; sys.argv = 'triage simulate t2.yaml --publications 500000000'.split()\n"
     code += "from triagemq.cli import main\n"
     code += "signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))\n"
     code += "signal.setitimer(signal.ITIMER_REAL, 0.3)\nmain()\n"
@@ -207,7 +207,7 @@ def test_help_needs_nothing_heavy() -> None:
 
 @pytest.mark.timeout(600)
 def test_the_demo_runs_with_and_without_triage_and_ends_in_a_report(tmp_path: Path) -> None:
-    done = run("demo", "--for", "6", folder=tmp_path, seconds=590)
+    done = run("demo", "--for", "4", folder=tmp_path, seconds=590)
     assert done.returncode == 0, done.stderr
     for words in ("with triage", "without triage", "of the maximum utility", "Why"):
         assert words in done.stdout

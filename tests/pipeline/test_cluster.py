@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from triagemq.pipeline import Tables
+from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.java import find_java
 
 COMMAND = """
@@ -22,7 +22,7 @@ from triagemq.pipeline import SparkOptions, run_pipeline
 conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
 # What a session for many rows has: exchanges, broadcasts, Python workers, and files written where the rows are.
 conf |= {"spark.sql.shuffle.partitions": "3", "spark.sql.optimizer.disableHints": "false"}
-run_pipeline([sys.argv[1]], sys.argv[2], options=SparkOptions(master=sys.argv[3], conf=conf))
+run_pipeline(sys.argv[3:], sys.argv[2], options=SparkOptions(master=sys.argv[1], conf=conf))
 """
 
 
@@ -94,13 +94,17 @@ def master(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.timeout(400)
 def test_a_cluster_makes_the_same_tables_as_local_mode(
     master: str,
+    spark: object,
     trace: Path,
-    tables: Tables,
+    write_trace: Callable[..., Path],
     assert_same_tables: Callable[[Tables, Tables], None],
     tmp_path: Path,
 ) -> None:
+    traces = [trace, write_trace(tmp_path / "second", seed=2, publications=300, run_id="two", damage=True)]
+    run_pipeline(traces, tmp_path / "local")
     out = tmp_path / "out"
-    subprocess.run([sys.executable, "-c", COMMAND, str(trace), str(out), master], check=True, timeout=300)
+    command = [sys.executable, "-c", COMMAND, master, str(out), *map(str, traces)]
+    subprocess.run(command, check=True, timeout=300)
     logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
     assert logs.count("Launched executor") + logs.count("Asked to launch executor") >= 2
-    assert_same_tables(Tables(out), tables)
+    assert_same_tables(Tables(out), Tables(tmp_path / "local"))

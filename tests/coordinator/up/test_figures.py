@@ -61,6 +61,7 @@ def test_measured_beside_forecast_with_the_keys_of_simulate(tmp_path: Path) -> N
     assert len(trace.table("queue_samples")) > 0
 
 
+@pytest.mark.slow
 def test_without_triage_what_matters_most_fares_like_the_rest(tmp_path: Path) -> None:
     figures = _figures(tmp_path, "--for", "6", "--no-triage")
     assert figures["triage"] is False
@@ -71,6 +72,7 @@ def test_without_triage_what_matters_most_fares_like_the_rest(tmp_path: Path) ->
     assert figures["forecast"]["utility"]["rate"] < with_triage["utility"]["rate"]
 
 
+@pytest.mark.slow
 def test_a_broker_in_python_is_enough(tmp_path: Path) -> None:
     _is_as_forecast(_figures(tmp_path, "--for", "8", "--broker", "embedded"))
 
