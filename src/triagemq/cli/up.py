@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
-import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +16,8 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, utility_line
+from triagemq.cli.stopping import stop_on_signals
+from triagemq.client.settings import host_and_port
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def up(
 
     ports = (PLAIN_PORT,) if file is None else load(file).ports.name
     interfaces = _interfaces(dataplane, interface or [], ports)
-    rest_host, rest_port = _host_and_port("rest", rest)
-    _host_and_port("gateway", gateway)
+    rest_host, rest_port = host_and_port(rest, "--rest", lowest_port=0)
+    host_and_port(gateway, "--gateway", lowest_port=0)
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     exchange = ExchangeOptions(
         state=state or fresh_directory(Path("out/up")),
@@ -135,7 +136,7 @@ async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) 
         return await run_live(
             exchange,
             seconds=seconds,
-            ended=_ended_by_signal(),
+            ended=stop_on_signals(),
             on_ready=lambda running: _say_ready(running, as_json),
             on_tick=tick,
         )
@@ -145,7 +146,7 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     """Without a scenario: run until ended; the clients are others'."""
     from triagemq.coordinator.up.exchange import Exchange
 
-    ended = _ended_by_signal()
+    ended = stop_on_signals()
     async with Exchange(exchange) as running:
         _say_ready(running, as_json)
         try:
@@ -190,13 +191,6 @@ def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> d
     from triagemq.coordinator.up.kernel_ports import interfaces_of
 
     return interfaces_of(ports, words)
-
-
-def _ended_by_signal() -> asyncio.Event:
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    return ended
 
 
 def _say_ready(running: Exchange, as_json: bool) -> None:
@@ -281,10 +275,3 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
     if restarted:
         console.print(f"started again: {', '.join(restarted)}", style="yellow")
     typer.echo(f"trace: {exchange.trace or exchange.state / 'trace'}")
-
-
-def _host_and_port(option: str, text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 0xFFFF:
-        raise ParameterError(option, f"{text!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
