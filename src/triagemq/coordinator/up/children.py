@@ -25,7 +25,7 @@ _STOP_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 # A child that has lived for so long has not been started in vain.
-_LONG_LIFE_SECONDS = 5.0
+_LONG_LIFE_SECONDS = 1.0
 _LONGEST_LINE = 1 << 20
 
 
