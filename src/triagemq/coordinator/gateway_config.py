@@ -19,6 +19,7 @@ class GatewayConfig:
     `trace` is a directory in which every start begins a run of its own (run-0, run-1, ...). `scenario` gives the trace
     its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
     them. `dataplane` is "embedded", or "none" where the ports behind the gateway are managed by somebody else.
+    `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else.
     """
 
     listen: str
@@ -33,6 +34,8 @@ class GatewayConfig:
     dataplane: str = "embedded"
     gateway_id: int = 1
     rotate_seconds: float = 5.0
+    certificate: str | None = None
+    private_key: str | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, Any] = {
@@ -48,6 +51,8 @@ class GatewayConfig:
             "dataplane": str,
             "gateway_id": int,
             "rotate_seconds": (int, float),
+            "certificate": (str, type(None)),
+            "private_key": (str, type(None)),
         }
         for name, kind in kinds.items():
             value = getattr(self, name)
@@ -57,6 +62,8 @@ class GatewayConfig:
             raise ParameterError("dataplane", f'must be "embedded" or "none", is {self.dataplane!r}')
         if not self.rotate_seconds > 0:
             raise ParameterError("rotate_seconds", f"must be positive, is {self.rotate_seconds}")
+        if (self.certificate is None) != (self.private_key is None):
+            raise ParameterError("certificate", "and private_key belong together: give both or none")
         self.address  # noqa: B018 -- refuses what is no address
 
     @property
