@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from triagemq.coordinator.gateway_config import GatewayConfig, load_gateway_config
 from triagemq.errors import ParameterError, TriageError
+from triagemq.exchange.private_files import PRIVATE_UMASK
 
 if TYPE_CHECKING:
     from triagemq.coordinator.managed_gateway import ManagedGateway
@@ -85,4 +87,5 @@ def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:
 
 
 if __name__ == "__main__":
+    os.umask(PRIVATE_UMASK)
     sys.exit(main())

@@ -37,6 +37,7 @@ from triagemq.exchange import (
     LiveTrace,
     Present,
 )
+from triagemq.exchange.private_files import private_directory
 from triagemq.network import DatagramSender, EmbeddedDataPlane
 from triagemq.plan import Counters
 
@@ -72,7 +73,7 @@ class ManagedGateway:
     def __init__(self, config: GatewayConfig) -> None:
         self._state = Path(config.state)
         # Client ids may hold keys.
-        self._state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(self._state)
         self._seed = config.seed
         self.rules = Rules(grants=kept_grants(self._state))
         self._plane: EmbeddedDataPlane | _NoPlane = _NoPlane()

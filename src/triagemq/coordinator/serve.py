@@ -30,6 +30,7 @@ from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.settings import Settings, load_settings
 from triagemq.coordinator.store import Store
 from triagemq.errors import ParameterError, TriageError
+from triagemq.exchange.private_files import PRIVATE_UMASK
 from triagemq.scenario import load
 
 __all__ = ["main", "serve"]
@@ -188,4 +189,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    os.umask(PRIVATE_UMASK)
     main()

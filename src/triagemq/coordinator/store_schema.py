@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -25,6 +26,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from triagemq.coordinator.refusals import StoreError
 from triagemq.errors import MissingDependencyError
+from triagemq.exchange.private_files import private_file
 
 __all__ = [
     "DECISIONS",
@@ -121,14 +123,20 @@ def open_database(url: str) -> Engine:
         ) from None
     place = address.render_as_string(hide_password=True)
     if _is_sqlite(address):
-        if address.database in (None, "", ":memory:"):
+        if not address.database or address.database == ":memory:":
             raise StoreError(f"database {place}: the store needs a file; write sqlite:///FILE")
         event.listen(engine, "connect", _prepare_sqlite)
     try:
+        if _is_sqlite(address) and address.database:
+            # Session keys are in it. SQLite gives the file's mode to those that it makes beside it.
+            private_file(Path(address.database))
         _make_tables(engine, place)
     except SQLAlchemyError as error:
         engine.dispose()
         raise StoreError(f"database {place} cannot be opened: {_first_line(error)}") from None
+    except OSError as error:
+        engine.dispose()
+        raise StoreError(f"database {place} cannot be opened: {error.strerror or error}") from None
     except StoreError:
         engine.dispose()
         raise

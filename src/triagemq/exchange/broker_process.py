@@ -17,6 +17,7 @@ from pathlib import Path
 from triagemq.errors import BrokerError
 from triagemq.exchange.broker_address import BrokerAddress
 from triagemq.exchange.child_process import dying_with_parent
+from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, write_private
 
 __all__ = ["BrokerProcess", "find_mosquitto", "free_port"]
 
@@ -138,11 +139,10 @@ class BrokerProcess:
         host, port = self.address.host, self.address.port
         if self._mosquitto is None:
             return [sys.executable, "-m", "triagemq.exchange.embedded_broker", host, str(port)]
-        self._directory.mkdir(parents=True, exist_ok=True)
-        configuration = self._directory / "mosquitto.conf"
-        configuration.write_text(
+        private_directory(self._directory)
+        configuration = write_private(
+            self._directory / "mosquitto.conf",
             _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), directory=self._directory),
-            encoding="utf-8",
         )
         return [self._mosquitto, "-c", str(configuration)]
 
@@ -156,6 +156,7 @@ class BrokerProcess:
             stderr=PIPE,
             start_new_session=True,
             preexec_fn=dying_with_parent(),
+            umask=PRIVATE_UMASK,
         )
         await self._wait_until_it_answers(self._process)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from triagemq.errors import GatewayError
 from triagemq.exchange.gateway.changes import Row
+from triagemq.exchange.private_files import private_directory, private_file
 
 __all__ = ["TABLES", "Store"]
 
@@ -55,7 +56,9 @@ class Store:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "gateway.sqlite"
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            # Client ids may be keys.
+            private_directory(directory, "--state")
+            private_file(self._path)
             self._database = sqlite3.connect(self._path, isolation_level=None, timeout=2.0)
             self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode=WAL")

@@ -17,6 +17,7 @@ from typing import Any
 
 from triagemq.errors import TriageError
 from triagemq.exchange.child_process import dying_with_parent
+from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 
 __all__ = ["Child", "ChildError"]
 
@@ -109,7 +110,8 @@ class Child:
         return lines[-1].strip() if lines else "it said nothing"
 
     async def _launch(self) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_file(self._log)
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -119,6 +121,7 @@ class Child:
                 # A group of its own: Ctrl-C reaches the parent alone, which ends its children in their order.
                 start_new_session=True,
                 preexec_fn=dying_with_parent(self._nice),
+                umask=PRIVATE_UMASK,
                 limit=_LONGEST_LINE,
             )
         stdout = self._process.stdout

@@ -18,6 +18,7 @@ from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import Child
 from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerProcess
+from triagemq.exchange.private_files import private_directory, write_private
 
 if TYPE_CHECKING:
     from triagemq.coordinator.up.kernel_ports import KernelPorts
@@ -107,7 +108,7 @@ class Exchange:
 
     async def _start(self) -> None:
         self._lock = hold(self.state)
-        self._control.parent.mkdir(parents=True, exist_ok=True)
+        private_directory(self._control.parent)
         if self.options.interfaces:
             # Late: most exchanges do without.
             from triagemq.coordinator.up.kernel_ports import KernelPorts
@@ -227,12 +228,7 @@ class Exchange:
 
     def _write(self, name: str, config: dict[str, Any]) -> Path:
         """For this start and every later one; a token in it is nobody else's business."""
-        path = self.state / f"{name}.json"
-        unfinished = path.with_suffix(".new")
-        unfinished.touch(mode=0o600)
-        unfinished.write_text(json.dumps(config, indent=2), encoding="utf-8")
-        unfinished.replace(path)
-        return path
+        return write_private(self.state / f"{name}.json", json.dumps(config, indent=2))
 
     async def _keep_saving(self, broker: BrokerProcess) -> None:
         """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""

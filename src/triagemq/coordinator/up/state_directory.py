@@ -12,6 +12,7 @@ from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token
 from triagemq.errors import ParameterError
+from triagemq.exchange.private_files import private_directory, write_private
 
 __all__ = ["fresh_directory", "hold", "own_token"]
 
@@ -25,7 +26,7 @@ def fresh_directory(parent: Path) -> Path:
     while True:
         path = parent / (name if number == 1 else f"{name}-{number}")
         try:
-            path.mkdir(parents=True)
+            path.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             number += 1
         else:
@@ -34,8 +35,8 @@ def fresh_directory(parent: Path) -> Path:
 
 def hold(state: Path) -> int:
     """Lock it for this process, as long as that lives; close the descriptor to give it back."""
+    private_directory(state)
     try:
-        state.mkdir(parents=True, exist_ok=True)
         lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ParameterError("state", f"{state}: {error.strerror or error}") from None
@@ -60,9 +61,7 @@ def own_token(state: Path, database: str) -> str:
             known.caller(secret)
         except (OSError, ValueError, UnauthorisedError):
             secret, token = new_token(label="the exchange's own clients", roles=[Role.OPERATOR])
-            path.unlink(missing_ok=True)
-            path.touch(mode=0o600)
-            path.write_text(secret + "\n", encoding="ascii")
+            write_private(path, secret + "\n")
             store.write_now(adding_token(token))
         return secret
     finally:

@@ -1,0 +1,89 @@
+"""Files and directories that hold keys, tokens or passwords: from their first moment nobody else may read them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from triagemq.errors import ParameterError
+
+__all__ = ["PRIVATE_UMASK", "only_ours", "private_directory", "private_file", "write_private"]
+
+PRIVATE_UMASK = 0o077
+"""Of every process that keeps state: whatever it makes, by whatever library, is this user's alone."""
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+# By these an earlier start is known: a directory with other people's things in it is not ours to close.
+_MARKS = frozenset({"lock", "coordinator.sqlite", "gateway.sqlite", "mosquitto.conf"})
+_TRACE = "trace"
+
+
+def private_directory(path: Path, parameter: str = "state") -> Path:
+    """Make it, or see that it is ours alone; ParameterError if it is somebody else's or shared.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     oct(private_directory(Path(folder) / "new" / "state").stat().st_mode & 0o777)
+    '0o700'
+    """
+    try:
+        path.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        _check(path, parameter)
+    except OSError as error:
+        raise ParameterError(parameter, f"{path}: {error.strerror or error}") from None
+    return path
+
+
+def private_file(path: Path) -> None:
+    """Make it (empty) unless it is there, and take it from others if it is; SQLite gives its mode to -wal and -shm."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    only_ours(path)
+
+
+def write_private(path: Path, text: str) -> Path:
+    """Put a file in the place of what was there: a reader finds the old one or the new one, whole."""
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.unlink(missing_ok=True)
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(text.encode("utf-8"))
+    unfinished.replace(path)
+    return path
+
+
+def only_ours(path: Path) -> None:
+    """Take a file or directory of ours from everyone else."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & _OTHERS:
+        path.chmod(mode & ~_OTHERS)
+
+
+def _check(path: Path, parameter: str) -> None:
+    try:
+        found = path.stat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise ParameterError(parameter, f"{path} is a file; give a directory")
+        if found.st_uid != os.geteuid():
+            raise ParameterError(
+                parameter,
+                f"{path} belongs to another user, who could read its keys; give a directory of your own",
+            )
+        if not found.st_mode & _OTHERS:
+            return
+        names = set(os.listdir(path))
+        if names and not names & _MARKS:
+            raise ParameterError(
+                parameter,
+                f"{path} may be read by others and holds other things; give a directory of its own, or chmod 700 it",
+            )
+        only_ours(path)
+        # What an earlier version left open to all; a trace may be large, and behind a closed door it is closed.
+        for folder, folders, files in os.walk(path):
+            folders[:] = [name for name in folders if name != _TRACE]
+            for name in (*folders, *files):
+                entry = Path(folder, name)
+                if not entry.is_symlink() and entry.lstat().st_uid == found.st_uid:
+                    only_ours(entry)
+    except OSError as error:
+        raise ParameterError(parameter, f"{path}: {error.strerror or error}") from None
