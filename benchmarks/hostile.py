@@ -1,0 +1,309 @@
+"""Strangers and the holder of a small token do their worst; a well-behaved publisher and subscriber notice nothing.
+
+Five minutes of QoS 1 events while one attack follows another, each bounded and its rate printed. Nothing may be lost,
+no process may grow by more than a tenth after the first minute, and the 99th percentile of class 0 stays below twice
+that of a quiet run before it. `--open` does the same to an exchange without access control, where strangers are let in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hostile_attacks import ATTACKS, Attacker
+from measuring import finish, machine, options
+from triagemq.client import Event, Publisher, Subscriber
+from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
+from triagemq.coordinator.up.state_directory import own_token
+
+TOPIC, HOLDERS_TOPICS = "steady/alarm", "sensor/1/#"
+RATE, SIZE = 200.0, 60
+MOST_GROWTH = 1.1
+MOST_SLOWDOWN = 2.0
+DATAGRAMS_PER_SECOND = 3_000
+"""Of one attack, at most."""
+FINAL_SECONDS = 20.0
+WATCHED = ("gateway", "coordinator", "broker")
+
+
+@dataclass
+class Steady:
+    """The well-behaved pair, and what became of their events."""
+
+    acknowledged: set[int] = field(default_factory=set)
+    received: set[int] = field(default_factory=set)
+    latencies: list[float] = field(default_factory=list)
+    client_id: str = ""
+    priority_class: int = -1
+
+    def arrived(self, event: Event) -> None:
+        self.received.add(int(event.payload[:12]))
+        if event.published_ns is not None:
+            self.latencies.append((event.received_ns - event.published_ns) * 1e-9)
+
+    @property
+    def p99_seconds(self) -> float:
+        return statistics.quantiles(self.latencies, n=100)[-1]
+
+    @property
+    def lost(self) -> int:
+        return len(self.acknowledged - self.received)
+
+
+async def publish(publisher: Publisher, steady: Steady, seconds: float) -> None:
+    """At a steady rate, each event its number; returns when the last one is acknowledged."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(number: int) -> None:
+        await publisher.publish(TOPIC, (b"%012d" % number).ljust(SIZE), qos=1)
+        steady.acknowledged.add(number)
+
+    begun = time.monotonic()
+    for number in count():
+        due = begun + number / RATE
+        if due > begun + seconds:
+            break
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        task = asyncio.create_task(one(number))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    async with asyncio.timeout(FINAL_SECONDS):
+        await asyncio.gather(*tasks)
+
+
+def resident(running: Exchange) -> dict[str, int]:
+    page = resource.getpagesize()
+    return {
+        name: int(Path(f"/proc/{running.pids[name]}/statm").read_text().split()[1]) * page for name in WATCHED
+    }
+
+
+def ask(url: str, method: str, path: str, token: str | None, body: dict[str, Any] | None = None) -> Any:
+    headers = {"Content-Type": "application/json"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+async def scene(
+    seconds: float, *, access: bool, attacked: bool, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """One exchange with the well-behaved pair; attacked or left in peace."""
+    with tempfile.TemporaryDirectory() as directory:
+        chosen = ExchangeOptions(state=Path(directory), coordinator={"bandwidth_bps": 10e6, "access": access})
+        async with Exchange(chosen) as running:
+            operator = None
+            if access:
+                operator = await asyncio.to_thread(
+                    own_token, running.state, f"sqlite:///{running.state / 'coordinator.sqlite'}"
+                )
+            steady = Steady()
+            async with (
+                Publisher(
+                    running.rest, name="steady", token=operator, stamp=True, keep_session=True
+                ) as publisher,
+                Subscriber(
+                    running.rest, name="listener", token=operator, keep_session=True, on_event=steady.arrived
+                ) as subscriber,
+            ):
+                await publisher.declare({TOPIC: (RATE, float(SIZE))})
+                await subscriber.subscribe(TOPIC, utility="log:10", qos=1)
+                found = await asyncio.to_thread(
+                    ask, running.rest, "GET", "/v1/subscribers/listener", operator
+                )
+                steady.client_id = f"{found['connection']['client_id']}~0"
+                await asyncio.sleep(2.0)
+                holder = await asyncio.to_thread(holders_client_id, running, operator)
+                publishing = asyncio.create_task(publish(publisher, steady, seconds))
+                begun = time.monotonic()
+                watching = asyncio.create_task(memory_after(running, min(60.0, seconds / 5)))
+                attacks = (
+                    await attack_all(running, seconds, holder, steady.client_id, report) if attacked else []
+                )
+                await publishing
+                took = time.monotonic() - begun
+                before, after = await watching, resident(running)
+                await wait_until(lambda: not steady.lost, FINAL_SECONDS)
+                assigned = await asyncio.to_thread(
+                    ask, running.rest, "GET", "/v1/subscribers/listener/assignment", operator
+                )
+                restarts = {name: running.restarts[name] for name in WATCHED}
+    return {
+        "seconds": took,
+        "published": len(steady.acknowledged),
+        "lost": steady.lost,
+        "p50_seconds": statistics.median(steady.latencies),
+        "p99_seconds": steady.p99_seconds,
+        "priority_class": assigned["classes"].get(TOPIC),
+        "resident_early_bytes": before,
+        "resident_end_bytes": after,
+        "restarts": restarts,
+        "attacks": attacks,
+    }
+
+
+async def memory_after(running: Exchange, seconds: float) -> dict[str, int]:
+    await asyncio.sleep(seconds)
+    return resident(running)
+
+
+async def wait_until(what: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+
+
+def holders_client_id(running: Exchange, operator: str | None) -> str:
+    """The id by which somebody with a token for a few topics is let in."""
+    token = None
+    if operator is not None:
+        made = ask(
+            running.rest,
+            "POST",
+            "/v1/tokens",
+            operator,
+            {
+                "label": "the holder of a small token",
+                "roles": ["publisher", "subscriber"],
+                "names": ["holder"],
+                "publish": [HOLDERS_TOPICS],
+                "subscribe": [HOLDERS_TOPICS],
+            },
+        )
+        token = made["token"]
+    wanted = {"subscriptions": [{"topic": HOLDERS_TOPICS, "qos": 1}], "lease_seconds": 3600}
+    answer = ask(running.rest, "PUT", "/v1/subscribers/holder", token, wanted)
+    return str(answer["connection"]["client_id"])
+
+
+async def attack_all(
+    running: Exchange, seconds: float, holder: str, victim: str, report: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    done = []
+    ending = time.monotonic() + seconds
+    for number, name in enumerate(ATTACKS):
+        share = (ending - time.monotonic()) / (len(ATTACKS) - number)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            __file__,
+            "--attack",
+            json.dumps(
+                {
+                    "name": name,
+                    "gateway": running.gateway,
+                    "holder": holder,
+                    "victim": victim,
+                    "seconds": max(1.0, share - 1.0),
+                }
+            ),
+            stdout=subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        found = json.loads(output) | {"resident": resident(running)}
+        done.append(found)
+        memory = ", ".join(f"{who} {size / 1e6:.0f} MB" for who, size in found["resident"].items())
+        report(
+            f"  {name}: {found['sent']:,} datagrams at {found['sent'] / found['seconds']:,.0f}/s, "
+            f"{found['answers']:,} answers; {memory}"
+        )
+    return done
+
+
+def attack(given: dict[str, Any]) -> None:
+    """One attack, as a process of its own: datagrams at a bounded rate for a bounded time."""
+    host, _, port = given["gateway"].rpartition(":")
+    attacker = Attacker(
+        (host.strip("[]"), int(port)), given["holder"], given["victim"], random.Random(given["name"])
+    )
+    datagrams: Iterator[tuple[int, bytes]] = ATTACKS[given["name"]](attacker)
+    begun = time.monotonic()
+    sent = 0
+    while (elapsed := time.monotonic() - begun) < given["seconds"]:
+        due = int(elapsed * DATAGRAMS_PER_SECOND) + 1
+        while sent < due:
+            attacker.send(*next(datagrams))
+            sent += 1
+        attacker.drain()
+        time.sleep(0.002)
+    attacker.drain()
+    print(json.dumps({"name": given["name"], "sent": sent, "seconds": elapsed, "answers": attacker.answers}))
+
+
+def judge(quiet: dict[str, Any], hostile: dict[str, Any]) -> list[str]:
+    """What was not kept."""
+    wrong = []
+    if quiet["lost"] or hostile["lost"]:
+        wrong.append(f"lost: {quiet['lost']} in peace, {hostile['lost']} under attack")
+    for name in WATCHED:
+        growth = hostile["resident_end_bytes"][name] / hostile["resident_early_bytes"][name]
+        if growth > MOST_GROWTH:
+            wrong.append(f"the {name} has grown to {growth:.2f} of its size")
+    slowdown = hostile["p99_seconds"] / quiet["p99_seconds"]
+    if slowdown >= MOST_SLOWDOWN:
+        wrong.append(f"p99 is {slowdown:.2f} times that of peace")
+    if any(hostile["restarts"].values()):
+        wrong.append(f"started again: {hostile['restarts']}")
+    return wrong
+
+
+def summary(name: str, run: dict[str, Any]) -> str:
+    memory = ", ".join(
+        f"{who} {run['resident_early_bytes'][who] / 1e6:.0f} -> {run['resident_end_bytes'][who] / 1e6:.0f} MB"
+        for who in WATCHED
+    )
+    return (
+        f"{name}: {run['published']:,} events in {run['seconds']:.0f} s, {run['lost']} lost, class "
+        f"{run['priority_class']}: median {1e3 * run['p50_seconds']:.2f} ms, p99 {1e3 * run['p99_seconds']:.2f} ms; "
+        f"{memory}"
+    )
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--open", action="store_true", help="without access control")
+    parser.add_argument("--attack", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.attack is not None:
+        attack(json.loads(arguments.attack))
+        return
+
+    def report(line: str) -> None:
+        if not arguments.json:
+            print(line, flush=True)
+
+    access = not arguments.open
+    quiet = asyncio.run(
+        scene(15.0 if arguments.quick else 60.0, access=access, attacked=False, report=report)
+    )
+    report(summary("in peace", quiet))
+    hostile = asyncio.run(
+        scene(60.0 if arguments.quick else 300.0, access=access, attacked=True, report=report)
+    )
+    report(summary("under attack", hostile))
+    wrong = judge(quiet, hostile)
+    report("; ".join(wrong) or "kept: nothing lost, memory within a tenth, p99 below twice that of peace")
+    result = {"quiet": quiet, "hostile": hostile, "wrong": wrong, "machine": machine("triagemq")}
+    finish(result, [], as_json=arguments.json)
+    if wrong:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""kill -9 of each process of an exchange at the building fire: acknowledged events arrive, or are dropped on purpose.
+
+Every copy of every acknowledged event is looked for: at its subscriber, else in the Trace as dropped by policy. The
+second run has ample ports and no drops: there nothing may be missing. Recovery is from the kill until everything is
+well and an event that was published since has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from measuring import finish, machine, options
+from triagemq.client import Event, Publisher, Subscriber, Wanted
+from triagemq.client.settings import ConnectionSettings
+from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
+from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
+from triagemq.scenario import Scenario, load
+from triagemq.simulate.publications import PublicationStream
+from triagemq.trace import Outcome, Trace, runs
+
+BUILDING_FIRE = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
+VICTIMS = ("gateway", "broker", "coordinator", "all")
+AMPLE_FACTOR = 100
+SETTLING_SECONDS = 2.0
+BETWEEN_SECONDS = 1.0
+LONG_SECONDS = 60.0
+DRAINING_SECONDS = 30.0
+POLL_SECONDS = 0.02
+# A lost answer is asked for again soon, so that recovery is the exchange's and not the client's patience.
+QUICK_TO_ASK = ConnectionSettings(retry_seconds=1.0, ping_seconds=1.0)
+
+
+class Fire:
+    """The scenario's clients: what they published and got acknowledged, and what arrived where."""
+
+    def __init__(self, running: Exchange, scenario: Scenario, qos: int) -> None:
+        self.running, self.scenario, self.qos = running, scenario, qos
+        self.acknowledged: dict[int, str] = {}
+        self.received: dict[str, Counter[int]] = {name: Counter() for name in scenario.subscribers.name}
+        self.latest_received = 0
+        self.published = 0
+        self._last_stamp = 0
+        self._subscribers: list[Subscriber] = []
+        self._publishers: list[Publisher] = []
+        self._unanswered: set[asyncio.Task[None]] = set()
+
+    async def begin(self, stack: AsyncExitStack) -> None:
+        for name, wanted in self.wanted().items():
+            subscriber = Subscriber(
+                self.running.rest,
+                name=name,
+                flows=self.scenario.planning.flows_per_subscriber,
+                keep_session=True,
+                on_event=lambda event, name=name: self._arrived(name, event),  # type: ignore[misc]
+                settings=QUICK_TO_ASK,
+            )
+            self._subscribers.append(await stack.enter_async_context(subscriber))
+            await subscriber.subscribe_all(wanted)
+        table = self.scenario.publications
+        for number, name in enumerate(self.scenario.publishers.name):
+            publisher = Publisher(self.running.rest, name=name, keep_session=True, settings=QUICK_TO_ASK)
+            self._publishers.append(await stack.enter_async_context(publisher))
+            rows = [row for row in range(len(table)) if table.publisher[row] == number]
+            await publisher.declare(
+                {
+                    self.scenario.topics.name[int(table.topic[row])]: (
+                        float(table.rate_per_second[row]),
+                        float(table.size_bytes[row]),
+                    )
+                    for row in rows
+                }
+            )
+
+    def wanted(self) -> dict[str, list[Wanted]]:
+        table = self.scenario.subscriptions
+        found: dict[str, list[Wanted]] = {name: [] for name in self.scenario.subscribers.name}
+        for row in range(len(table)):
+            found[self.scenario.subscribers.name[int(table.subscriber[row])]].append(
+                Wanted(
+                    self.scenario.topics.name[int(table.topic[row])],
+                    f"log:{float(table.utility_weight[row]):g}",
+                    qos=self.qos,
+                )
+            )
+        return found
+
+    async def burn(self, ended: asyncio.Event) -> None:
+        """Publish at the scenario's full rate until `ended`, and wait for the last acknowledgement."""
+        stream = PublicationStream(self.scenario, seed=1)
+        table, begun, until = self.scenario.publications, time.monotonic(), 0.0
+        while not ended.is_set():
+            until += 0.25
+            for due_ns, row, size in stream.until(until).tolist():
+                await asyncio.sleep(max(0.0, begun + due_ns * 1e-9 - time.monotonic()))
+                topic = self.scenario.topics.name[int(table.topic[row])]
+                task = asyncio.create_task(self._publish(int(table.publisher[row]), topic, size))
+                self._unanswered.add(task)
+                task.add_done_callback(self._unanswered.discard)
+        async with asyncio.timeout(LONG_SECONDS):
+            await asyncio.gather(*self._unanswered)
+
+    async def _publish(self, publisher: int, topic: str, size: float) -> None:
+        stamp = self._last_stamp = max(time.time_ns(), self._last_stamp + 1)
+        payload = stamp_payload(bytes(max(0, round(size) - PREFIX_BYTES)), stamp)
+        self.published += 1
+        await self._publishers[publisher].publish(topic, payload, qos=self.qos)
+        self.acknowledged[stamp] = topic
+
+    def _arrived(self, name: str, event: Event) -> None:
+        stamp = event.published_ns or 0
+        self.received[name][stamp] += 1
+        self.latest_received = max(self.latest_received, stamp)
+
+    def missing(self) -> set[tuple[str, int]]:
+        """Copies of acknowledged events that their subscribers have not got."""
+        subscribers_of: dict[str, list[str]] = {}
+        for name, wanted in self.wanted().items():
+            for one in wanted:
+                subscribers_of.setdefault(str(one.topic), []).append(name)
+        return {
+            (name, stamp)
+            for stamp, topic in self.acknowledged.items()
+            for name in subscribers_of.get(topic, ())
+            if stamp not in self.received[name]
+        }
+
+    @property
+    def repeated(self) -> int:
+        return sum(count - 1 for counts in self.received.values() for count in counts.values())
+
+
+async def until(what: Callable[[], Awaitable[bool]], seconds: float = LONG_SECONDS) -> float:
+    begun = time.monotonic()
+    while not await what():
+        if time.monotonic() - begun > seconds:
+            raise SystemExit(f"waited {seconds:.0f} s in vain")
+        await asyncio.sleep(POLL_SECONDS)
+    return time.monotonic() - begun
+
+
+async def is_well(running: Exchange) -> bool:
+    def ask() -> bool:
+        try:
+            with urllib.request.urlopen(f"{running.rest}/v1/health", timeout=LONG_SECONDS) as answer:
+                return bool(json.load(answer)["status"] == "ok")
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+    return await asyncio.to_thread(ask)
+
+
+async def kill(running: Exchange, victim: str, fire: Fire) -> float:
+    """Kill it, or all at once; the seconds until all is well again."""
+    names = [name for name in VICTIMS if name != "all"] if victim == "all" else [victim]
+    pids = {name: running.pids[name] for name in names}
+    begun, begun_ns = time.monotonic(), time.time_ns()
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+
+    async def recovered() -> bool:
+        back = all(running.pids.get(name) not in (None, pid) for name, pid in pids.items())
+        return back and fire.latest_received > begun_ns and await is_well(running)
+
+    await until(recovered)
+    return time.monotonic() - begun
+
+
+def dropped_on_purpose(directory: Path, scenario: Scenario) -> set[tuple[str, int]]:
+    found: set[tuple[str, int]] = set()
+    seen = runs(directory)
+    for path in (*seen.complete, *seen.incomplete):
+        rows = Trace.open(path, allow_incomplete=True).table(
+            "deliveries", columns=["subscriber_id", "published_ns", "outcome"]
+        )
+        for row in rows.to_pylist():
+            if row["outcome"] == Outcome.dropped_by_policy.name:
+                found.add((scenario.subscribers.name[row["subscriber_id"]], row["published_ns"]))
+    return found
+
+
+async def scene(qos: int, rounds: int, *, ample: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        document = yaml.safe_load(BUILDING_FIRE.read_text())
+        if ample:
+            for port in document["ports"].values():
+                port["bandwidth_bps"] *= AMPLE_FACTOR
+        path = Path(directory) / "fire.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        scenario = load(path)
+        chosen = ExchangeOptions(
+            state=Path(directory) / "state",
+            scenario=path,
+            qos=qos,
+            planner={"drops": "none"} if ample else {},
+        )
+        recovery: dict[str, list[float]] = {victim: [] for victim in VICTIMS}
+        async with Exchange(chosen) as running, AsyncExitStack() as stack:
+            fire = Fire(running, scenario, qos)
+            await fire.begin(stack)
+            await asyncio.sleep(SETTLING_SECONDS)
+            ended = asyncio.Event()
+            burning = asyncio.create_task(fire.burn(ended))
+            try:
+                await until(lambda: is_well(running))
+                for _ in range(rounds):
+                    for victim in VICTIMS:
+                        await asyncio.sleep(BETWEEN_SECONDS)
+                        recovery[victim].append(await kill(running, victim, fire))
+            finally:
+                ended.set()
+                await burning
+            if ample:
+
+                async def complete() -> bool:
+                    return not fire.missing()
+
+                await until(complete, DRAINING_SECONDS) if fire.missing() else None
+            else:
+                await _quiet(fire)
+        missing = fire.missing()
+        lost = missing - dropped_on_purpose(running.trace, scenario)
+    return {
+        "qos": qos,
+        "ample": ample,
+        "kills": {victim: len(seconds) for victim, seconds in recovery.items()},
+        "recovery_median_seconds": {
+            victim: statistics.median(seconds) for victim, seconds in recovery.items()
+        },
+        "recovery_longest_seconds": {victim: max(seconds) for victim, seconds in recovery.items()},
+        "published": fire.published,
+        "acknowledged": len(fire.acknowledged),
+        "received": sum(counts.total() for counts in fire.received.values()),
+        "repeated": fire.repeated,
+        "dropped_on_purpose": len(missing) - len(lost),
+        "lost": len(lost),
+    }
+
+
+async def _quiet(fire: Fire) -> None:
+    """Until nothing has arrived for two seconds."""
+    deadline = time.monotonic() + DRAINING_SECONDS
+    before = -1
+    while before != (before := sum(counts.total() for counts in fire.received.values())):
+        if time.monotonic() > deadline:
+            return
+        await asyncio.sleep(2.0)
+
+
+def lines(run: dict[str, Any]) -> list[str]:
+    what = "ample ports, no drops" if run["ample"] else "the plan's ports and drops"
+    found = [
+        f"QoS {run['qos']}, {what}: {run['acknowledged']:,} of {run['published']:,} events acknowledged, "
+        f"{run['received']:,} copies received ({run['repeated']:,} of them again), "
+        f"{run['dropped_on_purpose']:,} dropped on purpose, {run['lost']:,} lost"
+    ]
+    found += [
+        f"    {victim}: killed {run['kills'][victim]} times, back after {median:.1f} s (median), "
+        f"{run['recovery_longest_seconds'][victim]:.1f} s (longest)"
+        for victim, median in run["recovery_median_seconds"].items()
+    ]
+    return found
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    rounds = 1 if arguments.quick else 10
+    done = []
+    for qos in (1, 2):
+        for ample in (False, True):
+            done.append(asyncio.run(scene(qos, rounds, ample=ample)))
+            if not arguments.json:
+                print("\n".join(lines(done[-1])), flush=True)
+    finish({"runs": done, "machine": machine("triagemq")}, [], as_json=arguments.json)
+    if any(run["lost"] for run in done):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
