@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from triagemq.datagrams import CONTROL_DSCP, socket_address
-from triagemq.exchange import many_datagrams
+from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
 from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
 from triagemq.exchange.gateway.model import Delivery, Publication, Session, SessionState, Subscription
 from triagemq.exchange.gateway.routes import Group
-from triagemq.exchange.many_datagrams import AddressList
 from triagemq.exchange.outlets import DirectOutlet
 from triagemq.mqttsn import TopicIdType
 from triagemq.trace import Outcome
@@ -91,14 +89,10 @@ def test_control_packets_bear_cs6_and_publish_does_not(
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_one_datagram_reaches_a_whole_group(
-    receivers: list[socket.socket], sender: socket.socket, batched: bool, monkeypatch: pytest.MonkeyPatch
+    receivers: list[socket.socket], sender: socket.socket, batched: bool
 ) -> None:
-    if not batched:
-        monkeypatch.setattr("triagemq.exchange.outlets.is_available", lambda: False)
-    elif not many_datagrams.is_available():
-        pytest.skip("this system has no sendmmsg")
     gateway = core()
-    outlet = DirectOutlet(gateway, sender)
+    outlet = DirectOutlet(gateway, sender, batched=batched)
     group = group_of([member(gateway, number, one.getsockname()) for number, one in enumerate(receivers)])
     for payload in (b"one\0", b"two"):
         outlet.publish_many(SendMany(group, publication(), group.datagram(payload)))
@@ -135,13 +129,13 @@ class FullSocket:
     def fileno(self) -> int:
         return self.real.fileno()
 
-    def sendto(self, datagram: bytes, address: Any) -> None:
+    def sendto(self, datagram: bytes, flags: int, address: Any) -> None:
         if self.full:
             raise BlockingIOError(errno.EAGAIN, "full")
         self.sent.append(datagram)
 
     def sendmsg(self, pieces: Any, mark: Any, flags: int, address: Any) -> None:
-        self.sendto(pieces[0], address)
+        self.sendto(pieces[0], flags, address)
 
 
 def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first(
@@ -151,7 +145,13 @@ def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first
         policy = Policy(priorities=[("urgent", 0)], lowest_class=5)
         gateway = core(policy=policy)
         full = FullSocket(sender)
-        outlet = DirectOutlet(gateway, full, most_waiting=4)  # type: ignore[arg-type]
+        moments = iter((100, 200, 300))
+
+        def later(settle: Callable[[GatewayCore], None]) -> None:
+            gateway.advance(next(moments))
+            settle(gateway)
+
+        outlet = DirectOutlet(gateway, full, most_waiting=4, batched=False, later=later)  # type: ignore[arg-type]
         session, subscription = member(gateway, 0, ("127.0.0.1", 9))
         group = group_of([(session, subscription)])
         for topic, datagram in (("rest", b"1"), ("rest", b"2"), ("urgent", b"3"), ("rest", b"4")):
@@ -159,11 +159,21 @@ def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first
         outlet.control(SendControl(("127.0.0.1", 9), b"control"))
         outlet.publish_many(SendMany(group, publication("rest"), b"5"))
         assert gateway.counters.undelivered == {"dropped_by_buffer: output port": 2}
+        assert gateway.counters.delivered == 0
         full.full = False
         await asyncio.sleep(0.05)
         assert full.sent == [b"control", b"3", b"1", b"2"]
         assert gateway.counters.delivered == 3
+        # Those that waited left now, not when they came.
+        assert gateway.now_ns == 200
+        full.full = True
+        outlet.publish_many(SendMany(group, publication("rest"), b"6"))
         outlet.close()
+        assert gateway.counters.undelivered == {
+            "dropped_by_buffer: output port": 2,
+            "in_flight: output port": 1,
+        }
+        assert gateway.counters.delivered == 3
 
     asyncio.run(scenario())
 

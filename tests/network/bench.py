@@ -10,13 +10,14 @@ import asyncio
 import gc
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tests.network.virtual_time import VirtualTime
 
 from triagemq.clock import unix_clock
-from triagemq.network import DatagramSender, EmbeddedDataPlane
+from triagemq.datagrams import Datagrams, DatagramSender
+from triagemq.network import EmbeddedDataPlane
 from triagemq.plan import DataPlane, Fate, FlowKey, Instruction, OutgoingPacket
 
 WIRE_BYTES = 142
@@ -105,7 +106,7 @@ class VirtualBench:
     def close(self) -> None:
         self.plane.close()
 
-    def _receive(self, datagrams: list[tuple[tuple[str, int], bytes]]) -> None:
+    def _receive(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> None:
         for _, received in datagrams:
             number = number_of(received)
             offer = self._offers[number]
@@ -198,7 +199,7 @@ class LoopbackBench:
                 assert isinstance(number, int)
                 self._offered_ns[number] = enqueued_ns
 
-    def _send(self, datagrams: list[tuple[tuple[str, int], bytes]]) -> None:
+    def _send(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> None:
         # Receivers empty their small buffers after every few: none may overflow.
         for begin in range(0, len(datagrams), 64):
             self._sender(datagrams[begin : begin + 64])

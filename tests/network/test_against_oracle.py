@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from tests.network.bench import number_of
 from tests.network.oracle import OraclePort, Waiting
 from tests.network.virtual_time import VirtualTime
 
+from triagemq.datagrams import Datagrams
 from triagemq.network import EmbeddedDataPlane
 from triagemq.plan import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
 from triagemq.trace import Outcome
@@ -154,7 +156,7 @@ class Comparison:
                 model.ports[place.port].arrive(packet, now_ns)
         self.plane.send(batch)
 
-    def _receive(self, datagrams: list[tuple[tuple[str, int], bytes]]) -> None:
+    def _receive(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> None:
         for _, datagram in datagrams:
             number = number_of(datagram)
             assert number not in self.departed

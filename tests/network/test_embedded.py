@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Sequence
+
 import pytest
 from tests.network.bench import datagram, number_of
 from tests.network.virtual_time import VirtualTime
 
+from triagemq.datagrams import Datagrams, Unsent
 from triagemq.network import EmbeddedDataPlane
 from triagemq.plan import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
 from triagemq.trace import Outcome
@@ -19,6 +23,10 @@ class Rig:
     """A data plane with one port at 2 Mbit/s, flow i in class i, and all that came of it."""
 
     def __init__(self, buffer_packets: float = 100, late_ns: int = 0, **settings: int) -> None:
+        self.refused: dict[int, int | None] = {}
+        """By number of a packet: what the socket has against it, None if it has to wait."""
+        self.waiting: list[Unsent] = []
+        self.classes: list[int] = []
         self.time = VirtualTime(late_ns)
         self.sent: list[tuple[int, int]] = []
         self.fates: list[Fate] = []
@@ -33,9 +41,18 @@ class Rig:
             ]
         )
 
-    def _receive(self, datagrams: list[tuple[tuple[str, int], bytes]]) -> None:
+    def _receive(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> Sequence[Unsent]:
         self.batches += 1
-        self.sent += [(number_of(received), self.time.now_ns) for _, received in datagrams]
+        numbers = [number_of(received) for _, received in datagrams]
+        self.sent += [(number, self.time.now_ns) for number in numbers if number not in self.refused]
+        self.classes += [class_of(place) for place in range(len(numbers))]
+        unsent = [
+            Unsent(place, *datagrams[place], class_of(place), self.refused[number])
+            for place, number in enumerate(numbers)
+            if number in self.refused
+        ]
+        self.waiting += [one for one in unsent if one.problem is None]
+        return unsent
 
     def send(self, flow: int, *numbers: int, control: bool = False) -> None:
         self.plane.send([OutgoingPacket(KEYS[flow], datagram(number), control, number) for number in numbers])
@@ -86,6 +103,41 @@ def test_control_packets_and_packets_without_token_have_no_fate() -> None:
     assert rig.order == [1, 2, 3, 5]
     assert rig.fates == []
     assert rig.plane.counters().flows[KEYS[0]].dropped_by_buffer == 2
+
+
+def test_what_the_socket_refuses_is_lost_on_the_link_and_not_delivered() -> None:
+    rig = Rig()
+    rig.plane.apply([RemoveFlow(KEYS[3])])
+    rig.refused = {2: errno.ENETUNREACH, 9: errno.ENETUNREACH}
+    rig.send(1, 1, 2, 3)
+    rig.send(3, 8, 9)
+    rig.time.run_until_quiet()
+    assert {number: outcome for number, outcome, _, _ in rig.fates} == {
+        1: Outcome.delivered,
+        2: Outcome.lost_on_link,
+        3: Outcome.delivered,
+        8: Outcome.delivered,
+        9: Outcome.lost_on_link,
+    }
+    assert rig.order == [8, 1, 3]
+
+
+def test_what_waits_for_a_full_socket_has_no_fate_until_it_has_left() -> None:
+    rig = Rig()
+    rig.refused = {1: None, 2: None, 3: None}
+    rig.send(1, 1, 2, 3, 4)
+    rig.time.run_until_quiet()
+    assert [number for number, *_ in rig.fates] == [4]
+    assert rig.classes == [1] * 4
+    rig.time.run_until(rig.time.now_ns + 5000)
+    for one, problem in zip(rig.waiting, (0, errno.ENOBUFS, errno.EAGAIN), strict=True):
+        one.problem = problem
+    rig.plane.settled_later(rig.waiting)
+    assert rig.fates[1:] == [
+        (1, Outcome.delivered, 0, rig.time.now_ns),
+        (2, Outcome.lost_on_link, 0, 2 * PACKET_NS),
+        (3, Outcome.in_flight, 0, None),
+    ]
 
 
 def test_a_flow_put_into_a_lower_class_keeps_its_order() -> None:
@@ -218,7 +270,7 @@ def test_a_report_may_send_again() -> None:
                 plane.send([OutgoingPacket(KEYS[0], datagram(number), False, number)])
 
     plane = EmbeddedDataPlane(
-        lambda datagrams: sent.extend(number_of(each) for _, each in datagrams),
+        lambda datagrams, class_of: sent.extend(number_of(each) for _, each in datagrams),
         send_next,
         clock=time.clock,
         alarm=time.alarm,

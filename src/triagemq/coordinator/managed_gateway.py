@@ -177,8 +177,14 @@ class ManagedGateway:
     ) -> EmbeddedDataPlane:
         sender = DatagramSender(udp_socket)
         plane = EmbeddedDataPlane(
-            sender, on_fate, clock=clock, seed=self._seed, control_sender=sender.control
+            sender,
+            on_fate,
+            clock=clock,
+            seed=self._seed,
+            control_sender=sender.control,
+            closing=sender.close,
         )
+        sender.on_settled = plane.settled_later
         binder = FlowBinder(plane, self.rules.identify)
         try:
             binder.order(self.rules.orders)

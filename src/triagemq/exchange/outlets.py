@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+import errno
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from triagemq.datagrams import TRY_LATER, control_mark
+from triagemq.datagrams import AddressList, Datagrams, DatagramSender, Unsent
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
-from triagemq.exchange.gateway.buffer import PriorityBuffer
-from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
-from triagemq.exchange.many_datagrams import AddressList, is_available
+from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
 
 __all__ = ["DirectOutlet", "Outlet", "settle_copy"]
-
-_CONTROL_CLASS = -1
 
 
 class Outlet(Protocol):
@@ -42,118 +37,111 @@ class Outlet(Protocol):
         """Stop sending."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    priority_class: int
-    endpoint: Endpoint
-    datagram: bytes
-    settle: Callable[[Outcome], None]
-
-
 class DirectOutlet:
-    """From the gateway's own socket. What the socket cannot take waits here, control first, then by class."""
+    """From the gateway's own socket. What the socket cannot take waits in the sender, control first, then by class.
 
-    def __init__(self, core: GatewayCore, udp_socket: socket.socket, *, most_waiting: int = 100_000) -> None:
+    `later` runs what follows from the fate of a datagram that had to wait, at the time that it is by then.
+    """
+
+    def __init__(
+        self,
+        core: GatewayCore,
+        udp_socket: socket.socket,
+        *,
+        most_waiting: int = 100_000,
+        batched: bool = True,
+        later: Callable[[Callable[[GatewayCore], None]], None] | None = None,
+    ) -> None:
         self._core = core
-        self._socket = udp_socket
+        self._family = udp_socket.family
         self._descriptor = udp_socket.fileno()
-        self._waiting: PriorityBuffer[_Waiting] = PriorityBuffer()
-        self._most_waiting = most_waiting
-        self._has_many = is_available()
-        self._control_mark = [control_mark(udp_socket.family)]
+        self._batched = batched
+        self._later = later or (lambda settle: settle(core))
+        self._sender = DatagramSender(
+            udp_socket, most_waiting=most_waiting, batched=batched, on_settled=self._settled_later
+        )
 
     def control(self, action: SendControl) -> None:
         """With its mark, and before everything that waits."""
         endpoint, datagram = action
-        try:
-            self._socket.sendmsg((datagram,), self._control_mark, 0, endpoint[:2])
-        except OSError as problem:
-            if problem.errno in TRY_LATER:
-                self._wait(_Waiting(_CONTROL_CLASS, endpoint, datagram, lambda outcome: None))
+        self._sender.control([(endpoint[:2], datagram)])
 
     def publish(self, action: SendPublish) -> None:
         """To one client."""
         session, delivery, datagram = action
-
-        def settle(outcome: Outcome) -> None:
-            self._core.deliver.fate(session, delivery, outcome, -1, -1)
-
-        self._send(_Waiting(delivery.priority_class, session.endpoint, datagram, settle))
+        self._send(
+            [(session.endpoint[:2], datagram)],
+            lambda place: delivery.priority_class,
+            lambda place, outcome: self._core.deliver.fate(session, delivery, outcome, -1, -1),
+        )
 
     def publish_many(self, action: SendMany) -> None:
         """To a group: one system call, if it has any number of members worth it."""
         group, publication, datagram = action
         core = self._core
         members = group.members
-        if len(members) > 1 and self._has_many and not self._waiting:
+        begin = 0
+        if len(members) > 1 and self._batched and not self._sender.data_waits:
             addresses = group.prepared
             if addresses is None:
                 addresses = group.prepared = AddressList(
-                    self._socket.family, [session.endpoint[:2] for session, _ in members]
+                    self._family, [session.endpoint[:2] for session, _ in members]
                 )
-            sent, problem = addresses.send(self._descriptor, datagram)
+            begin, problem = addresses.send(self._descriptor, datagram)
             if not problem:
-                core.counters.sent += sent
-                core.counters.delivered += sent
+                core.counters.sent += begin
+                core.counters.delivered += begin
                 if core.observer is not None:
                     core.observer.fanned_out(group, publication, core.now_ns)
                 return
-        else:
-            sent = 0
-        # The slow way: one by one, each with its own fate.
-        for number, (session, subscription) in enumerate(members):
-            settle = self._settling(session, subscription, publication)
-            if number < sent:
-                settle(Outcome.delivered)
-            else:
-                priority_class = core.settings.policy.priority_class(session.client_id, publication.topic)
-                self._send(_Waiting(priority_class, session.endpoint, datagram, settle))
+        for session, subscription in members[:begin]:
+            settle_copy(core, session, subscription, publication, Outcome.delivered)
+        # The slow way: each has a fate of its own.
+        rest = members[begin:]
+        policy = core.settings.policy
+        self._send(
+            [(session.endpoint[:2], datagram) for session, _ in rest],
+            lambda place: policy.priority_class(rest[place][0].client_id, publication.topic),
+            lambda place, outcome: settle_copy(core, *rest[place], publication, outcome),
+        )
 
     def flush(self) -> None:
         """Everything has gone out already."""
 
     def close(self) -> None:
         """What still waits is in flight for ever."""
-        if self._waiting:
-            asyncio.get_running_loop().remove_writer(self._socket)
-            for waiting in self._waiting.clear():
-                waiting.settle(Outcome.in_flight)
+        self._sender.close()
 
-    def _settling(
-        self, session: Session, subscription: Subscription, publication: Publication
-    ) -> Callable[[Outcome], None]:
-        return lambda outcome: settle_copy(self._core, session, subscription, publication, outcome)
-
-    def _send(self, waiting: _Waiting) -> None:
-        if self._waiting or not self._sent(waiting):
-            self._wait(waiting)
-
-    def _sent(self, waiting: _Waiting) -> bool:
-        try:
-            if waiting.priority_class == _CONTROL_CLASS:
-                self._socket.sendmsg((waiting.datagram,), self._control_mark, 0, waiting.endpoint[:2])
+    def _send(
+        self, datagrams: Datagrams, class_of: Callable[[int], int], settle: Callable[[int, Outcome], None]
+    ) -> None:
+        """Send, and settle each, by its place: now, or when it has left the socket."""
+        unsent = {one.place: one for one in self._sender(datagrams, class_of)}
+        for place in range(len(datagrams)):
+            one = unsent.get(place)
+            if one is None:
+                settle(place, Outcome.delivered)
+            elif one.problem is None:
+                one.token = settle
             else:
-                self._socket.sendto(waiting.datagram, waiting.endpoint[:2])
-        except OSError as problem:
-            if problem.errno in TRY_LATER:
-                return False
-            waiting.settle(Outcome.lost_on_link)
-        else:
-            waiting.settle(Outcome.delivered)
-        return True
+                settle(place, _outcome(one.problem))
 
-    def _wait(self, waiting: _Waiting) -> None:
-        if not self._waiting:
-            asyncio.get_running_loop().add_writer(self._socket, self._drain)
-        pushed_out = self._waiting.push(waiting, self._most_waiting)
-        if pushed_out is not None:
-            pushed_out.settle(Outcome.dropped_by_buffer)
+    def _settled_later(self, some: Sequence[Unsent]) -> None:
+        def settle(core: GatewayCore) -> None:
+            for one in some:
+                assert one.problem is not None
+                one.token(one.place, _outcome(one.problem))
 
-    def _drain(self) -> None:
-        while self._waiting and self._sent(self._waiting.peek()):
-            self._waiting.pop()
-        if not self._waiting:
-            asyncio.get_running_loop().remove_writer(self._socket)
+        self._later(settle)
+
+
+def _outcome(problem: int) -> Outcome:
+    """What the Trace says of a datagram that the kernel has taken (0), or has not."""
+    if problem == 0:
+        return Outcome.delivered
+    if problem == errno.ENOBUFS:
+        return Outcome.dropped_by_buffer
+    return Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
 
 
 def settle_copy(

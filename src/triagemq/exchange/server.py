@@ -121,7 +121,7 @@ class Gateway:
         self._failed = loop.create_future()
         self._socket = bind_udp(*self._listen)
         if self._make_egress is None:
-            self._outlet = DirectOutlet(self.core, self._socket)
+            self._outlet = DirectOutlet(self.core, self._socket, later=self.change)
         else:
             # Planning takes a second to load, which a gateway without a plan need not wait for.
             from triagemq.exchange.egress import EgressOutlet

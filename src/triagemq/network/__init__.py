@@ -8,8 +8,8 @@ emulated/   a network of namespaces in which the last two can be tried
 """
 
 from triagemq.clock import unix_clock
+from triagemq.datagrams import DatagramSender
 from triagemq.network.alarm import Alarm, open_alarm
-from triagemq.network.datagrams import DatagramSender
 from triagemq.network.embedded import EmbeddedDataPlane, Sender
 from triagemq.network.recorded import RecordedDataPlane
 from triagemq.network.state import PlanState

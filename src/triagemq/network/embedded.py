@@ -7,12 +7,14 @@ that was (see output_port.py), so that a late wake-up delays packets and never l
 
 from __future__ import annotations
 
+import errno
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from triagemq.clock import unix_clock
+from triagemq.datagrams import Datagrams, Unsent
 from triagemq.network.alarm import Alarm, open_alarm
 from triagemq.network.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
 from triagemq.network.state import PlanState
@@ -29,13 +31,19 @@ from triagemq.plan import (
 )
 from triagemq.trace import Outcome
 
-__all__ = ["Datagrams", "EmbeddedDataPlane", "Sender"]
+__all__ = ["EmbeddedDataPlane", "Sender"]
 
-Datagrams = list[tuple[tuple[str, int], bytes]]
-"""Datagrams to send, each with the (IP address, UDP port) it goes to."""
 
-Sender = Callable[[Datagrams], None]
-"""Sends datagrams in the given order; never blocks."""
+class Sender(Protocol):
+    """Sends datagrams in the given order and never blocks; returns those that it could not send at once, if any.
+
+    `class_of` tells the priority class of the one at a place of the list.
+    """
+
+    def __call__(
+        self, datagrams: Datagrams, class_of: Callable[[int], int], /
+    ) -> Sequence[Unsent] | None: ...
+
 
 UDP_OVER_ETHERNET_BYTES = 20 + 8 + 14
 """What IPv4, UDP and Ethernet add to a datagram on the wire."""
@@ -50,7 +58,8 @@ class EmbeddedDataPlane:
     `clock` gives nanoseconds and never goes back; hand in the one that stamps the rest of the trace. A datagram
     takes `overhead_bytes_per_packet` more on the wire than it has, so that its size is the scenario's. `alarm` makes
     the Alarm that calls back; tests put virtual time there. `control_sender` takes the control packets, where they are
-    to leave with a mark, before all others of the moment. Neither sender is closed with the data plane.
+    to leave with a mark, before all others of the moment. What a sender returns as waiting it must tell
+    `settled_later` in the end; `closing` is called last, to make it do so.
     """
 
     priority_classes: ClassVar[int] = PRIORITY_CLASSES
@@ -63,12 +72,13 @@ class EmbeddedDataPlane:
         clock: Callable[[], int] | None = None,
         alarm: Callable[[Callable[[], None]], Alarm] = open_alarm,
         seed: int | None = None,
-        control_sender: Sender | None = None,
+        control_sender: Callable[[Datagrams], object] | None = None,
+        closing: Callable[[], None] = lambda: None,
         overhead_bytes_per_packet: int = UDP_OVER_ETHERNET_BYTES,
         wake_ups_apart_ns: int = _WAKE_UPS_APART_NS,
     ) -> None:
         self._sender, self._on_fate = sender, on_fate
-        self._control_sender = control_sender
+        self._control_sender, self._closing = control_sender, closing
         self._clock = unix_clock() if clock is None else clock
         self._random = random.Random(seed).random
         self._overhead_bytes = overhead_bytes_per_packet
@@ -117,11 +127,11 @@ class EmbeddedDataPlane:
         sent: list[Queued] = []
         dropped: list[Queued] = []
         fates: list[Fate] = []
-        unmanaged: tuple[Datagrams, Datagrams] = ([], [])
+        unmanaged: list[OutgoingPacket] = []
         for packet in packets:
             flow = flows.get(packet.key)
             if flow is None:
-                self._pass_unmanaged(packet, unmanaged, fates)
+                unmanaged.append(packet)
                 continue
             port = flow.port
             if packet.control:
@@ -142,11 +152,8 @@ class EmbeddedDataPlane:
             if not port.scheduled:
                 port.scheduled = True
                 self._schedule(port)
-        datagrams, control = unmanaged
-        if control and self._control_sender is not None:
-            self._control_sender(control)
-        if datagrams:
-            self._sender(datagrams)
+        if unmanaged:
+            self._pass_unmanaged(unmanaged, fates)
         self._hand_over(sent, dropped, fates, now_ns)
 
     def counters(self, *, with_flows: bool = True) -> Counters:
@@ -184,6 +191,7 @@ class EmbeddedDataPlane:
                     fates.append((queued.packet.token, Outcome.in_flight, queued.enqueued_ns, None))
         self._due.clear()
         self._hand_over(sent, [], fates, now_ns)
+        self._closing()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -209,27 +217,79 @@ class EmbeddedDataPlane:
             flow.removed = True
             self._draining_flows[flow.key] = flow
 
-    def _pass_unmanaged(
-        self, packet: OutgoingPacket, unmanaged: tuple[Datagrams, Datagrams], fates: list[Fate]
-    ) -> None:
-        marked = packet.control and self._control_sender is not None
-        unmanaged[marked].append(((packet.key.address, packet.key.udp_port), packet.datagram))
-        self._unmanaged_packets += 1
-        self._unmanaged_bytes += len(packet.datagram) + self._overhead_bytes
-        if packet.control:
-            self._unmanaged_control_packets += 1
-        elif packet.token is not None:
-            fates.append((packet.token, Outcome.delivered, None, None))
+    def _pass_unmanaged(self, packets: Sequence[OutgoingPacket], fates: list[Fate]) -> None:
+        marked = []
+        for packet in packets:
+            self._unmanaged_packets += 1
+            self._unmanaged_bytes += len(packet.datagram) + self._overhead_bytes
+            if packet.control:
+                self._unmanaged_control_packets += 1
+                if self._control_sender is not None:
+                    marked.append(packet)
+        if marked:
+            assert self._control_sender is not None
+            self._control_sender([(_address(packet.key), packet.datagram) for packet in marked])
+            packets = [packet for packet in packets if not packet.control]
+            if not packets:
+                return
+        # Nobody has ranked them: after everything that somebody has.
+        unsent = self._sender(
+            [(_address(packet.key), packet.datagram) for packet in packets], lambda place: PRIORITY_CLASSES
+        )
+        not_sent = {one.place: one for one in unsent or ()}
+        for place, packet in enumerate(packets):
+            if packet.token is not None and not packet.control:
+                self._report(packet.token, not_sent.get(place), None, None, fates)
 
-    def _send(self, sent: list[Queued]) -> None:
+    def _report(
+        self,
+        token: object,
+        unsent: Unsent | None,
+        enqueued_ns: int | None,
+        dequeued_ns: int | None,
+        fates: list[Fate],
+    ) -> None:
+        """The fate of a packet that has left its port, now or as soon as it has left the socket."""
+        if unsent is None:
+            fates.append((token, Outcome.delivered, enqueued_ns, dequeued_ns))
+        elif unsent.problem is None:
+            unsent.token = (token, enqueued_ns, dequeued_ns)
+        else:
+            fates.append((token, Outcome.lost_on_link, enqueued_ns, dequeued_ns))
+
+    def settled_later(self, some: Sequence[Unsent]) -> None:
+        """What has become of datagrams that had to wait for room in a socket."""
+        now_ns = self._clock()
+        fates: list[Fate] = []
+        for one in some:
+            token, enqueued_ns, dequeued_ns = one.token
+            if one.problem == 0:
+                fates.append((token, Outcome.delivered, enqueued_ns, None if dequeued_ns is None else now_ns))
+            elif one.problem == errno.EAGAIN:
+                fates.append((token, Outcome.in_flight, enqueued_ns, None))
+            else:
+                fates.append((token, Outcome.lost_on_link, enqueued_ns, dequeued_ns))
+        if self._on_fate is not None:
+            self._on_fate(fates)
+
+    def _send(self, sent: list[Queued]) -> Sequence[Unsent]:
+        """Control first, where it has a sender of its own; what could not be sent has its place among `sent`."""
+        places: Sequence[int] = range(len(sent))
         if self._control_sender is not None:
             control = [(one.flow.address, one.packet.datagram) for one in sent if one.packet.control]
             if control:
                 self._control_sender(control)
-                sent = [one for one in sent if not one.packet.control]
+                places = [place for place, one in enumerate(sent) if not one.packet.control]
+                sent = [sent[place] for place in places]
                 if not sent:
-                    return
-        self._sender([(queued.flow.address, queued.packet.datagram) for queued in sent])
+                    return ()
+        unsent = self._sender(
+            [(queued.flow.address, queued.packet.datagram) for queued in sent],
+            lambda place: sent[place].queue - 1,
+        )
+        for one in unsent or ():
+            one.place = places[one.place]
+        return unsent or ()
 
     def _schedule(self, port: OutputPort) -> None:
         self._entries += 1
@@ -266,9 +326,10 @@ class EmbeddedDataPlane:
 
     def _hand_over(self, sent: list[Queued], dropped: list[Queued], fates: list[Fate], now_ns: int) -> None:
         """Send, count and report. Last in every call: whoever is told a fate may call `send` again."""
+        unsent: Sequence[Unsent] = ()
         try:
             if sent:
-                self._send(sent)
+                unsent = self._send(sent)
         finally:
             self._set_alarm()
         for packet, flow, _, _, enqueued_ns in dropped:
@@ -277,11 +338,15 @@ class EmbeddedDataPlane:
                 fates.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
             if flow.removed:
                 self._forget_if_empty(flow)
-        for packet, flow, _, _, enqueued_ns in sent:
+        not_sent = {one.place: one for one in unsent}
+        for place, (packet, flow, _, _, enqueued_ns) in enumerate(sent):
             if not packet.control:
                 flow.packets_out += 1
                 if packet.token is not None:
-                    fates.append((packet.token, Outcome.delivered, enqueued_ns, now_ns))
+                    if not not_sent:
+                        fates.append((packet.token, Outcome.delivered, enqueued_ns, now_ns))
+                    else:
+                        self._report(packet.token, not_sent.get(place), enqueued_ns, now_ns, fates)
                 if flow.removed:
                     self._forget_if_empty(flow)
         if fates and self._on_fate is not None:
@@ -290,3 +355,7 @@ class EmbeddedDataPlane:
     def _forget_if_empty(self, flow: Flow) -> None:
         if flow.backlog_packets == 0:
             self._draining_flows.pop(flow.key, None)
+
+
+def _address(key: FlowKey) -> tuple[str, int]:
+    return key.address, key.udp_port

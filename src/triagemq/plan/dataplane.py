@@ -128,7 +128,8 @@ class OutgoingPacket:
 Fate = tuple[object, "Outcome", int | None, int | None]
 """Token, outcome, enqueued_ns, dequeued_ns, with the meaning they have in the trace's deliveries.
 
-`delivered` means sent; its dequeued_ns is the moment at which it was. Times are None where they did not happen: both
+`delivered` means sent; its dequeued_ns is the moment at which it was. What has left its port and could not be sent is
+`lost_on_link` (the link is down, the socket refuses it). Times are None where they did not happen: both
 for an unmanaged packet and for one dropped by policy, dequeued_ns for one dropped by the buffer or (`in_flight`)
 still queued when the data plane was closed.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,7 @@ from tests.network.linux.kernel_bench import AsTheyCome, KernelBench
 from tests.network.linux.wires import RECEIVER, SENDER
 from tests.network.openflow.lab import eventually
 
-from triagemq.network.datagrams import DatagramSender
-from triagemq.network.embedded import Datagrams
+from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network.emulated.offloads import switch_offloads_off
 from triagemq.network.journal import Journal
 from triagemq.network.linux import LinuxDataPlane
@@ -37,13 +36,15 @@ class InStep(DatagramSender):
         self._sent = 0
         self._before = passed()
 
-    def __call__(self, datagrams: Datagrams) -> None:
+    def __call__(
+        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None
+    ) -> Sequence[Unsent]:
         self._wait(len(datagrams))
-        super().__call__(datagrams)
+        return super().__call__(datagrams, class_of)
 
-    def control(self, datagrams: Datagrams) -> None:
+    def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         self._wait(len(datagrams))
-        super().control(datagrams)
+        return super().control(datagrams)
 
     def _wait(self, more: int) -> None:
         self._sent += more

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from triagemq.network import DatagramSender
+from triagemq.datagrams import CONTROL_CLASS, DatagramSender, Unsent
 
 HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
@@ -137,6 +137,71 @@ class FullSocket(socket.socket):
             raise BlockingIOError(errno.EAGAIN, "full")
         self.room -= 1
         return super().sendto(*arguments)  # type: ignore[call-overload, no-any-return]
+
+
+class FullMarkedSocket(FullSocket):
+    def sendmsg(self, *arguments: object) -> int:  # type: ignore[override]
+        if self.room == 0:
+            raise BlockingIOError(errno.EAGAIN, "full")
+        self.room -= 1
+        return super().sendmsg(*arguments)  # type: ignore[arg-type]
+
+
+def test_control_waits_for_no_data_and_is_discarded_after_all_of_it() -> None:
+    async def run() -> None:
+        settled: list[Unsent] = []
+        output = FullMarkedSocket(socket.AF_INET, socket.SOCK_DGRAM)
+        with output, bound(socket.AF_INET) as receiver:
+            address = receiver.getsockname()
+            sender = DatagramSender(output, batched=False, most_waiting=4, on_settled=settled.extend)
+            ranks = [2, 0, 2, 1]
+            waiting = sender([(address, bytes([number])) for number in range(4)], ranks.__getitem__)
+            for one in waiting:
+                one.token = one.place
+            sender.control([(address, b"c"), (address, b"d")])
+            assert [(one.token, one.problem) for one in settled] == [(2, errno.ENOBUFS), (0, errno.ENOBUFS)]
+            assert sender([(address, b"late")], lambda place: 3)[0].problem == errno.ENOBUFS
+            for octet in b"efg":
+                sender.control([(address, bytes([octet]))])
+            # Nothing but control is left, and then the newest gives way.
+            assert [one.token for one in settled[2:]] == [3, 1]
+            assert sender.waiting == 4
+            assert sender.unsent == {errno.ENOBUFS: 6}
+            output.room = 100
+            while sender.waiting:
+                await asyncio.sleep(0)
+            assert received(receiver) == [b"c", b"d", b"e", b"f"]
+
+    asyncio.run(run())
+
+
+def test_a_full_socket_is_emptied_by_class_and_tells_what_became_of_each() -> None:
+    async def run() -> None:
+        settled: list[Unsent] = []
+        output = FullMarkedSocket(socket.AF_INET, socket.SOCK_DGRAM)
+        with output, bound(socket.AF_INET) as receiver:
+            address = receiver.getsockname()
+            sender = DatagramSender(output, batched=False, on_settled=settled.extend)
+            datagrams = [(address, b"0"), (address, b"1"), (("example.org", 1), b"nowhere"), (address, b"3")]
+            waiting = sender(datagrams, lambda place: 5 - place)
+            for one in waiting:
+                one.token = one.datagram
+            assert [one.problem for one in waiting] == [None] * 4
+            (control,) = sender.control([(address, b"control")])
+            assert (control.priority_class, control.problem) == (CONTROL_CLASS, None)
+            output.room = 3
+            while sender.waiting > 1:
+                await asyncio.sleep(0)
+            assert received(receiver) == [b"control", b"3", b"1"]
+            assert [(one.token, one.problem) for one in settled] == [
+                (b"3", 0),
+                (b"nowhere", errno.EINVAL),
+                (b"1", 0),
+            ]
+            sender.close()
+            assert (settled[-1].token, settled[-1].problem) == (b"0", errno.EAGAIN)
+
+    asyncio.run(run())
 
 
 def test_what_a_full_socket_refuses_goes_out_later_in_order() -> None:

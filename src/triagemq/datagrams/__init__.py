@@ -1,0 +1,18 @@
+"""UDP below the level of Python's sockets, for the gateway and the data planes, which both send by the thousand.
+
+messages    what the kernel wants for `sendmmsg`: addresses and messages in memory; the mark of control packets
+sender      the one way in which datagrams leave, and what a full socket could not take
+"""
+
+from triagemq.datagrams.messages import CONTROL_DSCP, AddressList, socket_address
+from triagemq.datagrams.sender import CONTROL_CLASS, Datagrams, DatagramSender, Unsent
+
+__all__ = [
+    "CONTROL_CLASS",
+    "CONTROL_DSCP",
+    "AddressList",
+    "DatagramSender",
+    "Datagrams",
+    "Unsent",
+    "socket_address",
+]

@@ -1,0 +1,295 @@
+"""The one way in which datagrams leave this program: many with one system call, and none forgotten.
+
+What a full socket cannot take waits here, control first and then by class, and whoever sent it is told what became of
+it: nothing counts as sent that the kernel has not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import socket
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from triagemq.datagrams.messages import BATCH, Address, Batch, control_mark, sendmmsg, socket_address
+
+__all__ = ["CONTROL_CLASS", "DatagramSender", "Datagrams", "Unsent"]
+
+CONTROL_CLASS: Final = -1
+"""The priority class of control packets: before all others."""
+
+Datagrams = Sequence[tuple[Address, bytes]]
+"""Datagrams to send, each with the (IP address, UDP port) it goes to."""
+
+_TRY_LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+"""Errors that mean that the socket has no room now."""
+
+_MOST_ADDRESSES = 1 << 16
+_FLAGS = socket.MSG_DONTWAIT
+
+
+class Unsent:
+    """A datagram that was not sent at once, the one at `place` of those that were handed over.
+
+    `problem` is None while it waits for room in the socket; then 0 if it has been sent, ENOBUFS if it had to give way,
+    EAGAIN if it still waited at the end, or what the kernel has against it. Whoever sets `token` gets it back then.
+    """
+
+    __slots__ = ("address", "datagram", "place", "priority_class", "problem", "token")
+
+    def __init__(
+        self, place: int, address: Address, datagram: bytes, priority_class: int, problem: int | None
+    ) -> None:
+        self.place, self.address, self.datagram = place, address, datagram
+        self.priority_class, self.problem = priority_class, problem
+        self.token: Any = None
+
+
+class DatagramSender:
+    """Sends datagrams from a bound UDP socket, in order, without ever blocking.
+
+    What the socket cannot take now (its buffer is full) goes out as soon as it can: control first, then by class, and
+    up to `most_waiting` datagrams. Beyond that the newest of the lowest class gives way, control last.
+    With a `control_socket` (bound to the same address) control packets have a buffer of their own, and never wait for
+    what queues of this machine hold of others.
+
+    Both calls return what was not sent at once; `on_settled` is told, in batches and from the event loop, what became
+    of those that waited and have a token. `system_calls` counts how often the kernel was asked, and `unsent`, by errno,
+    what could not be sent at all: EINVAL for an address that is not one in digits.
+    """
+
+    def __init__(
+        self,
+        udp_socket: socket.socket,
+        control_socket: socket.socket | None = None,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        most_waiting: int = 100_000,
+        batched: bool = True,
+        on_settled: Callable[[Sequence[Unsent]], None] | None = None,
+    ) -> None:
+        self.on_settled = on_settled
+        self.unsent: Counter[int] = Counter()
+        self._data = _Way(self, udp_socket, loop, most_waiting, batched)
+        self._control = (
+            self._data if control_socket is None else _Way(self, control_socket, loop, most_waiting, batched)
+        )
+
+    def __call__(
+        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None
+    ) -> Sequence[Unsent]:
+        """Send; `class_of` tells the priority class of the one at a place, if it has to wait."""
+        return self._data.take(datagrams, class_of or _first_class, False)
+
+    def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
+        """Send with the mark of control packets (DSCP CS6), which every data plane on the way lets pass first."""
+        return self._control.take(datagrams, _control_class, True)
+
+    @property
+    def waiting(self) -> int:
+        """Datagrams that the sockets could not take yet."""
+        return self._data.waiting + (self._control.waiting if self._control is not self._data else 0)
+
+    @property
+    def data_waits(self) -> bool:
+        """Is the socket of everything but control full?"""
+        return self._data.waiting > 0
+
+    @property
+    def system_calls(self) -> int:
+        return self._data.system_calls + (
+            self._control.system_calls if self._control is not self._data else 0
+        )
+
+    def close(self) -> None:
+        """Stop waiting for the sockets, which stay open."""
+        self._data.close()
+        self._control.close()
+
+
+def _first_class(place: int) -> int:
+    return 0
+
+
+def _control_class(place: int) -> int:
+    return CONTROL_CLASS
+
+
+class _Way:
+    """One socket, and what waits for it by priority class."""
+
+    def __init__(
+        self,
+        sender: DatagramSender,
+        udp_socket: socket.socket,
+        loop: asyncio.AbstractEventLoop | None,
+        most_waiting: int,
+        batched: bool,
+    ) -> None:
+        self.waiting = self.system_calls = 0
+        self._sender, self._socket, self._loop = sender, udp_socket, loop
+        self._most_waiting = most_waiting
+        self._queues: dict[int, deque[Unsent]] = {}
+        self._addresses: dict[Address, tuple[Any, int]] = {}
+        self._mark = [control_mark(udp_socket.family)]
+        self._batched = batched and sendmmsg is not None
+        if self._batched:
+            self._plain = Batch(udp_socket.family)
+            self._marked = Batch(udp_socket.family, self._mark)
+
+    def take(self, datagrams: Datagrams, class_of: Callable[[int], int], control: bool) -> Sequence[Unsent]:
+        """Send what the socket takes, unless others of the kind wait already; the rest waits."""
+        unsent: list[Unsent] = []
+        begin = 0
+        if not self.waiting or (control and CONTROL_CLASS not in self._queues):
+            begin, failed = self._send_from(datagrams, control)
+            if begin == len(datagrams) and not failed:
+                return unsent
+            unsent += [Unsent(place, *datagrams[place], class_of(place), why) for place, why in failed]
+        if begin < len(datagrams):
+            if not self.waiting:
+                self._event_loop().add_writer(self._socket, self._flush)
+            waiting = [
+                Unsent(place, *datagrams[place], class_of(place), None)
+                for place in range(begin, len(datagrams))
+            ]
+            unsent += waiting
+            self._settled([gone for one in waiting if (gone := self._wait(one)) is not None])
+        return unsent
+
+    def close(self) -> None:
+        if self.waiting:
+            self._event_loop().remove_writer(self._socket)
+            left = [one for rank in sorted(self._queues) for one in self._queues[rank]]
+            self._queues.clear()
+            self.waiting = 0
+            for one in left:
+                one.problem = errno.EAGAIN
+                self._sender.unsent[errno.EAGAIN] += 1
+            self._settled(left)
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop() if self._loop is None else self._loop
+
+    def _wait(self, one: Unsent) -> Unsent | None:
+        """Let a datagram wait; the one that has to give way, if there is no room for both."""
+        gone = None
+        if self.waiting >= self._most_waiting:
+            lowest = max(self._queues, default=one.priority_class)
+            if lowest <= one.priority_class:
+                gone = one
+            else:
+                gone = self._queues[lowest].pop()
+                if not self._queues[lowest]:
+                    del self._queues[lowest]
+                self.waiting -= 1
+            gone.problem = errno.ENOBUFS
+            self._sender.unsent[errno.ENOBUFS] += 1
+        if gone is not one:
+            self._queues.setdefault(one.priority_class, deque()).append(one)
+            self.waiting += 1
+        return gone
+
+    def _flush(self) -> None:
+        """The socket has room again."""
+        settled: list[Unsent] = []
+        while self._queues:
+            rank = min(self._queues)
+            queue = self._queues[rank]
+            some = list(islice(queue, BATCH))
+            done, failed = self._send_from(
+                [(one.address, one.datagram) for one in some], rank == CONTROL_CLASS
+            )
+            for one in some[:done]:
+                one.problem = 0
+                queue.popleft()
+            for place, problem in failed:
+                some[place].problem = problem
+            settled += some[:done]
+            self.waiting -= done
+            if not queue:
+                del self._queues[rank]
+            if done < len(some):
+                break
+        if not self._queues:
+            self._event_loop().remove_writer(self._socket)
+        self._settled(settled)
+
+    def _settled(self, some: Sequence[Unsent]) -> None:
+        """Tell of those that waited; what has just been handed over has no token yet, and is returned."""
+        known = [one for one in some if one.token is not None]
+        if known and self._sender.on_settled is not None:
+            self._sender.on_settled(known)
+
+    def _send_from(self, datagrams: Datagrams, marked: bool) -> tuple[int, list[tuple[int, int]]]:
+        """Send until the socket is full: how many are dealt with, and which of them failed, with the errno."""
+        # Never in the midst of a batch, which points into them.
+        if len(self._addresses) > _MOST_ADDRESSES:
+            self._addresses.clear()
+        begin = 0
+        failed: list[tuple[int, int]] = []
+        send = self._send_batch if self._batched else self._send_one
+        while begin < len(datagrams):
+            done, problem = send(datagrams, begin, marked)
+            self.system_calls += 1
+            begin += done
+            if problem in _TRY_LATER:
+                break
+            if problem and problem != errno.EINTR:
+                # The first one that was not sent is the one at fault.
+                self._sender.unsent[problem] += 1
+                failed.append((begin, problem))
+                begin += 1
+        return begin, failed
+
+    def _send_one(self, datagrams: Datagrams, begin: int, marked: bool) -> tuple[int, int]:
+        address, datagram = datagrams[begin]
+        if self._known(address)[1] == 0:
+            return 0, errno.EINVAL
+        if self._socket.family == socket.AF_INET6 and ":" not in address[0]:
+            address = (f"::ffff:{address[0]}", address[1])
+        try:
+            if marked:
+                self._socket.sendmsg((datagram,), self._mark, _FLAGS, address)
+            else:
+                self._socket.sendto(datagram, _FLAGS, address)
+        except OSError as problem:
+            return 0, problem.errno or errno.EINVAL
+        return 1, 0
+
+    def _send_batch(self, datagrams: Datagrams, begin: int, marked: bool) -> tuple[int, int]:
+        known = self._addresses
+        count = 0
+        headers = self._marked if marked else self._plain
+        batch = datagrams if begin == 0 and len(datagrams) <= BATCH else datagrams[begin : begin + BATCH]
+        for (address, datagram), piece, header in zip(batch, headers.pieces, headers.headers, strict=False):
+            name = (known.get(address) or self._known(address))[1]
+            if name == 0:
+                break
+            piece.base = datagram
+            piece.length = len(datagram)
+            header.name = name
+            count += 1
+        if count == 0:
+            return 0, errno.EINVAL
+        sent: int = sendmmsg(self._socket.fileno(), headers.first, count, _FLAGS)
+        return (sent, 0) if sent >= 0 else (0, ctypes.get_errno() or errno.EINVAL)
+
+    def _known(self, address: Address) -> tuple[Any, int]:
+        """A socket address and where it is in memory; 0 if it is none of this socket's family."""
+        found = self._addresses.get(address)
+        if found is None:
+            try:
+                packed = socket_address(self._socket.family, *address)
+            except (ValueError, OSError, struct.error):
+                found = (None, 0)
+            else:
+                buffer = ctypes.create_string_buffer(packed, len(packed))
+                found = (buffer, ctypes.addressof(buffer))
+            self._addresses[address] = found
+        return found
