@@ -47,7 +47,9 @@ _START_NS = 1_700_000_000_000_000_000
 
 
 class Client:
-    """An MQTT-SN client. `answers` says which messages it answers by itself; `topics` is what it has learnt."""
+    """An MQTT-SN client. `answers` says whether it answers messages by itself, all but those with the payloads and
+    topic names that it `ignores`; `topics` is what it has learnt.
+    """
 
     def __init__(self, gateway: VirtualGateway, address: tuple[str, int], node: bytes | None = None) -> None:
         self._gateway = gateway
@@ -56,6 +58,7 @@ class Client:
         self.received: list[Message] = []
         self.topics: dict[int, str] = {}
         self.answers = True
+        self.ignores: set[bytes | str] = set()
         self._message_id = 0
 
     def send(self, message: Any) -> None:
@@ -103,7 +106,7 @@ class Client:
         self.received.append(message)
         if isinstance(message, Register):
             self.topics[message.topic_id] = message.topic_name
-        if not self.answers:
+        if not self.answers or _subject(message) in self.ignores:
             return
         if isinstance(message, Register):
             self.answer(RegAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
@@ -118,6 +121,12 @@ class Client:
         if self.node is not None:
             message = Encapsulated(self.node, message)
         self._gateway.core.datagram(self.address, encode(message))
+
+
+def _subject(message: Message) -> bytes | str | None:
+    if isinstance(message, Publish):
+        return message.payload
+    return message.topic_name if isinstance(message, Register) else None
 
 
 class VirtualGateway:

@@ -145,7 +145,7 @@ def _write_trace(
     event, subscription = np.nonzero(topic[:, None] == known.subscriptions.topic[None, :])
     priority_class = (subscription + (event % 7 == 0)) % 4
     latency = (random.exponential(2e6 * 3.0**priority_class) + 1e5).astype(np.int64)
-    outcome = np.where(random.random(len(event)) < 0.8, 0, random.integers(0, 7, len(event)))
+    outcome = np.where(random.random(len(event)) < 0.8, 0, random.integers(0, len(Outcome), len(event)))
     published, delivered = times[event], outcome == Outcome.delivered
     published_topic = topic.copy()
     if damage:

@@ -149,17 +149,17 @@ def test_a_producer_may_fill_its_arrays_again_at_once(tmp_path, start, deliverie
 
 def test_columns_filters_and_counts_select_what_was_asked_for(tmp_path, start, deliveries):
     with start(rotate_rows=16) as writer:
-        writer.deliveries(deliveries(70))
+        writer.deliveries(deliveries(80))
         writer.finish(measured_from_ns=0)
     trace = Trace.open(tmp_path / "run")
     table = trace.table("deliveries", ["outcome", "publication_id"], filters=[("outcome", "==", "limited")])
     assert table.column_names == ["outcome", "publication_id"]
-    assert table["publication_id"].to_pylist() == list(range(3, 70, 7))
+    assert table["publication_id"].to_pylist() == list(range(3, 80, 8))
     late = trace.table("deliveries", ["topic_id"], filters=pc.field("publication_id") >= 60)
-    assert late.num_rows == 10
+    assert late.num_rows == 20
     assert next(trace.batches("deliveries", ["outcome", "topic_id"])).schema.names == ["outcome", "topic_id"]
     assert trace.counts() == {outcome.name: 10 for outcome in Outcome}
-    assert sum(trace.counts(from_ns=2**60 + 1 + 50_000).values()) == 20
+    assert sum(trace.counts(from_ns=2**60 + 1 + 50_000).values()) == 30
     with pytest.raises(TraceError, match=r"no column latency; it has publication_id, "):
         trace.table("deliveries", ["latency"])
     with pytest.raises(TraceError, match=r"no table 'hops'; it has publications, deliveries"):
@@ -168,13 +168,13 @@ def test_columns_filters_and_counts_select_what_was_asked_for(tmp_path, start, d
 
 def test_pandas_keeps_nanoseconds_exact_beside_nulls(tmp_path, start, deliveries):
     with start() as writer:
-        writer.deliveries(deliveries(14))
+        writer.deliveries(deliveries(16))
         writer.finish(measured_from_ns=0)
     frame = Trace.open(tmp_path / "run").pandas("deliveries", ["delivered_ns", "published_ns", "outcome"])
     assert list(frame.columns) == ["delivered_ns", "published_ns", "outcome"]
     assert frame["delivered_ns"].dtype == pd.Int64Dtype()
     assert frame["published_ns"].dtype == np.int64
-    assert frame["delivered_ns"].isna().sum() == 12
+    assert frame["delivered_ns"].isna().sum() == 14
     assert (frame["delivered_ns"] - frame["published_ns"]).dropna().tolist() == [500, 500]
     assert frame["outcome"].value_counts()["in_flight"] == 2
 

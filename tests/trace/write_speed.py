@@ -26,7 +26,9 @@ def deliveries(seed: int) -> dict[str, np.ndarray]:
     published = np.repeat(np.cumsum(random.exponential(1e6, publications)).astype(np.int64), COPIES)
     topic = np.repeat(random.integers(0, 500, publications, dtype=np.int32), COPIES)
     subscriber = np.tile(np.arange(COPIES, dtype=np.int32), publications)
-    outcome = random.choice(7, ROWS_PER_CALL, p=[0.7, 0.2, 0.06, 0.01, 0.01, 0.01, 0.01]).astype(np.int8)
+    outcome = random.choice(8, ROWS_PER_CALL, p=[0.7, 0.2, 0.06, 0.01, 0.01, 0.01, 0.005, 0.005]).astype(
+        np.int8
+    )
     enqueued = published + random.exponential(2e6, ROWS_PER_CALL).astype(np.int64)
     dequeued = enqueued + random.exponential(5e7, ROWS_PER_CALL).astype(np.int64)
     return {

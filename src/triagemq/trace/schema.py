@@ -32,10 +32,12 @@ class Outcome(IntEnum):
     lost_on_link = 4
     subscriber_gone = 5
     in_flight = 6
+    unacknowledged = 7
+    """Sent as often as the protocol wants to a subscriber that is there, and never acknowledged: QoS 1 and 2 only."""
 
 
 # Writers hand in the code of an Outcome, files hold its name: in Parquet this is an ordinary string column
-# with a dictionary of seven entries, so it costs bits per row, Spark and DuckDB show it as text, and pandas
+# with a dictionary of eight entries, so it costs bits per row, Spark and DuckDB show it as text, and pandas
 # as a category.
 OUTCOME_TYPE = pa.dictionary(pa.int8(), pa.string())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import ending, rows, sleeping
+from triagemq.exchange.gateway import retrying, rows, sleeping
 from triagemq.exchange.gateway.actions import SendPublish
 from triagemq.exchange.gateway.model import (
     Delivery,
@@ -137,7 +137,7 @@ class Deliverer:
             # Known from now on, so that the id cannot come to mean something else in the meantime.
             gateway.make_known(session, topic, told=False)
             gateway.send(session.endpoint, Register(topic.topic_id, message_id, topic_name))
-            self._supervise_answers(session)
+            retrying.supervise(gateway, session)
         delivery = session.buffer.pop()
         session.awake_budget -= 1
         session.unregistered.setdefault(topic.topic_id, []).append(delivery)
@@ -152,7 +152,7 @@ class Deliverer:
                 delivery.message_id = session.message_id()
             session.in_flight[delivery.message_id] = delivery
             delivery.sent_ns = gateway.now_ns
-            self._supervise_answers(session)
+            retrying.supervise(gateway, session)
             if delivery.stage is Stage.RELEASED:
                 gateway.send(session.endpoint, PubRel(delivery.message_id))
                 return
@@ -240,6 +240,8 @@ class Deliverer:
         if delivery is not None and delivery.stage is Stage.RELEASED:
             self._arrived(session, delivery)
             self.pump(session)
+        elif delivery is None:
+            retrying.finished(self._gateway, session, message.message_id)
 
     def _arrived(self, session: Session, delivery: Delivery) -> None:
         del session.in_flight[delivery.message_id]
@@ -272,49 +274,21 @@ class Deliverer:
         """Put back everything that was not answered: the client is away, or has come back."""
         waiting = [delivery for deliveries in session.unregistered.values() for delivery in deliveries]
         waiting += session.in_flight.values()
+        for delivery in session.in_flight.values():
+            # It has been sent, and may be sent as often again.
+            delivery.attempts = 1
         session.unregistered.clear()
         session.in_flight.clear()
         session.registering.clear()
         session.buffer.push_front(sorted(waiting, key=lambda delivery: delivery.sequence))
 
-    # Tretry and Nretry.
+    def forget(self, session: Session) -> None:
+        """The session is over, and with it the exchanges that it never finished."""
+        for message_id in list(session.abandoned):
+            retrying.finished(self._gateway, session, message_id)
 
-    def _supervise_answers(self, session: Session) -> None:
-        if not session.retry_is_due:
-            session.retry_is_due = True
-            self._gateway.after(self._gateway.settings.retry_seconds, lambda: self._retry(session))
-
-    def _retry(self, session: Session) -> None:
-        session.retry_is_due = False
-        gateway = self._gateway
-        if session.state not in (SessionState.ACTIVE, SessionState.AWAKE):
-            return
-        oldest_ns = gateway.now_ns - int(gateway.settings.retry_seconds * 1e9)
-        late = [delivery for delivery in session.in_flight.values() if delivery.sent_ns <= oldest_ns]
-        unknown = {topic_id: one for topic_id, one in session.registering.items() if one.sent_ns <= oldest_ns}
-        attempts = [one.attempts for one in late] + [one.attempts for one in unknown.values()]
-        if max(attempts, default=0) > gateway.settings.retries:
-            if session.state is SessionState.AWAKE:
-                sleeping.back_to_sleep(gateway, session)
-            else:
-                ending.lose(gateway, session)
-            return
-        for delivery in late:
-            gateway.counters.retries += 1
-            self._send_again(session, delivery)
-        for topic_id, registering in unknown.items():
-            gateway.counters.retries += 1
-            registering.attempts += 1
-            registering.sent_ns = gateway.now_ns
-            gateway.send(session.endpoint, Register(topic_id, registering.message_id, registering.topic_name))
-        waiting = [one.sent_ns for one in session.in_flight.values()]
-        waiting += [one.sent_ns for one in session.registering.values()]
-        if waiting:
-            session.retry_is_due = True
-            due_ns = min(waiting) + int(gateway.settings.retry_seconds * 1e9)
-            gateway.schedule(due_ns, lambda: self._retry(session))
-
-    def _send_again(self, session: Session, delivery: Delivery) -> None:
+    def send_again(self, session: Session, delivery: Delivery) -> None:
+        """The client has not answered a message."""
         if delivery.stage is Stage.RELEASED:
             delivery.attempts += 1
             delivery.sent_ns = self._gateway.now_ns

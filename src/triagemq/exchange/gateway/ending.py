@@ -99,6 +99,7 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     for delivery in session.buffer.clear():
         gateway.deliver.give_up(session, delivery, Outcome.subscriber_gone, reason)
     gateway.forget_topics(session)
+    gateway.deliver.forget(session)
     for topic_filter in session.subscriptions:
         gateway.changes.remove("subscriptions", (client_id, topic_filter))
     for message_id in session.arrivals:

@@ -47,6 +47,8 @@ class Stage(IntEnum):
     SENT = 1
     RELEASED = 2
     """QoS 2: PUBREC has come, PUBCOMP has not."""
+    ABANDONED = 3
+    """QoS 2, in the store only: given up, and its message id is not free yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Delivery:
     message_id: int = 0
     stage: Stage = Stage.QUEUED
     attempts: int = 0
+    # Those of the attempts after which the client was heard, but did not answer.
+    ignored: int = 0
     sent_ns: int = 0
     enqueued_ns: int = -1
     dequeued_ns: int = -1
@@ -138,6 +142,8 @@ class Session:
     in_flight: dict[int, Delivery] = field(default_factory=dict)
     # Message ids by which the client knows QoS 2 messages that it has not finished.
     reserved: set[int] = field(default_factory=set)
+    # Of these, the ids of messages that were given up, with their sequence numbers (see retrying.py).
+    abandoned: dict[int, int] = field(default_factory=dict)
     # By topic id: what waits for the REGACK of that id.
     unregistered: dict[int, list[Delivery]] = field(default_factory=dict)
     registering: dict[int, Registering] = field(default_factory=dict)
@@ -186,3 +192,4 @@ class Registering:
     topic_name: str
     sent_ns: int
     attempts: int = 1
+    ignored: int = 0

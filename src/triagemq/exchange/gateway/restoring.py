@@ -116,6 +116,11 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
     session = gateway.sessions.get(client_id)
     if session is None:
         return
+    session.next_sequence = max(session.next_sequence, sequence + 1)
+    if stage == Stage.ABANDONED:
+        session.abandoned[message_id] = sequence
+        session.reserved.add(message_id)
+        return
     subscription = gateway.slots.subscription_owner(session).subscriptions.get(topic_filter)
     if subscription is None:
         # Unsubscribed since; what was accepted for it is still delivered.
@@ -129,7 +134,6 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
     if message_id:
         delivery.attempts = 1
         session.reserved.add(message_id)
-    session.next_sequence = max(session.next_sequence, sequence + 1)
     session.buffer.push_back(delivery)
 
 

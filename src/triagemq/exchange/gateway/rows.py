@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from triagemq.exchange.gateway.changes import Row
-from triagemq.exchange.gateway.model import Arrival, Delivery, Session, Subscription
+from triagemq.exchange.gateway.model import Arrival, Delivery, Session, Stage, Subscription
 
-__all__ = ["arrival", "delivery", "registration", "session", "subscription"]
+__all__ = ["abandoned", "arrival", "delivery", "registration", "session", "subscription"]
 
 
 def session(value: Session) -> tuple[str, Row]:
@@ -57,6 +57,12 @@ def delivery(owner: Session, value: Delivery) -> tuple[tuple[str, int], Row]:
         value.message_id,
         int(value.stage),
     )
+
+
+def abandoned(owner: Session, message_id: int, sequence: int) -> tuple[tuple[str, int], Row]:
+    """A QoS 2 message that was given up: of the message itself nothing is kept but its id."""
+    key = (owner.client_id, sequence)
+    return key, (*key, "", "", b"", 0, 0, 2, 0, 0, message_id, int(Stage.ABANDONED))
 
 
 def arrival(owner: Session, message_id: int, value: Arrival) -> tuple[tuple[str, int], Row]:

@@ -33,6 +33,7 @@ _OUTCOMES = (
     "lost_on_link",
     "subscriber_gone",
     "in_flight",
+    "unacknowledged",
 )
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 

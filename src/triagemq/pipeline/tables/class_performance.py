@@ -21,6 +21,7 @@ SCHEMA = """
     lost_on_link          bigint,
     subscriber_gone       bigint,
     in_flight             bigint,
+    unacknowledged        bigint,
     success_rate          double  COMMENT 'delivered / count',
     mean_latency_seconds  double  COMMENT 'of the delivered; from whole nanoseconds, exact',
     p50                   double  COMMENT 'latency in seconds, within 0.8 %, equal to the simulator',

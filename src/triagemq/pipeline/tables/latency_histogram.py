@@ -25,6 +25,7 @@ SCHEMA = """
     lost_on_link       bigint,
     subscriber_gone    bigint,
     in_flight          bigint,
+    unacknowledged     bigint,
     latency_sum_ns     decimal(38,0)  COMMENT 'of the delivered; a whole number, so that means are exact',
     latency_max_ns     bigint,
     bins               array<bigint>  COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'

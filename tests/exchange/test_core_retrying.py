@@ -1,0 +1,147 @@
+"""What a client does not answer, in virtual time: live sessions stay, messages are given up, the silent are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.exchange.virtual import Client, VirtualGateway
+
+from triagemq.mqttsn import PingReq, PubComp, Publish, PubRec, PubRel, Register, WillTopicUpd
+from triagemq.trace import Outcome
+
+
+def pinging(gateway: VirtualGateway, client: Client, seconds: int, every: int = 5) -> None:
+    """Time passes, and the client is heard now and then."""
+    for _ in range(0, seconds, every):
+        gateway.wait(every)
+        client.send(PingReq())
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_live_client_that_never_answers_one_message_stays_and_the_message_is_given_up(qos: int) -> None:
+    gateway = VirtualGateway(in_flight_messages=1)
+    client = gateway.client().connect(duration=60)
+    client.send(WillTopicUpd("alarm"))
+    client.subscribe("a", qos)
+    client.ignores.add(b"poison")
+    for payload in (b"before", b"poison", b"after"):
+        gateway.publish("a", payload, qos)
+    pinging(gateway, client, 120)
+    assert gateway.core.counters.clients_lost == 0
+    assert gateway.broker.published == []
+    assert client.payloads() == [b"before", *[b"poison"] * 5, b"after"]
+    assert gateway.outcomes == [
+        ("c", b"before", Outcome.delivered),
+        ("c", b"poison", Outcome.unacknowledged),
+        ("c", b"after", Outcome.delivered),
+    ]
+    assert gateway.core.counters.undelivered == {f"unacknowledged: QoS {qos}": 1}
+
+
+def test_live_client_that_never_answers_a_register_stays_and_what_waited_for_it_is_given_up() -> None:
+    gateway = VirtualGateway()
+    client = gateway.client().connect(duration=60)
+    client.subscribe("floor/+", 1)
+    client.ignores.add("floor/1")
+    gateway.publish("floor/1", b"one", 1)
+    gateway.publish("floor/1", b"two", 0)
+    gateway.publish("floor/2", b"three", 1)
+    pinging(gateway, client, 120)
+    assert gateway.core.counters.clients_lost == 0
+    assert sorted(gateway.outcomes) == [
+        ("c", b"one", Outcome.unacknowledged),
+        ("c", b"three", Outcome.delivered),
+        ("c", b"two", Outcome.unacknowledged),
+    ]
+    assert len([one for one in client.take(Register) if one.topic_name == "floor/1"]) == 5
+    client.ignores.clear()
+    gateway.publish("floor/1", b"four", 1)
+    assert client.payloads() == [b"three", b"four"]
+
+
+def test_message_is_kept_for_a_client_that_was_out_of_reach_and_comes_back_before_it_is_lost() -> None:
+    gateway = VirtualGateway()
+    client = gateway.client().connect(duration=60)
+    client.subscribe("a", 1)
+    client.answers = False
+    gateway.publish("a", b"x", 1)
+    gateway.wait(48)
+    client.answers = True
+    client.send(PingReq())
+    gateway.wait(10)
+    assert gateway.outcomes == [("c", b"x", Outcome.delivered)]
+    assert gateway.core.counters.clients_lost == 0
+
+
+def test_client_that_falls_silent_in_the_midst_is_lost_and_gets_its_messages_when_it_returns() -> None:
+    gateway = VirtualGateway()
+    client = gateway.client().connect(duration=0)
+    client.subscribe("a", 1)
+    client.answers = False
+    gateway.publish("a", b"x", 1)
+    gateway.wait(15)
+    client.send(PingReq())
+    gateway.wait(60)
+    assert gateway.core.counters.clients_lost == 1
+    client.answers = True
+    client.received.clear()
+    client.connect()
+    assert client.payloads() == [b"x"]
+    assert gateway.outcomes == [("c", b"x", Outcome.delivered)]
+
+
+def test_message_that_was_given_up_is_not_in_the_store(tmp_path: Path) -> None:
+    gateway = VirtualGateway(store=tmp_path)
+    client = gateway.client().connect(duration=60)
+    client.subscribe("a", 1)
+    client.ignores.add(b"poison")
+    gateway.publish("a", b"poison", 1)
+    pinging(gateway, client, 60)
+    assert gateway._store is not None
+    assert gateway._store.load()["deliveries"] == []
+    client.received.clear()
+    gateway.kill()
+    gateway.wait(20)
+    assert client.payloads() == []
+
+
+def test_id_of_a_qos_2_message_that_was_given_up_is_not_used_again_until_the_client_has_finished_it(
+    tmp_path: Path,
+) -> None:
+    gateway = VirtualGateway(store=tmp_path)
+    client = gateway.client().connect(duration=60)
+    client.subscribe("a", 2)
+    client.ignores.add(b"poison")
+    gateway.publish("a", b"poison", 2)
+    pinging(gateway, client, 60)
+    message_id = client.take(Publish)[0].message_id
+    gateway.kill()
+    session = gateway.core.sessions["c"]
+    session.next_message_id = message_id
+    gateway.publish("a", b"next", 2)
+    (following,) = client.take(Publish)
+    assert following.message_id != message_id
+    # PUBREC at last: the exchange ends, and the id is free.
+    client.answers = False
+    client.received.clear()
+    client.send(PubRec(message_id))
+    assert client.received == [PubRel(message_id)]
+    client.send(PubComp(message_id))
+    assert message_id not in session.reserved
+    assert gateway._store is not None
+    assert gateway._store.load()["deliveries"] == []
+
+
+def test_qos_2_message_that_the_client_has_counts_as_delivered_though_it_never_finishes() -> None:
+    gateway = VirtualGateway()
+    client = gateway.client().connect(duration=60)
+    client.subscribe("a", 2)
+    client.answers = False
+    gateway.publish("a", b"x", 2)
+    (message,) = client.take(Publish)
+    client.send(PubRec(message.message_id))
+    pinging(gateway, client, 120)
+    assert gateway.outcomes == [("c", b"x", Outcome.delivered)]
+    assert gateway.core.counters.clients_lost == 0
+    assert message.message_id in gateway.core.sessions["c"].reserved
