@@ -102,6 +102,12 @@ class BadNetwork:
             transport.close()
         await asyncio.sleep(0)
 
+    def renumber(self) -> None:
+        """Clients have other addresses from now on, as behind a router that has forgotten them."""
+        for transport in self._towards.values():
+            transport.close()
+        self._towards.clear()
+
     def _from_client(self, datagram: bytes, client: tuple[str, int]) -> None:
         if client in self._towards:
             self._pass_on(lambda: self._towards[client].sendto(datagram))

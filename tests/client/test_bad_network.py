@@ -117,3 +117,35 @@ def test_late_copies_from_the_gateway_are_not_handed_on(tmp_path: Path) -> None:
             await one.close()
 
     asyncio.run(scene())
+
+
+def test_a_client_whose_address_changes_connects_anew_and_loses_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with (
+            gateway_with_broker(tmp_path) as gateway,
+            BadNetwork(gateway.address[1], 1, 0, 0, 0) as network,
+        ):
+            events: list[Event] = []
+            subscriber = await connected(network.port, "subscriber", events)
+            publisher = await connected(network.port, "publisher")
+            await subscriber.subscribe("a", qos=1)
+            expected = []
+            for round_number in range(3):
+                network.renumber()
+                for number in range(20):
+                    expected.append(b"%d" % (20 * round_number + number))
+                    await publisher.publish("a", expected[-1], qos=1 + number % 2, wait=False)
+                await publisher.flush()
+                await until(lambda: len(events) >= len(expected))
+            await subscriber.sleep(60)
+            network.renumber()
+            await publisher.publish("a", b"asleep", qos=1)
+            await subscriber.check()
+            await subscriber.wake()
+            await until(lambda: len(events) > len(expected))
+            await asyncio.gather(subscriber.close(), publisher.close())
+            assert sorted(event.payload for event in events) == sorted([*expected, b"asleep"])
+            # By CONNECT every time: two clients three times, the sleeper once, the other once more.
+            assert gateway.core.counters.connects >= 2 + 3 * 2 + 2
+
+    asyncio.run(run())

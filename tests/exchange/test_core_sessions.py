@@ -212,13 +212,15 @@ def test_full_buffer_pushes_out_the_least_important_and_says_so() -> None:
     assert gateway.core.counters.undelivered == {"dropped_by_buffer: buffer full": 2}
 
 
-@pytest.mark.parametrize("call", [PingReq("c"), Connect("c", 60)])
-def test_client_whose_address_changes_keeps_its_session(call: PingReq | Connect) -> None:
+def test_client_whose_address_changes_connects_anew_and_keeps_its_session() -> None:
     gateway = VirtualGateway()
     old, new = gateway.clients(2)
     old.connect("c", duration=60)
     topic_id = old.subscribe("a", 1).topic_id
-    new.send(call)
+    new.send(PingReq())
+    assert new.received == [Disconnect()]
+    new.received.clear()
+    new.send(Connect("c", 60))
     gateway.publish("a", b"x", 1)
     assert old.take(Publish) == []
     (message,) = new.take(Publish)
@@ -227,6 +229,47 @@ def test_client_whose_address_changes_keeps_its_session(call: PingReq | Connect)
     old.received.clear()
     old.send(PingReq())
     assert old.received == [Disconnect()]
+
+
+class _SecretIds(Policy):
+    def client_ids_are_secret(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("policy", [Policy(), _SecretIds()])
+def test_nobody_takes_an_active_session_over_by_naming_its_client_id(policy: Policy) -> None:
+    gateway = VirtualGateway(policy=policy)
+    client, stranger = gateway.clients(2)
+    client.connect("c", duration=60)
+    client.subscribe("a", 1)
+    stranger.send(PingReq("c"))
+    assert stranger.received == [Disconnect()]
+    gateway.publish("a", b"x", 1)
+    assert client.payloads() == [b"x"]
+    assert stranger.received == [Disconnect()]
+    client.send(PingReq())
+    assert client.take(PingResp)
+    assert gateway.core.counters.clients_moved == 0
+
+
+@pytest.mark.parametrize("policy", [Policy(), _SecretIds()])
+def test_sleeping_client_is_known_at_another_address_only_by_a_secret_id(policy: Policy) -> None:
+    gateway = VirtualGateway(policy=policy)
+    old, new = gateway.clients(2)
+    old.connect("c", duration=60)
+    old.subscribe("a", 1)
+    old.send(Disconnect(100))
+    gateway.publish("a", b"x", 1)
+    new.send(PingReq("c"))
+    if policy.client_ids_are_secret():
+        assert new.take(PingResp)
+    else:
+        # It connects anew, and nothing is lost.
+        assert new.received == [Disconnect()]
+        assert new.payloads() == []
+        new.send(Connect("c", 60))
+    assert new.payloads() == [b"x"]
+    assert old.take(Publish) == []
 
 
 def test_reconnecting_client_is_told_topic_ids_again() -> None:

@@ -16,7 +16,10 @@ return_codes = st.sampled_from(ReturnCode)
 payloads = st.binary(max_size=40) | st.integers(240, 270).map(lambda size: b"p" * size)
 
 _character = st.characters(codec="utf-8", exclude_characters="\0")
-_level = st.text(st.characters(codec="utf-8", exclude_characters="\0+#/"), max_size=8)
+# Control characters and non-characters are refused in topics.
+_level = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cn"), exclude_characters="+#/"), max_size=8
+)
 _padding = st.sampled_from(["", "", "", "x" * 250])
 
 client_ids = st.text(_character, min_size=1, max_size=23)
@@ -28,9 +31,9 @@ topic_filters = st.builds(
     st.lists(_level | st.just("+"), min_size=1, max_size=6),
     st.sampled_from([[], ["#"], ["x" * 250]]),
 ).filter(bool) | st.just("#")
-_one_octet = st.characters(max_codepoint=0x7F, exclude_characters="\0+#")
+_one_octet = st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters="+#")
 short_names = st.text(_one_octet, min_size=2, max_size=2) | st.characters(
-    min_codepoint=0x80, max_codepoint=0x7FF
+    min_codepoint=0xA0, max_codepoint=0x7FF
 )
 
 

@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from triagemq.errors import ParameterError
-from triagemq.mqttsn import TopicIdType, short_topic_id, valid_topic_filter, valid_topic_name
+from triagemq.mqttsn import (
+    TopicIdType,
+    is_shared,
+    publishable_topic_name,
+    short_topic_id,
+    valid_topic_filter,
+    valid_topic_name,
+)
 
 __all__ = ["TopicIds", "TopicReference", "filter_reference", "require_topic_name", "without_registration"]
 
@@ -43,8 +50,12 @@ def filter_reference(topic: str | int) -> tuple[TopicIdType, str | int]:
         return _predefined(topic)
     if not valid_topic_filter(topic):
         raise ParameterError(
-            "topic", f"{topic!r} is no topic filter: + is a whole level, # the whole last one"
+            "topic",
+            f"{topic!r} is no topic filter: + is a whole level, # the whole last one, "
+            "no control characters, at most 200 levels",
         )
+    if is_shared(topic):
+        raise ParameterError("topic", f"{topic!r} is a shared subscription, which MQTT-SN does not have")
     if len(topic.encode()) == 2 and valid_topic_name(topic):
         return TopicIdType.SHORT, topic
     return TopicIdType.NORMAL, topic
@@ -55,10 +66,14 @@ def require_topic_name(topic: str) -> None:
 
     >>> require_topic_name("floor3/+")
     Traceback (most recent call last):
-    triagemq.errors.ParameterError: topic: 'floor3/+' is no topic name to publish to: no wildcards, not empty
+    triagemq.errors.ParameterError: topic: 'floor3/+' is no topic name to publish to: no wildcards, ...
     """
-    if not valid_topic_name(topic):
-        raise ParameterError("topic", f"{topic!r} is no topic name to publish to: no wildcards, not empty")
+    if not publishable_topic_name(topic):
+        raise ParameterError(
+            "topic",
+            f"{topic!r} is no topic name to publish to: no wildcards, not empty, no control characters, "
+            "at most 200 levels, and neither $SYS nor $share in front",
+        )
 
 
 def _predefined(topic_id: int) -> TopicReference:

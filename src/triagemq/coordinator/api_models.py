@@ -14,7 +14,7 @@ from triagemq.coordinator.intents import (
     SubscriptionIntent,
     Utility,
 )
-from triagemq.mqttsn import valid_topic_filter, valid_topic_name
+from triagemq.mqttsn import is_shared, publishable_topic_name, valid_topic_filter
 from triagemq.scenario import UtilityShape
 
 __all__ = [
@@ -35,17 +35,19 @@ _UTILITY = rf"^(log:{_NUMBER}|linear:{_NUMBER}|step:{_NUMBER}@{_NUMBER})$"
 
 
 def _topic(text: str) -> str:
-    if not valid_topic_name(text):
+    if not publishable_topic_name(text):
         raise ValueError(
-            "is not the name of an MQTT topic: it must not be empty or hold +, # or a null character"
+            "is not the name of an MQTT topic to publish to: it must not be empty, hold +, # or a control character, "
+            "have more than 200 levels, or begin with $SYS or $share"
         )
     return text
 
 
 def _topic_filter(text: str) -> str:
-    if not valid_topic_filter(text):
+    if not valid_topic_filter(text) or is_shared(text):
         raise ValueError(
-            "is not an MQTT topic filter: let + or # stand alone between slashes, # only at the end"
+            "is not an MQTT topic filter: let + or # stand alone between slashes, # only at the end, "
+            "no control characters, at most 200 levels, no $share in front"
         )
     return text
 

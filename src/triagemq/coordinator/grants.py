@@ -72,6 +72,9 @@ class ManagedPolicy(Policy):
             return flow.priority_class
         return max((port.classes for port in orders.ports.values()), default=1) - 1
 
+    def client_ids_are_secret(self) -> bool:
+        return self.rules.grants.required
+
     def forbids_connection(self, client_id: str) -> bool:
         return self.rules.grants.required and self.rules.grant(client_id) is None
 

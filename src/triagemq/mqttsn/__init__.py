@@ -57,7 +57,11 @@ from triagemq.mqttsn.messages import (
 )
 from triagemq.mqttsn.publish import encode_publish, publish_header
 from triagemq.mqttsn.topics import (
+    MAXIMUM_TOPIC_LEVELS,
+    is_brokers_own,
+    is_shared,
     matches,
+    publishable_topic_name,
     short_topic_id,
     short_topic_name,
     valid_topic_filter,
@@ -66,6 +70,7 @@ from triagemq.mqttsn.topics import (
 
 __all__ = [
     "MAXIMUM_MESSAGE_BYTES",
+    "MAXIMUM_TOPIC_LEVELS",
     "PROTOCOL_ID",
     "RESERVED_TOPIC_IDS",
     "Advertise",
@@ -107,9 +112,12 @@ __all__ = [
     "encapsulation_header",
     "encode",
     "encode_publish",
+    "is_brokers_own",
+    "is_shared",
     "matches",
     "peek",
     "publish_header",
+    "publishable_topic_name",
     "short_topic_id",
     "short_topic_name",
     "valid_topic_filter",

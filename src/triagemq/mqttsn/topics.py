@@ -1,15 +1,25 @@
 """Topic names, topic filters, and how one matches the other (MQTT 3.1.1, section 4.7).
 
+What MQTT only advises against (control characters and non-characters, section 1.5.3) is refused here, and so are more
+levels than Mosquitto takes: a broker may end the connection over them, and a gateway shares it among all its clients.
+
 A short topic name (MQTT-SN 1.2, section 3) is two octets of UTF-8 that stand where a topic id would stand.
 """
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from triagemq.errors import ParameterError
 from triagemq.mqttsn.codes import RejectionReason
 
 __all__ = [
+    "MAXIMUM_TOPIC_LEVELS",
+    "is_brokers_own",
+    "is_shared",
     "matches",
+    "publishable_topic_name",
     "short_topic_id",
     "short_topic_name",
     "topic_filter_problem",
@@ -18,25 +28,30 @@ __all__ = [
     "valid_topic_name",
 ]
 
+MAXIMUM_TOPIC_LEVELS: Final = 200
+
 _MAXIMUM_TOPIC_BYTES = 0xFFFF
+_CONTROL_CHARACTER = re.compile("[\x01-\x1f\x7f-\x9f]")
+# U+FDD0 to U+FDEF, and the last two code points of each of the 17 planes.
+_PLANE_ENDS = "".join(chr((plane << 16) + last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+_NON_CHARACTER = re.compile(f"[\ufdd0-\ufdef{_PLANE_ENDS}]")
+# Mosquitto ends the connection of whoever publishes to them; by MQTT they are the broker's own.
+_BROKERS_OWN = ("$SYS", "$share")
 
 
 def topic_name_problem(name: str) -> RejectionReason | None:
-    """Why `name` cannot be published to, or None."""
-    if not name:
-        return RejectionReason.EMPTY_TOPIC
-    if "\0" in name:
-        return RejectionReason.NUL_CHARACTER
-    if "+" in name or "#" in name:
-        return RejectionReason.WILDCARD_IN_TOPIC_NAME
-    return None
+    """Why `name` is no topic name, or None."""
+    return _text_problem(name) or (
+        RejectionReason.WILDCARD_IN_TOPIC_NAME if "+" in name or "#" in name else None
+    )
 
 
 def topic_filter_problem(topic_filter: str) -> RejectionReason | None:
     """Why `topic_filter` cannot be subscribed to, or None."""
-    problem = topic_name_problem(topic_filter)
-    if problem is not RejectionReason.WILDCARD_IN_TOPIC_NAME:
+    if problem := _text_problem(topic_filter):
         return problem
+    if "+" not in topic_filter and "#" not in topic_filter:
+        return None
     *levels, last = topic_filter.split("/")
     if any("#" in level for level in levels) or ("#" in last and last != "#"):
         return RejectionReason.INVALID_TOPIC_FILTER
@@ -45,13 +60,56 @@ def topic_filter_problem(topic_filter: str) -> RejectionReason | None:
     return None
 
 
+def _text_problem(text: str) -> RejectionReason | None:
+    if not text:
+        return RejectionReason.EMPTY_TOPIC
+    if "\0" in text:
+        return RejectionReason.NUL_CHARACTER
+    if _CONTROL_CHARACTER.search(text):
+        return RejectionReason.CONTROL_CHARACTER
+    if not text.isascii() and _NON_CHARACTER.search(text):
+        return RejectionReason.NON_CHARACTER
+    if text.count("/") >= MAXIMUM_TOPIC_LEVELS:
+        return RejectionReason.TOO_MANY_LEVELS
+    return None
+
+
 def valid_topic_name(name: str) -> bool:
-    """Can a message be published to `name`?
+    """Is it the name of a topic?
 
     >>> valid_topic_name("floor3/smoke"), valid_topic_name("floor3/+"), valid_topic_name("")
     (True, False, False)
+    >>> valid_topic_name("floor3\\n"), valid_topic_name("\\uffff"), valid_topic_name("/" * 200)
+    (False, False, False)
     """
     return topic_name_problem(name) is None and _fits(name)
+
+
+def publishable_topic_name(name: str) -> bool:
+    """Can a client publish to `name`? Some topics are the broker's own, to be read only.
+
+    >>> publishable_topic_name("floor3/smoke"), publishable_topic_name("$SYS/broker/uptime")
+    (True, False)
+    """
+    return valid_topic_name(name) and not is_brokers_own(name)
+
+
+def is_brokers_own(name: str) -> bool:
+    """Is it a topic that only the broker itself publishes to?
+
+    >>> is_brokers_own("$SYS/broker/uptime"), is_brokers_own("$floor3")
+    (True, False)
+    """
+    return name[:1] == "$" and name.startswith(_BROKERS_OWN)
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Is it a shared subscription (MQTT 5, section 4.8.2), of which each message goes to one subscriber only?
+
+    >>> is_shared("$share/pumps/floor3/#"), is_shared("floor3/#")
+    (True, False)
+    """
+    return topic_filter.split("/", 1)[0] == "$share"
 
 
 def valid_topic_filter(topic_filter: str) -> bool:

@@ -18,6 +18,7 @@ from triagemq.mqttsn import (
     WillMsgReq,
     WillTopic,
     WillTopicReq,
+    is_brokers_own,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +72,9 @@ def will_topic(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic) -> 
     elif message.topic_name is None:
         del gateway.handshakes[endpoint]
         _establish(gateway, endpoint, handshake.message, None)
-    elif gateway.settings.policy.forbids_publication(handshake.message.client_id, message.topic_name):
+    elif is_brokers_own(message.topic_name) or gateway.settings.policy.forbids_publication(
+        handshake.message.client_id, message.topic_name
+    ):
         del gateway.handshakes[endpoint]
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "will not allowed")
     else:

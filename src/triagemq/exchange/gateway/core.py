@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from triagemq.errors import DecodeError
-from triagemq.exchange.gateway import connecting, ending, publishing, rows, sleeping, subscribing, wills
+from triagemq.exchange.gateway import (
+    connecting,
+    ending,
+    malformed,
+    publishing,
+    rows,
+    sleeping,
+    subscribing,
+    wills,
+)
 from triagemq.exchange.gateway.actions import Action, Broadcast, Present, SendControl
 from triagemq.exchange.gateway.changes import Changes
 from triagemq.exchange.gateway.counters import GatewayCounters
@@ -235,6 +244,7 @@ class GatewayCore:
             message = decode(datagram)
         except DecodeError as error:
             self.counters.rejected[str(error.reason)] += 1
+            malformed.answer(self, address, datagram, error)
             return
         if isinstance(message, Encapsulated):
             self._message((*address, message.wireless_node_id), message.message)

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from triagemq.exchange.gateway import rows
 from triagemq.exchange.gateway.model import Arrival, Session
 from triagemq.exchange.mqtt.packets import REFUSED
-from triagemq.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicIdType
+from triagemq.mqttsn import (
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    ReturnCode,
+    TopicIdType,
+    is_brokers_own,
+)
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
@@ -36,6 +45,8 @@ def without_connection(gateway: GatewayCore, message: Publish) -> None:
     name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
     if name is None:
         gateway.counters.refused["publish: unknown topic id"] += 1
+    elif is_brokers_own(name):
+        gateway.counters.refused["publish: topic of the broker"] += 1
     elif gateway.settings.policy.forbids_publication("", name):
         gateway.counters.refused["publish: not allowed"] += 1
     elif not gateway.link.publish(name, message.payload, qos=0, retain=message.retain):
@@ -56,6 +67,8 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
     lane = session.link.lanes[0]
     if name is None or not known:
         _refuse(gateway, session, message, ReturnCode.REJECTED_INVALID_TOPIC_ID, "unknown topic id")
+    elif is_brokers_own(name):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "topic of the broker")
     elif gateway.settings.policy.forbids_publication(session.client_id, name):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
     elif gateway.settings.policy.refuses_publication(session.client_id, name, gateway.now_ns):

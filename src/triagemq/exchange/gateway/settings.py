@@ -72,6 +72,10 @@ class Policy:
         """Is a new client answered with "rejected: congestion"?"""
         return sessions >= self.maximum_clients
 
+    def client_ids_are_secret(self) -> bool:
+        """Does a client id show that its owner is who sends it, wherever that is?"""
+        return False
+
     def refuses_subscription(self, client_id: str, topic_filter: str, subscriptions: int) -> bool:
         """Is a subscription answered with "rejected: congestion"?"""
         return subscriptions >= self.maximum_subscriptions

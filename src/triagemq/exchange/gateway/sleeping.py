@@ -45,9 +45,14 @@ def ping(gateway: GatewayCore, session: Session, message: PingReq) -> None:
 
 
 def ping_from_elsewhere(gateway: GatewayCore, endpoint: Endpoint, message: PingReq) -> None:
-    """A client calls from an address that is not the one we know: a router has given it another."""
+    """A client calls from an address that is not the one we know: a router has given it another, or it is a liar.
+
+    DISCONNECT makes a client whose address has changed connect anew at once, and nothing is lost by that; a client id
+    alone must not take somebody else's session. Only one that sleeps, and whose id is a secret, is believed at once.
+    """
     session = None if message.client_id is None else gateway.sessions.get(message.client_id)
-    if session is None or not session.connected:
+    sleeps = session is not None and session.state in (SessionState.ASLEEP, SessionState.AWAKE)
+    if session is None or not (sleeps and gateway.settings.policy.client_ids_are_secret()):
         gateway.counters.unknown_senders += 1
         gateway.send(endpoint, Disconnect())
         return

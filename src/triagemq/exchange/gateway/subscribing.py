@@ -17,6 +17,7 @@ from triagemq.mqttsn import (
     TopicIdType,
     UnsubAck,
     Unsubscribe,
+    is_shared,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
     topic_filter = _filter(gateway, message)
     if topic_filter is None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_INVALID_TOPIC_ID, "unknown predefined topic")
+        return
+    if is_shared(topic_filter):
+        # It would take its share of the messages away from others, and no client here would get them.
+        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "shared subscription")
         return
     policy = gateway.settings.policy
     is_new = topic_filter not in session.subscriptions

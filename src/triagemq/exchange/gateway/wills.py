@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway import rows
 from triagemq.exchange.gateway.model import Session, Will
-from triagemq.mqttsn import ReturnCode, WillMsgResp, WillMsgUpd, WillTopicResp, WillTopicUpd
+from triagemq.mqttsn import (
+    ReturnCode,
+    WillMsgResp,
+    WillMsgUpd,
+    WillTopicResp,
+    WillTopicUpd,
+    is_brokers_own,
+)
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
@@ -19,7 +26,9 @@ def update_topic(gateway: GatewayCore, session: Session, message: WillTopicUpd) 
     """A new topic for the will, or none: then the will is deleted."""
     if message.topic_name is None:
         session.will = None
-    elif gateway.settings.policy.forbids_publication(session.client_id, message.topic_name):
+    elif is_brokers_own(message.topic_name) or gateway.settings.policy.forbids_publication(
+        session.client_id, message.topic_name
+    ):
         gateway.counters.refused["will: not allowed"] += 1
         gateway.send(session.endpoint, WillTopicResp(ReturnCode.REJECTED_NOT_SUPPORTED))
         return
