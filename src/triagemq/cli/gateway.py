@@ -28,7 +28,8 @@ def gateway(
     broker: Annotated[
         str | None,
         typer.Option(
-            help="mqtt://[USER:PASSWORD@]HOST[:PORT], or mqtts:// for TLS (default: one of its own)."
+            envvar="TRIAGE_BROKER",
+            help="mqtt://[USER:PASSWORD@]HOST[:PORT], or mqtts:// for TLS (default: one of its own).",
         ),
     ] = None,
     listen: Annotated[str, typer.Option(help="UDP address to listen on, HOST:PORT.")] = "127.0.0.1:10000",

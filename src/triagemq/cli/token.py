@@ -18,6 +18,7 @@ from rich.table import Table
 from triagemq.cli import options
 from triagemq.cli.options import print_json
 from triagemq.errors import ParameterError, TriageError
+from triagemq.hiding import without_password
 
 __all__ = ["app"]
 
@@ -179,8 +180,9 @@ def _revoke(database: str, token_id: str) -> None:
 
 def _ask(url: str | None, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     address = (url or "").rstrip("/") + path
+    place = without_password(url or "")
     if not address.startswith(("http://", "https://")):
-        raise ParameterError("url", f"{url!r} is not an http:// or https:// address")
+        raise ParameterError("url", f"{place!r} is not an http:// or https:// address")
     headers = {"Content-Type": "application/json"}
     if secret := os.environ.get("TRIAGE_TOKEN"):
         headers["Authorization"] = f"Bearer {secret}"
@@ -196,7 +198,7 @@ def _ask(url: str | None, method: str, path: str, body: dict[str, Any] | None = 
             detail = json_format.loads(text)["detail"]
         except (ValueError, KeyError, TypeError):
             detail = error.reason
-        raise TriageError(f"{url}: {detail} (HTTP {error.code})") from None
+        raise TriageError(f"{place}: {detail} (HTTP {error.code})") from None
     except (OSError, ValueError) as error:
-        raise TriageError(f"{url}: {getattr(error, 'reason', error)}") from None
+        raise TriageError(f"{place}: {getattr(error, 'reason', error)}") from None
     return json_format.loads(text) if text else None

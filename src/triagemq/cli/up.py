@@ -57,7 +57,8 @@ def up(
     broker: Annotated[
         str | None,
         typer.Option(
-            help="mqtt://HOST[:PORT] of one that runs, or embedded (default: Mosquitto, else embedded)."
+            envvar="TRIAGE_BROKER",
+            help="mqtt://[USER:PASSWORD@]HOST[:PORT] that runs, or embedded (default: Mosquitto, else embedded).",
         ),
     ] = None,
     bandwidth: Annotated[
@@ -85,14 +86,17 @@ def up(
     json: options.Json = False,
 ) -> None:
     """Start broker, gateway and coordinator, and with a FILE its publishers and subscribers as real clients."""
-    from triagemq.coordinator.up.exchange import ExchangeOptions
+    from triagemq.coordinator.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.coordinator.up.state_directory import fresh_directory
+    from triagemq.exchange import BrokerAddress
     from triagemq.scenario import load
 
     ports = (PLAIN_PORT,) if file is None else load(file).ports.name
     interfaces = _interfaces(dataplane, interface or [], ports)
     rest_host, rest_port = host_and_port(rest, "--rest", lowest_port=0)
     host_and_port(gateway, "--gateway", lowest_port=0)
+    if broker not in (None, EMBEDDED_BROKER):
+        BrokerAddress.parse(broker)
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     exchange = ExchangeOptions(
         state=state or fresh_directory(Path("out/up")),
@@ -194,13 +198,12 @@ def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> d
 
 
 def _say_ready(running: Exchange, as_json: bool) -> None:
-    broker = str(running.broker.address) if running.broker is not None else running.options.broker
     if as_json:
         facts = {
             "ready": True,
             "coordinator": running.rest,
             "gateway": running.gateway,
-            "broker": broker,
+            "broker": running.broker_address,
             "state": str(running.state),
             "trace": str(running.trace),
             "pids": running.pids,
@@ -209,7 +212,7 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
         figures_follow = running.options.scenario is not None or running.kernel_ports is not None
         typer.echo(json_format.dumps(facts), err=figures_follow)
         return
-    typer.echo(f"coordinator {running.rest}, gateway udp {running.gateway}, broker {broker}")
+    typer.echo(f"coordinator {running.rest}, gateway udp {running.gateway}, broker {running.broker_address}")
     typer.echo(f"state {running.state}; Ctrl-C ends it")
 
 

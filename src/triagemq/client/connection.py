@@ -26,6 +26,7 @@ from triagemq.client.questions import Questions
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import filter_reference
 from triagemq.errors import ClosedError, DecodeError, ParameterError, RefusedError
+from triagemq.hiding import without_key
 from triagemq.mqttsn import (
     Message,
     PubAck,
@@ -129,7 +130,7 @@ class Connection:
                     await self._publishing.drained()
             await self._lifeline.leave()
         finally:
-            error = ClosedError(f"connection {self.client_id!r} was closed")
+            error = ClosedError(f"connection {without_key(self.client_id)!r} was closed")
             self._pause()
             self._publishing.give_up(error)
             self._questions.close(error)
@@ -200,7 +201,7 @@ class Connection:
         Giving up waiting does not take the message back: it is sent until it is acknowledged, or `close`.
         """
         if self.state is State.CLOSED:
-            raise ClosedError(f"connection {self.client_id!r} was closed")
+            raise ClosedError(f"connection {without_key(self.client_id)!r} was closed")
         done = await self._publishing.publish(topic, payload, qos, retain)
         if done is None or not wait:
             return done

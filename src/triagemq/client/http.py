@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
+from triagemq.hiding import without_password
 
 __all__ = ["HttpClient"]
 
@@ -50,11 +51,12 @@ class HttpClient:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
             raise ParameterError(
-                "coordinator", f"must be http://HOST:PORT, https://HOST:PORT or unix:/PATH, is {url!r}"
+                "coordinator",
+                f"must be http://HOST:PORT, https://HOST:PORT or unix:/PATH, is {without_password(url)!r}",
             )
         if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
             raise ParameterError("token", "must be printable ASCII")
-        self.url = url.rstrip("/")
+        self.url = (url if self._unix_path else without_password(url)).rstrip("/")
         self._secure = parts.scheme == "https"
         self._host = parts.hostname
         self._port = port or (443 if self._secure else 80)

@@ -15,6 +15,7 @@ from triagemq.client.gateway_errors import refused
 from triagemq.client.handshake import Handshake
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError
+from triagemq.hiding import without_key
 from triagemq.mqttsn import (
     ConnAck,
     Disconnect,
@@ -118,7 +119,7 @@ class Lifeline:
         await self.end()
         where = "gateway {}:{}".format(*self._address)
         if refusal is not None:
-            raise refused(f"connecting as {self._client_id!r} to {where}", refusal)
+            raise refused(f"connecting as {without_key(self._client_id)!r} to {where}", refusal)
         raise GatewayUnreachableError(f"{where} does not answer; is it running there?")
 
     async def _is_active_within(self, seconds: float) -> bool:
@@ -131,7 +132,7 @@ class Lifeline:
         """Wait for the connection; ClosedError when there will be none."""
         await self._active.wait()
         if self.state is State.CLOSED:
-            raise ClosedError(f"connection {self._client_id!r} was closed")
+            raise ClosedError(f"connection {without_key(self._client_id)!r} was closed")
 
     async def redirect(self, address: tuple[str, int], client_id: str) -> None:
         """Be another client from now on, perhaps at another gateway; what is unfinished is begun again there."""

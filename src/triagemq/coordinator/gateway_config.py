@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class GatewayConfig:
     """
 
     listen: str
-    broker: str
+    broker: str = field(repr=False)
     state: str
     control: str
     trace: str | None = None

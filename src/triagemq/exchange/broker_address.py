@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from triagemq.errors import BrokerError, ParameterError
+from triagemq.hiding import without_password
 
 __all__ = ["BrokerAddress"]
 
@@ -25,7 +26,7 @@ class BrokerAddress:
     host: str
     port: int = 1883
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     tls: bool = False
     ca: str | None = None
     certificate: str | None = None
@@ -43,20 +44,22 @@ class BrokerAddress:
         Traceback (most recent call last):
         triagemq.errors.ParameterError: broker: 'http://broker' is not mqtt://HOST[:PORT] or mqtts://HOST[:PORT]
         """
-        parts = urlsplit(url)
+        shown = repr(without_password(url))
         try:
+            parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise ParameterError("broker", f"{url!r}: {error}") from None
+        except ValueError:
+            # What Python says about it may hold a part of the password.
+            raise ParameterError("broker", f"{shown}: its host or port cannot be read") from None
         if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/"):
-            raise ParameterError("broker", f"{url!r} is not mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+            raise ParameterError("broker", f"{shown} is not mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         if unknown := sorted(options.keys() - _OPTIONS):
             known = ", ".join(sorted(_OPTIONS))
-            raise ParameterError("broker", f"{url!r}: unknown option {unknown[0]!r}; there are {known}")
+            raise ParameterError("broker", f"{shown}: unknown option {unknown[0]!r}; there are {known}")
         version = options.get("version", "5")
         if version not in _VERSIONS:
-            raise ParameterError("broker", f"{url!r}: version must be 3.1.1 or 5, is {version!r}")
+            raise ParameterError("broker", f"{shown}: version must be 3.1.1 or 5, is {version!r}")
         return cls(
             host=parts.hostname,
             port=_PORTS[parts.scheme] if port is None else port,

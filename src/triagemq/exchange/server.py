@@ -203,7 +203,9 @@ class Gateway:
             except Exception as error:
                 # One client's datagram must not end the service of all others; the loop's handler reports it.
                 core.counters.rejected["internal_error"] += 1
-                context = {"message": f"datagram {datagram.hex()} from {address}", "exception": error}
+                # Not its octets: a client id may be a key.
+                kind = f"{len(datagram)} octets, {datagram[:1].hex()}"
+                context = {"message": f"a datagram ({kind}...) from {address}", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(context)
         self._do()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import Child
 from triagemq.coordinator.up.state_directory import hold, own_token
-from triagemq.exchange import BrokerProcess
+from triagemq.exchange import BrokerAddress, BrokerProcess
 from triagemq.exchange.private_files import private_directory, write_private
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Exchange:
         self.broker: BrokerProcess | None = None
         self.children: dict[str, Child] = {}
         self.rest = ""
+        self.broker_address = ""
+        """As people and clients may see it: without a password."""
         self.gateway = ""
         self.link = GatewayLink(self._control)
         self.kernel_ports: KernelPorts | None = None
@@ -119,10 +121,11 @@ class Exchange:
             self.broker = BrokerProcess(self.state / "broker", embedded=broker_url == EMBEDDED_BROKER)
             await self.broker.start()
             broker_url = str(self.broker.address)
+        self.broker_address = str(BrokerAddress.parse(broker_url))
         # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
         older = self.broker is not None and self.broker.address.version == 4
         await self._start_gateway(f"{broker_url}?version=3.1.1" if older else broker_url)
-        await self._start_coordinator(broker_url)
+        await self._start_coordinator()
         self.link.start()
         if self.kernel_ports is not None:
             self.kernel_ports.open()
@@ -149,14 +152,14 @@ class Exchange:
 
         await self._child("gateway", _GATEWAY, config, ready)
 
-    async def _start_coordinator(self, broker_url: str) -> None:
+    async def _start_coordinator(self) -> None:
         config = {
             "host": self.options.rest_host,
             "port": self.options.rest_port,
             "database": self._database,
             "gateway_socket": str(self._control),
             "gateway_address": self.gateway,
-            "broker": broker_url,
+            "broker": self.broker_address,
             "network": None if self.options.scenario is None else str(self.options.scenario.absolute()),
             "planner": dict(self.options.planner),
             "no_triage": self.options.no_triage,

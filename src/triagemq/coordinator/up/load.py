@@ -55,7 +55,7 @@ class LoadConfig:
     role: str
     scenario: str
     coordinator: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     seed: int = 0
     qos: int = 0
     settling_seconds: float = SETTLING_SECONDS

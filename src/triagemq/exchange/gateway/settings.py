@@ -35,7 +35,7 @@ class Credentials:
     """How the gateway logs in for a client in transparent mode."""
 
     user: str
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class GatewaySettings:
     mqtt_version: int = 5
     """Tried first with the broker; 4 is 3.1.1."""
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     credentials: Mapping[str, Credentials] = field(default_factory=dict)
     predefined_topics: Mapping[int, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)

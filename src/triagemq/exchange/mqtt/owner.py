@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Login:
     purges: bool = False
     keep_alive_seconds: int = 60
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     session_expiry_seconds: int = 7 * 86400
 
 
