@@ -13,6 +13,7 @@ from tests.exchange.real import Mosquitto
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
+from triagemq.dtls import ServerSecurity
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
 from triagemq.exchange.gateway.slots import Identify, own_name
 
@@ -29,7 +30,11 @@ QUICK = ConnectionSettings(
 
 @contextlib.asynccontextmanager
 async def gateway_with_broker(
-    directory: Path, identify: Identify = own_name, **settings: object
+    directory: Path,
+    identify: Identify = own_name,
+    *,
+    security: ServerSecurity | None = None,
+    **settings: object,
 ) -> AsyncIterator[Gateway]:
     """A gateway that has reached its broker."""
     broker = Mosquitto(directory / "broker")
@@ -38,6 +43,7 @@ async def gateway_with_broker(
         BrokerAddress.parse(broker.url),
         ("127.0.0.1", 0),
         identify=identify,
+        security=security,
     )
     try:
         await gateway.start()

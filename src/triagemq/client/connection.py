@@ -6,8 +6,9 @@
     await connection.publish("floor3/pump", b"on", qos=2)
     await connection.close()
 
-The session lives as long as this object: it outlives losses of the network and restarts of the gateway. With
-`keep_session` it also outlives the object, and the next one of that client id gets what came meanwhile.
+With `secure` it goes through DTLS. The session lives as long as this object: it outlives losses of the network and
+restarts of the gateway. With `keep_session` it also outlives the object, and the next one of that client id gets what
+came meanwhile.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from triagemq.client.inbox import Inbox
 from triagemq.client.lifeline import Lifeline, LifeMessage, State
 from triagemq.client.publishing import Publishing
 from triagemq.client.questions import Questions
-from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
 from triagemq.client.topics import filter_reference
+from triagemq.dtls import LONGEST_MESSAGE
 from triagemq.errors import ClosedError, DecodeError, ParameterError, RefusedError
 from triagemq.hiding import without_key
 from triagemq.mqttsn import (
@@ -43,6 +45,8 @@ from triagemq.mqttsn import (
 )
 
 __all__ = ["Connection", "ConnectionCounters"]
+
+_LONGEST_SECURE_PAYLOAD = LONGEST_MESSAGE - 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Connection:
         port: int,
         client_id: str,
         *,
+        secure: bool = False,
         on_event: Callable[[Event], None] | None = None,
         settings: ConnectionSettings | None = None,
         keep_session: bool = False,
@@ -83,7 +88,7 @@ class Connection:
             raise ParameterError("client_id", "must not be empty")
         self.settings = settings or ConnectionSettings()
         self.client_id = client_id
-        self.address = (host, port)
+        self.address = GatewayAddress(host, port, secure)
         self.last_event_at = 0.0
         """The event loop's time of the last event."""
         self._on_event = on_event
@@ -161,7 +166,7 @@ class Connection:
         """Wait for the connection; ClosedError when it was closed."""
         await self._lifeline.until_active()
 
-    async def redirect(self, address: tuple[str, int], client_id: str) -> None:
+    async def redirect(self, address: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway: subscriptions and unfinished messages go along."""
         self.address, self.client_id = address, client_id
         await self._lifeline.redirect(address, client_id)
@@ -202,6 +207,11 @@ class Connection:
         """
         if self.state is State.CLOSED:
             raise ClosedError(f"connection {without_key(self.client_id)!r} was closed")
+        if self.address.secure and len(payload) > _LONGEST_SECURE_PAYLOAD:
+            raise ParameterError(
+                "payload",
+                f"has {len(payload)} octets, of which {_LONGEST_SECURE_PAYLOAD} fit into a DTLS record",
+            )
         done = await self._publishing.publish(topic, payload, qos, retain)
         if done is None or not wait:
             return done

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from triagemq.client.gateway_errors import unreachable
-from triagemq.client.settings import host_and_port
+from triagemq.client.settings import GatewayAddress
 from triagemq.client.topics import without_registration
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import encode_publish
@@ -23,7 +23,9 @@ def publish_without_connection(
     predefined_topics: Mapping[int, str] | None = None,
 ) -> None:
     """Send an event to a topic that needs no registration: a predefined id, or a name of two octets."""
-    host, port = host_and_port(gateway)
+    host, port, secure = GatewayAddress.parse(gateway)
+    if secure:
+        raise ParameterError("gateway", "one datagram makes no DTLS association; use a Publisher with qos=-1")
     reference = without_registration(topic, predefined_topics or {})
     if reference is None:
         raise ParameterError("topic", f"QoS -1 needs a predefined topic or two octets, not {topic!r}")

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from triagemq.client.http import HttpClient
-from triagemq.client.settings import host_and_port
+from triagemq.client.settings import GatewayAddress
 from triagemq.errors import CoordinatorError
 
 __all__ = ["Announced", "Assignment", "Coordinator"]
@@ -21,7 +21,7 @@ _MOST_FLOWS = 1_000
 class Announced:
     """Where and as whom to connect; `flows` is how many connections a subscriber opens."""
 
-    gateway: tuple[str, int]
+    gateway: GatewayAddress
     client_id: str
     flows: int
     lease_seconds: float
@@ -61,7 +61,7 @@ class Coordinator:
         if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
             raise self._http.strange_answer()
         return Announced(
-            host_and_port(gateway),
+            GatewayAddress.parse(gateway),
             client_id,
             _flows(connection.get("flows")),
             self._number(answer, "lease_seconds"),

@@ -87,6 +87,12 @@ class DatagramSocket:
             return True
         return True
 
+    problem = distrust = ""
+    """Nothing but silence can be wrong here."""
+
+    def renew(self) -> None:
+        """Every datagram stands for itself: there is nothing that could be begun anew."""
+
     def close(self) -> None:
         """Give the port back."""
         if self._socket is not None:

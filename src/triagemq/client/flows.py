@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.settings import ConnectionSettings
+from triagemq.client.settings import ConnectionSettings, GatewayAddress
 from triagemq.errors import ClientError
 
 __all__ = ["FLOW_MARK", "Flows", "flow_client_id"]
@@ -36,7 +36,7 @@ class Flows:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: GatewayAddress,
         client_id: str,
         settings: ConnectionSettings,
         on_event: Callable[[Event], None],
@@ -73,7 +73,7 @@ class Flows:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._keep_fitting())
 
-    async def redirect(self, address: tuple[str, int], client_id: str) -> None:
+    async def redirect(self, address: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway."""
         self._address, self._client_id = address, client_id
         for slot, connection in list(self._slots.items()):
@@ -102,8 +102,10 @@ class Flows:
 
     async def _open(self, slot: int) -> None:
         connection = Connection(
-            *self._address,
+            self._address.host,
+            self._address.port,
             flow_client_id(self._client_id, slot),
+            secure=self._address.secure,
             on_event=self._on_event,
             settings=self._settings,
             client_id_is_new=self._client_id_is_new,

@@ -13,7 +13,8 @@ from enum import Enum
 from triagemq.client.datagrams import DatagramSocket
 from triagemq.client.gateway_errors import refused
 from triagemq.client.handshake import Handshake
-from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.secure_datagrams import SecureSocket
+from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError
 from triagemq.hiding import without_key
 from triagemq.mqttsn import (
@@ -53,7 +54,7 @@ class Lifeline:
 
     def __init__(
         self,
-        address: tuple[str, int],
+        address: GatewayAddress,
         client_id: str,
         settings: ConnectionSettings,
         *,
@@ -78,9 +79,11 @@ class Lifeline:
         self._keep_session = keep_session
         self._clear_first = clear_first
         self._cleared_at = float("-inf")
-        self._socket = DatagramSocket(self._datagram, settings.make_socket)
         self._handshake = Handshake(self, settings, client_id, will)
         self._active = asyncio.Event()
+        # Set when it is clear whether this will be a connection at all.
+        self._decided = asyncio.Event()
+        self._socket = self._make_socket()
         # Set to have `_watch` look at once: the connection is lost, or somebody doubts that it is not.
         self._attention = asyncio.Event()
         self._doubt = False
@@ -100,7 +103,7 @@ class Lifeline:
 
     async def open(self) -> None:
         """Connect; an error when that fails for too long."""
-        await self._socket.open(*self._address)
+        await self._socket.open(self._address.host, self._address.port)
         self.state = State.CONNECTING
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         timeout = self._settings.connect_timeout_seconds
@@ -108,24 +111,29 @@ class Lifeline:
             if await self._is_active_within(min(timeout, _PATIENCE_SECONDS)):
                 return
             # A gateway may hear of a new client's rights a little later than the client itself.
-            if self._handshake.refusal is not ReturnCode.REJECTED_NOT_SUPPORTED and (
-                await self._is_active_within(timeout - _PATIENCE_SECONDS)
+            if (
+                not self._socket.distrust
+                and self._handshake.refusal is not ReturnCode.REJECTED_NOT_SUPPORTED
+                and (await self._is_active_within(timeout - _PATIENCE_SECONDS))
             ):
                 return
         except BaseException:
             await self.end()
             raise
         refusal = self._handshake.refusal
+        problem = self._socket.problem
         await self.end()
-        where = "gateway {}:{}".format(*self._address)
+        where = f"gateway {self._address}"
         if refusal is not None:
             raise refused(f"connecting as {without_key(self._client_id)!r} to {where}", refusal)
+        if problem:
+            raise GatewayUnreachableError(f"{where}: {problem}")
         raise GatewayUnreachableError(f"{where} does not answer; is it running there?")
 
     async def _is_active_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, seconds)):
-                await self._active.wait()
+                await self._decided.wait()
         return self._active.is_set()
 
     async def until_active(self) -> None:
@@ -134,12 +142,19 @@ class Lifeline:
         if self.state is State.CLOSED:
             raise ClosedError(f"connection {without_key(self._client_id)!r} was closed")
 
-    async def redirect(self, address: tuple[str, int], client_id: str) -> None:
+    async def redirect(self, address: GatewayAddress, client_id: str) -> None:
         """Be another client from now on, perhaps at another gateway; what is unfinished is begun again there."""
         if (address, client_id) == (self._address, self._client_id):
             return
-        await self._socket.redirect(*address)
-        self._address, self._client_id = address, client_id
+        if address.secure == self._address.secure:
+            await self._socket.redirect(address.host, address.port)
+            self._address = address
+        else:
+            self._address = address
+            self._socket.close()
+            self._socket = self._make_socket()
+            await self._socket.open(address.host, address.port)
+        self._client_id = client_id
         self._handshake.client_id = client_id
         self.lose("it goes on under another name")
 
@@ -182,6 +197,7 @@ class Lifeline:
             self.problem = ""
             self.state = State.ACTIVE
             self._active.set()
+            self._decided.set()
             self._on_active(fresh)
             began = asyncio.get_running_loop().time()
             await self._watch()
@@ -217,13 +233,18 @@ class Lifeline:
             await self._is_set_in_time(self._pong)
             if self._pong.is_set() or self.state is not State.ACTIVE:
                 return
-        self.lose("the gateway does not answer")
+        self._lose_silent_gateway()
 
     async def _is_set_in_time(self, event: asyncio.Event) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.retry_seconds):
                 await event.wait()
         return event.is_set()
+
+    def _lose_silent_gateway(self) -> None:
+        # Perhaps it has forgotten the association, and what it says to that does not come through.
+        self._socket.renew()
+        self.lose("the gateway does not answer")
 
     def lose(self, problem: str) -> None:
         """The connection is lost, and made again."""
@@ -244,7 +265,7 @@ class Lifeline:
         await self.until_active()
         self._active.clear()
         if not await self._disconnect(duration_seconds):
-            self.lose("the gateway does not answer")
+            self._lose_silent_gateway()
 
     async def _disconnect(self, duration_seconds: int | None) -> bool:
         self._taken_leave.clear()
@@ -268,7 +289,7 @@ class Lifeline:
                 heard_at = self._heard_at
                 if await self._is_set_in_time(self._pong):
                     return
-        self.lose("the gateway does not answer")
+        self._lose_silent_gateway()
 
     async def wake(self) -> None:
         """Be connected again."""
@@ -277,6 +298,20 @@ class Lifeline:
         await self.until_active()
 
     # What comes in.
+
+    def _make_socket(self) -> DatagramSocket | SecureSocket:
+        settings = self._settings
+        if not self._address.secure:
+            return DatagramSocket(self._datagram, settings.make_socket)
+        return SecureSocket(
+            self._datagram, self._association_lost, self._decided.set, settings.security, settings.make_socket
+        )
+
+    def _association_lost(self, problem: str) -> bool:
+        """True if that was a connection: another one is made, with a CONNECT of its own."""
+        was_connected = self.state in (State.ACTIVE, State.ASLEEP)
+        self.lose(problem)
+        return was_connected
 
     def _datagram(self, datagram: bytes) -> None:
         self._heard_at = asyncio.get_running_loop().time()

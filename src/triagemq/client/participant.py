@@ -12,7 +12,7 @@ from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Coordinator
 from triagemq.client.events import Event
 from triagemq.client.lease import Lease
-from triagemq.client.settings import ConnectionSettings, Will, host_and_port
+from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
 from triagemq.errors import ClosedError, ParameterError
 
 __all__ = ["Participant"]
@@ -40,7 +40,7 @@ class Participant(ABC):
         self.settings = settings or ConnectionSettings()
         self._kind = kind
         self._name_is_new = name is None
-        self._gateway = None if gateway is None else host_and_port(gateway)
+        self._gateway = None if gateway is None else GatewayAddress.parse(gateway)
         self._owns_coordinator = isinstance(coordinator, str)
         self._coordinator = (
             Coordinator(coordinator, token=token, ssl_context=ssl_context)
@@ -68,11 +68,13 @@ class Participant(ABC):
         """Leave both."""
 
     async def _connect(
-        self, address: tuple[str, int], client_id: str, on_event: Callable[[Event], None] | None = None
+        self, address: GatewayAddress, client_id: str, on_event: Callable[[Event], None] | None = None
     ) -> None:
         self._connection = Connection(
-            *address,
+            address.host,
+            address.port,
             client_id,
+            secure=address.secure,
             on_event=on_event,
             settings=self.settings,
             keep_session=self._keep_session,

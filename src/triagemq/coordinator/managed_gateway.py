@@ -27,6 +27,7 @@ from triagemq.coordinator.orders_change import changed_orders
 from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
 from triagemq.coordinator.port_samples import decision_columns, sample_columns
 from triagemq.coordinator.trace_numbers import next_run, numbering
+from triagemq.dtls import RECORD_BYTES, ServerSecurity
 from triagemq.errors import PlanError
 from triagemq.exchange import (
     BrokerAddress,
@@ -38,7 +39,7 @@ from triagemq.exchange import (
     Present,
 )
 from triagemq.exchange.private_files import private_directory
-from triagemq.network import DatagramSender, EmbeddedDataPlane
+from triagemq.network import UDP_OVER_ETHERNET_BYTES, DatagramSender, EmbeddedDataPlane
 from triagemq.plan import Counters
 
 if TYPE_CHECKING:
@@ -117,6 +118,9 @@ class ManagedGateway:
             make_egress=self._make_plane if config.dataplane == "embedded" else None,
             identify=self.rules.identify,
             presence=self._presence,
+            security=None
+            if config.certificate is None or config.private_key is None
+            else ServerSecurity(config.certificate, config.private_key),
         )
         self._control = ControlServer(Path(config.control), self._answer)
         self._subscriptions_news: asyncio.TimerHandle | None = None
@@ -175,7 +179,7 @@ class ManagedGateway:
     def _make_plane(
         self, udp_socket: socket.socket, on_fate: OnFate, clock: Callable[[], int]
     ) -> EmbeddedDataPlane:
-        sender = DatagramSender(udp_socket)
+        sender = DatagramSender(udp_socket, seal=self.gateway.seal)
         plane = EmbeddedDataPlane(
             sender,
             on_fate,
@@ -183,6 +187,8 @@ class ManagedGateway:
             seed=self._seed,
             control_sender=sender.control,
             closing=sender.close,
+            overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES
+            + (0 if self.gateway.seal is None else RECORD_BYTES),
         )
         sender.on_settled = plane.settled_later
         binder = FlowBinder(plane, self.rules.identify)

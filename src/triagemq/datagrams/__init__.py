@@ -5,7 +5,7 @@ sender      the one way in which datagrams leave, and what a full socket could n
 """
 
 from triagemq.datagrams.messages import CONTROL_DSCP, AddressList, socket_address
-from triagemq.datagrams.sender import CONTROL_CLASS, Datagrams, DatagramSender, Unsent
+from triagemq.datagrams.sender import CONTROL_CLASS, Datagrams, DatagramSender, Seal, Unsent
 
 __all__ = [
     "CONTROL_CLASS",
@@ -13,6 +13,7 @@ __all__ = [
     "AddressList",
     "DatagramSender",
     "Datagrams",
+    "Seal",
     "Unsent",
     "socket_address",
 ]

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from triagemq.datagrams.messages import BATCH, Address, Batch, control_mark, sendmmsg, socket_address
 
-__all__ = ["CONTROL_CLASS", "DatagramSender", "Datagrams", "Unsent"]
+__all__ = ["CONTROL_CLASS", "DatagramSender", "Datagrams", "Seal", "Unsent"]
 
 CONTROL_CLASS: Final = -1
 """The priority class of control packets: before all others."""
@@ -28,6 +28,9 @@ Datagrams = Sequence[tuple[Address, bytes]]
 
 _TRY_LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
 """Errors that mean that the socket has no room now."""
+
+Seal = Callable[[Address, bytes], bytes | None]
+"""Encrypts a datagram for an address, or says with None that it cannot go there."""
 
 _MOST_ADDRESSES = 1 << 16
 _FLAGS = socket.MSG_DONTWAIT
@@ -59,8 +62,9 @@ class DatagramSender:
     what queues of this machine hold of others.
 
     Both calls return what was not sent at once; `on_settled` is told, in batches and from the event loop, what became
-    of those that waited and have a token. `system_calls` counts how often the kernel was asked, and `unsent`, by errno,
-    what could not be sent at all: EINVAL for an address that is not one in digits.
+    of those that waited and have a token. `seal` makes of a datagram what leaves for an address, at the last moment and
+    in the order of leaving; None (ENOTCONN) where nobody is. `system_calls` counts how often the kernel was asked, and
+    `unsent`, by errno, what could not be sent at all: EINVAL for an address that is not one in digits.
     """
 
     def __init__(
@@ -72,12 +76,15 @@ class DatagramSender:
         most_waiting: int = 100_000,
         batched: bool = True,
         on_settled: Callable[[Sequence[Unsent]], None] | None = None,
+        seal: Seal | None = None,
     ) -> None:
         self.on_settled = on_settled
         self.unsent: Counter[int] = Counter()
-        self._data = _Way(self, udp_socket, loop, most_waiting, batched)
+        self._data = _Way(self, udp_socket, loop, most_waiting, batched, seal)
         self._control = (
-            self._data if control_socket is None else _Way(self, control_socket, loop, most_waiting, batched)
+            self._data
+            if control_socket is None
+            else _Way(self, control_socket, loop, most_waiting, batched, seal)
         )
 
     def __call__(
@@ -130,10 +137,12 @@ class _Way:
         loop: asyncio.AbstractEventLoop | None,
         most_waiting: int,
         batched: bool,
+        seal: Seal | None,
     ) -> None:
         self.waiting = self.system_calls = 0
         self._sender, self._socket, self._loop = sender, udp_socket, loop
         self._most_waiting = most_waiting
+        self._seal = seal
         self._queues: dict[int, deque[Unsent]] = {}
         self._addresses: dict[Address, tuple[Any, int]] = {}
         self._mark = [control_mark(udp_socket.family)]
@@ -251,6 +260,11 @@ class _Way:
         address, datagram = datagrams[begin]
         if self._known(address)[1] == 0:
             return 0, errno.EINVAL
+        if self._seal is not None:
+            sealed = self._seal(address, datagram)
+            if sealed is None:
+                return 0, errno.ENOTCONN
+            datagram = sealed
         if self._socket.family == socket.AF_INET6 and ":" not in address[0]:
             address = (f"::ffff:{address[0]}", address[1])
         try:
@@ -263,20 +277,27 @@ class _Way:
         return 1, 0
 
     def _send_batch(self, datagrams: Datagrams, begin: int, marked: bool) -> tuple[int, int]:
-        known = self._addresses
+        known, seal = self._addresses, self._seal
         count = 0
+        problem = errno.EINVAL
         headers = self._marked if marked else self._plain
         batch = datagrams if begin == 0 and len(datagrams) <= BATCH else datagrams[begin : begin + BATCH]
         for (address, datagram), piece, header in zip(batch, headers.pieces, headers.headers, strict=False):
             name = (known.get(address) or self._known(address))[1]
             if name == 0:
                 break
+            if seal is not None:
+                sealed = seal(address, datagram)
+                if sealed is None:
+                    problem = errno.ENOTCONN
+                    break
+                datagram = sealed
             piece.base = datagram
             piece.length = len(datagram)
             header.name = name
             count += 1
         if count == 0:
-            return 0, errno.EINVAL
+            return 0, problem
         sent: int = sendmmsg(self._socket.fileno(), headers.first, count, _FLAGS)
         return (sent, 0) if sent >= 0 else (0, ctypes.get_errno() or errno.EINVAL)
 

@@ -7,13 +7,14 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from triagemq.datagrams import AddressList, Datagrams, DatagramSender, Unsent
+from triagemq.datagrams import AddressList, Datagrams, DatagramSender, Seal, Unsent
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
 from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
+    from triagemq.exchange.gateway.routes import Group
 
 __all__ = ["DirectOutlet", "Outlet", "settle_copy"]
 
@@ -51,14 +52,16 @@ class DirectOutlet:
         most_waiting: int = 100_000,
         batched: bool = True,
         later: Callable[[Callable[[GatewayCore], None]], None] | None = None,
+        seal: Seal | None = None,
     ) -> None:
         self._core = core
         self._family = udp_socket.family
         self._descriptor = udp_socket.fileno()
-        self._batched = batched
+        # What is encrypted for each alone cannot go to all as one.
+        self._as_one = batched and seal is None
         self._later = later or (lambda settle: settle(core))
         self._sender = DatagramSender(
-            udp_socket, most_waiting=most_waiting, batched=batched, on_settled=self._settled_later
+            udp_socket, most_waiting=most_waiting, batched=batched, on_settled=self._settled_later, seal=seal
         )
 
     def control(self, action: SendControl) -> None:
@@ -81,7 +84,7 @@ class DirectOutlet:
         core = self._core
         members = group.members
         begin = 0
-        if len(members) > 1 and self._batched and not self._sender.data_waits:
+        if len(members) > 1 and self._as_one and not self._sender.data_waits:
             addresses = group.prepared
             if addresses is None:
                 addresses = group.prepared = AddressList(
@@ -89,21 +92,33 @@ class DirectOutlet:
                 )
             begin, problem = addresses.send(self._descriptor, datagram)
             if not problem:
-                core.counters.sent += begin
-                core.counters.delivered += begin
-                if core.observer is not None:
-                    core.observer.fanned_out(group, publication, core.now_ns)
+                self._fanned_out(group, publication)
                 return
         for session, subscription in members[:begin]:
             settle_copy(core, session, subscription, publication, Outcome.delivered)
         # The slow way: each has a fate of its own.
         rest = members[begin:]
         policy = core.settings.policy
-        self._send(
-            [(session.endpoint[:2], datagram) for session, _ in rest],
-            lambda place: policy.priority_class(rest[place][0].client_id, publication.topic),
+        datagrams = [(session.endpoint[:2], datagram) for session, _ in rest]
+        unsent = self._sender(
+            datagrams, lambda place: policy.priority_class(rest[place][0].client_id, publication.topic)
+        )
+        if begin == 0 and not unsent:
+            self._fanned_out(group, publication)
+            return
+        self._settle(
+            unsent,
+            len(datagrams),
             lambda place, outcome: settle_copy(core, *rest[place], publication, outcome),
         )
+
+    def _fanned_out(self, group: Group, publication: Publication) -> None:
+        """All have been sent."""
+        core = self._core
+        core.counters.sent += len(group.members)
+        core.counters.delivered += len(group.members)
+        if core.observer is not None:
+            core.observer.fanned_out(group, publication, core.now_ns)
 
     def flush(self) -> None:
         """Everything has gone out already."""
@@ -116,8 +131,11 @@ class DirectOutlet:
         self, datagrams: Datagrams, class_of: Callable[[int], int], settle: Callable[[int, Outcome], None]
     ) -> None:
         """Send, and settle each, by its place: now, or when it has left the socket."""
-        unsent = {one.place: one for one in self._sender(datagrams, class_of)}
-        for place in range(len(datagrams)):
+        self._settle(self._sender(datagrams, class_of), len(datagrams), settle)
+
+    def _settle(self, some: Sequence[Unsent], count: int, settle: Callable[[int, Outcome], None]) -> None:
+        unsent = {one.place: one for one in some}
+        for place in range(count):
             one = unsent.get(place)
             if one is None:
                 settle(place, Outcome.delivered)

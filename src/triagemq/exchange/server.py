@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triagemq.clock import unix_clock
+from triagemq.datagrams import Seal
 from triagemq.exchange.broker_address import BrokerAddress
 from triagemq.exchange.broker_connections import BrokerConnections
+from triagemq.exchange.dtls_listener import DtlsListener
 from triagemq.exchange.gateway import GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
     Broadcast,
@@ -34,6 +36,7 @@ from triagemq.exchange.outlets import DirectOutlet, Outlet
 from triagemq.exchange.store import Store
 
 if TYPE_CHECKING:
+    from triagemq.dtls import ServerSecurity
     from triagemq.exchange.live_trace import LiveTrace
     from triagemq.plan import Egress, Fate, OnFate
 
@@ -49,7 +52,10 @@ _TRACE_EVERY_SECONDS = 0.5
 
 
 class Gateway:
-    """One gateway in the running event loop: `start`, then `wait` until it fails or is cancelled, then `close`."""
+    """One gateway in the running event loop: `start`, then `wait` until it fails or is cancelled, then `close`.
+
+    With `security` it speaks DTLS with its clients, and does not listen to those who do not.
+    """
 
     def __init__(
         self,
@@ -64,6 +70,7 @@ class Gateway:
         broadcast: tuple[str, int] | None = None,
         identify: Identify = own_name,
         presence: Presence | None = None,
+        security: ServerSecurity | None = None,
     ) -> None:
         self.clock = unix_clock()
         self._listen = listen
@@ -87,6 +94,8 @@ class Gateway:
             identify=identify,
         )
         self._presence = presence
+        self._security = security
+        self._dtls: DtlsListener | None = None
         self._connections = BrokerConnections(
             broker, before=self._tick, changed=self._changed, failed=self._fail
         )
@@ -106,6 +115,11 @@ class Gateway:
         return name[0], name[1]
 
     @property
+    def seal(self) -> Seal | None:
+        """With DTLS: makes of a datagram what leaves for an address, in the order of leaving."""
+        return None if self._dtls is None else self._dtls.associations.seal
+
+    @property
     def broker_is_connected(self) -> bool:
         """Can the broker be reached now?"""
         return self.core.link.available
@@ -120,8 +134,10 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         self._socket = bind_udp(*self._listen)
+        if self._security is not None:
+            self._dtls = DtlsListener(self._security, self.core, self._socket)
         if self._make_egress is None:
-            self._outlet = DirectOutlet(self.core, self._socket, later=self.change)
+            self._outlet = DirectOutlet(self.core, self._socket, later=self.change, seal=self.seal)
         else:
             # Planning takes a second to load, which a gateway without a plan need not wait for.
             from triagemq.exchange.egress import EgressOutlet
@@ -174,6 +190,8 @@ class Gateway:
             await asyncio.gather(self._tracing, return_exceptions=True)
         if self._outlet is not None:
             self._outlet.close()
+        if self._dtls is not None:
+            await self._dtls.close()
         self._socket.close()
         self._socket = None
         if self._failed is not None and self._failed.done() and not self._failed.cancelled():
@@ -197,7 +215,8 @@ class Gateway:
         assert self._socket is not None
         core = self.core
         core.advance(self.clock())
-        for address, datagram in received(self._socket):
+        arrived = received(self._socket)
+        for address, datagram in arrived if self._dtls is None else self._dtls.opened(arrived):
             try:
                 core.datagram(address, datagram)
             except Exception as error:

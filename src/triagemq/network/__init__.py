@@ -10,11 +10,12 @@ emulated/   a network of namespaces in which the last two can be tried
 from triagemq.clock import unix_clock
 from triagemq.datagrams import DatagramSender
 from triagemq.network.alarm import Alarm, open_alarm
-from triagemq.network.embedded import EmbeddedDataPlane, Sender
+from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, Sender
 from triagemq.network.recorded import RecordedDataPlane
 from triagemq.network.state import PlanState
 
 __all__ = [
+    "UDP_OVER_ETHERNET_BYTES",
     "Alarm",
     "DatagramSender",
     "EmbeddedDataPlane",

@@ -16,6 +16,10 @@ class GatewayCounters:
     datagrams_in: int = 0
     unknown_senders: int = 0
     connects: int = 0
+    handshakes: int = 0
+    """DTLS associations that began."""
+    resumptions: int = 0
+    """Of these, by the short handshake of those who have been here before."""
     clients_lost: int = 0
     clients_moved: int = 0
     retries: int = 0
@@ -28,7 +32,7 @@ class GatewayCounters:
     delivered: int = 0
     """Of these, at QoS 0 all that were sent, at QoS 1 and 2 all that were acknowledged."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Datagrams, by the reason of their DecodeError, or `unexpected_...`."""
+    """Datagrams, by the reason of their DecodeError, or `unexpected_...`; `dtls_...` before they were opened."""
     undelivered: Counter[str] = field(default_factory=Counter)
     """Messages to subscribers, by outcome and reason."""
     refused: Counter[str] = field(default_factory=Counter)

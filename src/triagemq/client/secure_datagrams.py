@@ -1,0 +1,161 @@
+"""A UDP socket of a client with DTLS on it: messages go in and come out as they do without.
+
+An association is made when there is something to send, and made again when the gateway has lost it: a gateway that was
+started again says so, in clear, and anyone could. So that is taken as a hint: the old association stays in use until
+the new one has proved who is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from triagemq.client.datagrams import DatagramSocket
+from triagemq.dtls import LONGEST_MESSAGE, Association, ClientSecurity, is_alert_without_association
+
+__all__ = ["SecureSocket"]
+
+_LONGEST_HANDSHAKE_SECONDS = 5.0
+_HINTS_APART_SECONDS = 1.0
+
+
+class SecureSocket:
+    """Calls `on_datagram` with every message, and `on_lost` when the association is over or another one.
+
+    `on_lost` returns whether the connection is then made again from its beginning; if not, what was sent last is sent
+    again. `on_distrust` is called when the gateway cannot prove to be what its address says.
+    """
+
+    def __init__(
+        self,
+        on_datagram: Callable[[bytes], None],
+        on_lost: Callable[[str], bool],
+        on_distrust: Callable[[], None],
+        security: ClientSecurity,
+        make_socket: Callable[[int, int, int], socket.socket] = socket.socket,
+    ) -> None:
+        self._socket = DatagramSocket(self._received, make_socket)
+        self._on_datagram, self._on_lost, self._on_distrust = on_datagram, on_lost, on_distrust
+        self._security = security
+        self._gateway = ("", 0)
+        self._association: Association | None = None
+        # Whose handshake is going on, since when.
+        self._next: Association | None = None
+        self._begun_at = float("-inf")
+        self._last: bytes | None = None
+        self.problem = self.distrust = ""
+        """What keeps the handshake from succeeding; the second if that is the gateway's certificate."""
+
+    async def open(self, host: str, port: int) -> None:
+        """Take a free port; ParameterError if the files of the security cannot be used."""
+        self._security.load_once()
+        self._gateway = (host, port)
+        await self._socket.open(host, port)
+
+    async def redirect(self, host: str, port: int) -> None:
+        """Talk to another gateway from now on, over the same port."""
+        self.renew()
+        self._gateway = (host, port)
+        await self._socket.redirect(host, port)
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Where it receives."""
+        return self._socket.local_address
+
+    @property
+    def was_resumed(self) -> bool:
+        """Was the handshake of this association a short one?"""
+        return self._association is not None and self._association.was_resumed
+
+    def send(self, datagram: bytes) -> bool:
+        """Send if the system takes it now; False if its buffer is full. Before the handshake the last one waits."""
+        self._last = datagram
+        association = self._association
+        if association is None:
+            self._shake_hands()
+            return True
+        if len(datagram) > LONGEST_MESSAGE:
+            return True
+        return self._socket.send(association.seal(datagram))
+
+    def renew(self) -> None:
+        """Begin anew with what is sent next."""
+        if self._association is not None:
+            self._send(self._association.close())
+        self._association = self._next = None
+
+    def close(self) -> None:
+        """Take leave, and give the port back."""
+        self.renew()
+        self._socket.close()
+
+    def _send(self, datagrams: list[bytes]) -> None:
+        for datagram in datagrams:
+            self._socket.send(datagram)
+
+    # Handshakes.
+
+    def _shake_hands(self) -> None:
+        """Begin, or ask again if there was no answer: whoever wants to send has the timers."""
+        now = asyncio.get_running_loop().time()
+        if self._next is not None and now - self._begun_at < _LONGEST_HANDSHAKE_SECONDS:
+            self._send(self._next.flight)
+            return
+        self._begun_at = now
+        self._next = self._security.association(*self._gateway)
+        self._send(self._next.begin())
+
+    def _hinted(self) -> None:
+        """Somebody says that the gateway knows nothing of the association."""
+        now = asyncio.get_running_loop().time()
+        if now - self._begun_at >= _HINTS_APART_SECONDS:
+            self._next = None
+            self._shake_hands()
+
+    def _go_on(self, following: Association, datagram: bytes) -> None:
+        found = following.receive(datagram)
+        self._send(following.take())
+        if following.is_established:
+            self._established(following)
+        elif following.is_closed:
+            self._next = None
+            self.problem = following.problem
+            distrust = following.distrust
+            if distrust:
+                self._security.forget(*self._gateway)
+                self.problem = self.distrust = f"its certificate is not trusted: {distrust}"
+                self._on_distrust()
+        for message in found:
+            self._on_datagram(message)
+
+    def _established(self, following: Association) -> None:
+        before, self._association, self._next = self._association, following, None
+        self.problem = self.distrust = ""
+        self._security.remember(*self._gateway, following)
+        begins_again = before is not None and self._on_lost("the gateway has lost the association")
+        if not begins_again and self._last is not None:
+            self.send(self._last)
+
+    # What comes in.
+
+    def _received(self, datagram: bytes) -> None:
+        association = self._association
+        if association is not None and datagram[3:5] != b"\0\0":
+            found = association.receive(datagram)
+            if found:
+                for message in found:
+                    self._on_datagram(message)
+                return
+            self._send(association.take())
+            if association.is_closed:
+                self._association = None
+                self._on_lost("the gateway has ended the association")
+                return
+        if self._next is not None and not (
+            association is not None and is_alert_without_association(datagram)
+        ):
+            self._go_on(self._next, datagram)
+        elif association is not None and is_alert_without_association(datagram):
+            self._hinted()
