@@ -26,6 +26,9 @@ class FakeCoordinator:
         self.lease_seconds = 0.6
         self.chunked = False
         self.key = "key"
+        self.refuses: set[float] = set()
+        self.reports: list[dict[str, Any]] = []
+        self.loses_answers = False
         self.port = 0
         self._token = token
         self._context = context
@@ -114,6 +117,8 @@ class FakeCoordinator:
             if any(one.get("utility") == "sqrt:1" for one in body.get("subscriptions", ())):
                 mistake = {"loc": ["body", "subscriptions", 0, "utility"], "msg": "is no utility"}
                 return 422, {"detail": [mistake]}
+            if any(one.get("rate_per_second") in self.refuses for one in body.get("publications", ())):
+                return 422, {"detail": "no such rate"}
             is_new = name not in intents
             intents[name] = body
             connection = {"gateway": self.gateway, "client_id": f"{name}.{self.key}", "flows": self.flows}
@@ -130,6 +135,9 @@ class FakeCoordinator:
             del intents[name]
             return 204, None
         if rest == ["heartbeat"]:
+            self.reports.append(body)
+            if self.loses_answers:
+                raise ConnectionResetError
             for topic, figures in body.get("received", {}).items():
                 self.received[topic] = self.received.get(topic, 0) + figures["count"]
                 self.latencies[topic] = self.latencies.get(topic, 0.0) + figures["latency_seconds_sum"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.fake_coordinator import FakeCoordinator
@@ -201,6 +202,87 @@ def test_refusals_of_the_coordinator_are_one_clear_line_and_change_nothing(tmp_p
             async with Subscriber(gateway=address(gateway), settings=QUICK) as subscriber:
                 with pytest.raises(ParameterError, match="need a coordinator"):
                     await subscriber.subscribe("floor/1", utility="log:1")
+
+    asyncio.run(scene())
+
+
+def test_calls_that_overlap_do_not_undo_each_other(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path) as gateway,
+            FakeCoordinator(address(gateway)) as coordinator,
+            Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
+            Publisher(coordinator.url, name="smoke", settings=QUICK) as publisher,
+        ):
+            await subscriber.subscribe("floor/0", utility="log:1")
+            answer = coordinator._answer
+
+            async def slowly(method: str, target: str, body: dict[str, Any]) -> tuple[int, Any]:
+                await asyncio.sleep(0.01)
+                return await answer(method, target, body)
+
+            coordinator._answer = slowly  # type: ignore[method-assign]
+            results = await asyncio.gather(
+                subscriber.subscribe("forbidden/1"),
+                subscriber.subscribe("floor/1"),
+                subscriber.subscribe("floor/0", utility="log:7"),
+                subscriber.subscribe("forbidden/2"),
+                subscriber.subscribe("floor/0", utility="sqrt:1"),
+                subscriber.unsubscribe("floor/1"),
+                subscriber.subscribe("floor/2"),
+                return_exceptions=True,
+            )
+            refused = [isinstance(result, CoordinatorError) for result in results]
+            assert refused == [True, False, False, True, True, False, False]
+            assert {one.topic: one.utility for one in subscriber.wanted} == {
+                "floor/0": "log:7",
+                "floor/2": None,
+            }
+            told = coordinator.intents["subscribers"]["ff-7"]["subscriptions"]
+            assert told == [one.as_json() for one in subscriber.wanted]
+            coordinator.refuses = {3.0}
+            results = await asyncio.gather(
+                *(publisher.declare({"floor/0": rate}) for rate in (2.0, 3.0, 4.0, 3.0)),
+                return_exceptions=True,
+            )
+            assert [isinstance(result, CoordinatorError) for result in results] == [False, True, False, True]
+            told = coordinator.intents["publishers"]["smoke"]["publications"]
+            assert told == [{"topic": "floor/0", "rate_per_second": 4.0}]
+            coordinator.forget()
+            await until(lambda: "smoke" in coordinator.intents["publishers"])
+            assert coordinator.intents["publishers"]["smoke"]["publications"] == told
+
+    asyncio.run(scene())
+
+
+def test_a_report_counts_once_though_its_answer_was_lost(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path) as gateway,
+            FakeCoordinator(address(gateway)) as coordinator,
+            Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
+            Publisher(gateway=address(gateway), settings=QUICK) as publisher,
+        ):
+            await subscriber.subscribe("floor/1", qos=1)
+            for lost in (True, False, True):
+                coordinator.loses_answers = lost
+                await publisher.publish("floor/1", b"x", qos=1)
+                assert await subscriber.next(20) is not None
+                before = len(coordinator.reports)
+                await until(lambda before=before: len(coordinator.reports) > before + 1)
+            coordinator.loses_answers = False
+            await until(lambda: not subscriber.problem)
+            numbers = [report["number"] for report in coordinator.reports if report]
+            assert len(set(numbers)) < len(numbers), "reports were sent again"
+            for number in set(numbers):
+                same = [report for report in coordinator.reports if report.get("number") == number]
+                assert all(report == same[0] for report in same)
+            once = {
+                report["number"]: report["received"]["floor/1"]["count"]
+                for report in coordinator.reports
+                if report
+            }
+            assert sum(once.values()) == 3
 
     asyncio.run(scene())
 

@@ -42,6 +42,7 @@ class FakeLink:
         self.topics: dict[str, tuple[int, int]] = {}
         self.epoch = "first"
         self.refuses_orders = False
+        self.broker_connected = True
 
     def _there(self) -> None:
         if not self.connected:
@@ -73,7 +74,7 @@ class FakeLink:
             flows={},
             generation=self.told_orders[-1].generation if self.told_orders else 0,
             sessions=0,
-            broker_connected=True,
+            broker_connected=self.broker_connected,
         )
 
 

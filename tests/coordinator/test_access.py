@@ -466,3 +466,46 @@ def test_a_pattern_covers_a_filter_when_it_matches_all_that_the_filter_matches(
 ) -> None:
     matched = [topic for topic in TOPICS if topic and matches(wanted, topic)]
     assert covers(pattern, wanted) == all(matches(pattern, topic) for topic in matched)
+
+
+def test_bad_tokens_share_looks_at_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        database = database_in(tmp_path)
+        async with running(tmp_path, access=True) as here:
+            store = here.coordinator.service.store
+            version, looks = store.tokens_version, 0
+
+            def counted() -> int:
+                nonlocal looks
+                looks += 1
+                return version()
+
+            monkeypatch.setattr(store, "tokens_version", counted)
+            started = time.monotonic()
+            for _ in range(5):
+                bad = [here.client.get("/v1/topics", headers=bearer(f"triage_{n}")) for n in range(40)]
+                assert {answer.status_code for answer in await asyncio.gather(*bad)} == {401}
+            # A look for everybody every 0.05 s, and those of the leases five times a second.
+            assert looks <= 2 + 26 * (time.monotonic() - started)
+            # One that was made this moment is good at once.
+            good = await asyncio.to_thread(make_token, database, "operator")
+            assert (await here.client.get("/v1/topics", headers=bearer(good))).status_code == 200
+            answer = await here.client.get("/v1/health")
+            assert answer.json()["checks"]["writes"]["ok"]
+
+    asyncio.run(run())
+
+
+def test_health_gives_reasons_to_those_with_a_token_only(tmp_path: Path) -> None:
+    operator = make_token(database_in(tmp_path), "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            here.coordinator.service.store.writing.failed("disk 7 of the secret array is full")
+            stranger = (await here.client.get("/v1/health")).json()
+            known = (await here.client.get("/v1/health", headers=bearer(operator))).json()
+            assert "secret array" not in json.dumps(stranger)
+            assert "secret array" in known["checks"]["writes"]["reason"]
+            assert stranger["status"] == known["status"] != "ok"
+
+    asyncio.run(run())

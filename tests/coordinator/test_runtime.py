@@ -31,6 +31,7 @@ from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Child, Mosquitto
 
 from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.intent_book import IntentBook
 from triagemq.coordinator.refusals import StoreError
 
 
@@ -313,6 +314,100 @@ def test_what_cannot_be_stored_has_not_happened(tmp_path: Path, monkeypatch: pyt
             assert (await here.client.get("/v1/subscribers")).json() == ["s"]
             assert len((await here.client.get("/v1/subscribers/s")).json()["subscriptions"]) == 2
             assert (await here.client.delete("/v1/subscribers/s")).status_code == 204
+
+    asyncio.run(run())
+
+
+def test_intents_are_planned_for_though_planning_failed_by_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as here:
+            await announce_both(here)
+            book, replanner = IntentBook.announce, here.coordinator.runtime._replanner
+            mistakes = 0
+
+            def fails_once(self: IntentBook, intent: Any) -> None:
+                nonlocal mistakes
+                mistakes += 1
+                if mistakes == 1:
+                    raise ZeroDivisionError("a mistake in the book")
+                book(self, intent)
+
+            monkeypatch.setattr(IntentBook, "announce", fails_once)
+            both = {"announce": {"subscribers": [subscriber("t", "a"), subscriber("u", "b")]}}
+            await here.client.post("/v1/intents", json=both)
+            await here.until(lambda: not here.coordinator.runtime.planning.ok)
+            await here.until(lambda: "u" in here.link.told_orders[-1].slots)
+            await here.settled()
+            assert "t" in here.link.told_orders[-1].slots, "what was taken from the list is not lost"
+            monkeypatch.setattr(IntentBook, "announce", book)
+
+            take, takes = replanner.take, 0
+
+            def no_take(steps: Any) -> Any:
+                nonlocal takes
+                takes += 1
+                if takes == 1:
+                    raise MemoryError("none left")
+                return take(steps)
+
+            monkeypatch.setattr(replanner, "take", no_take)
+            await here.client.post("/v1/subscribers", json=subscriber("v", "a"))
+            await here.until(lambda: not here.coordinator.runtime.planning.ok)
+            await here.settled()
+            assert "v" in here.link.told_orders[-1].slots, "planning goes on by itself"
+            assert here.coordinator.runtime.planning.ok
+
+    asyncio.run(run())
+
+
+def test_health_is_about_what_works_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as here:
+
+            async def health() -> dict[str, Any]:
+                return dict((await here.client.get("/v1/health")).json())
+
+            async def is_ok() -> bool:
+                return (await health())["status"] == "ok"
+
+            await announce_both(here)
+            await here.until(is_ok)
+            found = await health()
+            assert found["checks"].keys() == {"gateway", "broker", "writes", "planning"}
+            assert all(each["ok"] and each["reason"] is None for each in found["checks"].values())
+
+            store = here.coordinator.service.store
+            begin = store._engine.begin
+
+            def no_disk() -> Any:
+                raise OSError(30, "Read-only file system")
+
+            monkeypatch.setattr(store._engine, "begin", no_disk)
+            answer = await here.client.post("/v1/subscribers", json=subscriber("new", "a"))
+            assert answer.status_code == 503
+            assert "Read-only file system; nothing was changed" in answer.json()["detail"]
+            found = await health()
+            assert found["status"] == "the database cannot be written; nothing new is taken"
+            assert "Read-only" in found["checks"]["writes"]["reason"]
+            assert found["checks"]["planning"]["ok"]
+            await asyncio.sleep(0.1)
+            assert (await health())["checks"]["writes"]["for_seconds"] >= 0.1
+            monkeypatch.setattr(store._engine, "begin", begin)
+            await here.until(is_ok)  # by itself: nobody has to write anything
+            assert (await here.client.get("/v1/subscribers")).json() == ["s"]
+            assert [each.key[1] for each in store.records()] == ["p", "s"]
+
+            here.link.broker_connected = False
+            await here.until(lambda: here.coordinator.runtime.measuring.latest)
+            await here.until(lambda: not here.coordinator.runtime.measuring.checks()["broker"].ok)
+            assert (await health())["status"] == "the gateway has no broker"
+            here.link.connected = False
+            found = await health()
+            assert found["status"].startswith("the gateway is away")
+            assert not found["checks"]["gateway"]["ok"]
+            assert "not known" in found["checks"]["broker"]["reason"]
 
     asyncio.run(run())
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import event, text
 from tests.coordinator.coordinating import database_in
 
 from triagemq.coordinator import store_changes, store_schema
@@ -207,6 +207,62 @@ def test_the_schema_is_one_that_postgresql_takes() -> None:
     ]
     assert len(texts) == 7
     assert any("BIGSERIAL" in each for each in texts)
+
+
+def test_nobody_waits_for_ever_whatever_goes_wrong(tmp_path: Path) -> None:
+    def mistake(connection: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    def no_disk(connection: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def run() -> None:
+        store = Store(database_in(tmp_path))
+        good = store_changes.announcing([record("good")])
+        results = await asyncio.wait_for(
+            asyncio.gather(*map(store.write, (mistake, good, no_disk)), return_exceptions=True), 10.0
+        )
+        assert [type(result) for result in results] == [StoreError, type(None), StoreError]
+        assert "No space left" in str(results[2])
+        assert store.writing.ok, "the database works; two changes did not"
+        with pytest.raises(StoreError, match="a mistake"):
+            await store.write(mistake)
+        assert not store.writing.ok
+        await store.probe()
+        assert store.writing.ok
+        # The thread that writes is gone: that is said, too.
+        store._writer.shutdown()
+        with pytest.raises(StoreError, match="cannot be written"):
+            await asyncio.wait_for(store.write(good), 10.0)
+        assert "shutdown" in store.writing.reason
+        assert [each.key[1] for each in store.records()] == ["good"]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = Store(database_in(tmp_path))
+        most_pages = 0
+
+        def limit(connection: sqlite3.Connection, *_: object) -> None:
+            # SQLite then says what it says when the disk is full.
+            connection.execute(f"PRAGMA max_page_count = {most_pages or 1_073_741_823}")
+
+        event.listen(store._engine, "checkout", limit)
+        await store.write(store_changes.announcing([record("before")]))
+        most_pages = 1
+        with pytest.raises(StoreError, match="database or disk is full"):
+            await store.write(store_changes.announcing([record(f"s{n}", "t" * 4000) for n in range(50)]))
+        assert "full" in store.writing.reason
+        assert [each.key[1] for each in store.records()] == ["before"]
+        most_pages = 0
+        await store.write(store_changes.announcing([record("after")]))
+        assert store.writing.ok
+        await store.close()
+
+    asyncio.run(run())
 
 
 CHILD = """

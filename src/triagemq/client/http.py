@@ -71,17 +71,20 @@ class HttpClient:
     async def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
     ) -> tuple[int, Any]:
-        """Status and JSON of the answer (None if it has none); `wait_seconds` is the server's time to think."""
+        """Status and JSON of the answer (None if it has none); `wait_seconds` is the server's time to think.
+
+        A connection that was open before may have been closed by the server in this very moment: then a request that
+        does no more the second time is sent again. A POST is not, because the first may have been carried out.
+        """
         request = self._encode(method, path, body)
         try:
             async with asyncio.timeout(self._timeout_seconds + wait_seconds):
                 while True:
-                    stream = self._idle.pop() if self._idle else await self._connect()
+                    stream = self._take_idle() or await self._connect()
                     try:
                         return await self._exchange(stream, request)
                     except (ConnectionError, asyncio.IncompleteReadError):
-                        # The server has closed a connection that was idle: nobody has seen the request.
-                        if not stream.is_used:
+                        if not stream.is_used or method == "POST":
                             raise
         except TimeoutError:
             raise self._unreachable(f"no answer within {self._timeout_seconds + wait_seconds:g} s") from None
@@ -93,6 +96,15 @@ class HttpClient:
         for stream in (*self._idle, *self._busy):
             await _end(stream)
         self._idle.clear()
+
+    def _take_idle(self) -> _Stream | None:
+        """A connection that is open, as far as is known; those that the server has closed are given up."""
+        while self._idle:
+            stream = self._idle.pop()
+            if not stream.reader.at_eof() and not stream.writer.is_closing():
+                return stream
+            stream.writer.close()
+        return None
 
     async def _connect(self) -> _Stream:
         if self._unix_path is not None:

@@ -1,6 +1,7 @@
 """An intent that is kept alive: announced, renewed by heartbeats, announced again when the coordinator forgot it.
 
-While the coordinator is away everything goes on as it was; reports are kept until they can be sent.
+While the coordinator is away everything goes on as it was; reports are kept until they can be sent. A report has a
+number and is sent with it again until it is answered, so that none counts twice because an answer was lost.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -22,10 +24,12 @@ _LONGEST_DELAY_SECONDS = 2.0
 _SLOWER = 1.7
 _MISSING = 404
 _NOT_NOW = (502, 503, 504)
+_NEVER = (400, 413, 422)
+"""A report that is not understood now is not understood later."""
 
 
 class Lease:
-    """`intent` gives what is wanted at the moment, `report` takes what a heartbeat is to tell (or is given it back)."""
+    """`intent` gives what is wanted at the moment, `report` takes what a heartbeat is to tell."""
 
     def __init__(
         self,
@@ -36,7 +40,6 @@ class Lease:
         intent: Callable[[], Mapping[str, Any]],
         on_announced: Callable[[Announced], Awaitable[None]],
         report: Callable[[], Mapping[str, Any]] = dict,
-        give_back: Callable[[Mapping[str, Any]], None] = lambda report: None,
         on_flows: Callable[[int], None] = lambda flows: None,
     ) -> None:
         self._coordinator = coordinator
@@ -44,12 +47,14 @@ class Lease:
         self._name = name
         self._intent = intent
         self._report = report
-        self._give_back = give_back
         self._on_announced = on_announced
         self._on_flows = on_flows
         self._lease_seconds = 10.0
         # Whether the coordinator knows the present intent, as far as we know.
         self._is_announced = False
+        # The report that was not answered yet. Numbers begin anywhere: another client may have had the name before.
+        self._unanswered: Mapping[str, Any] = {}
+        self._number = secrets.randbits(48)
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
@@ -70,6 +75,10 @@ class Lease:
                 raise
             self.problem = str(error)
             self._is_announced = False
+        except BaseException:
+            # Whoever asked has gone: which intent the coordinator has is not known.
+            self._is_announced = False
+            raise
 
     async def end(self, timeout_seconds: float = 2.0) -> None:
         """Withdraw, if the coordinator is there; otherwise the lease ends by itself."""
@@ -78,9 +87,10 @@ class Lease:
             await asyncio.gather(self._task, return_exceptions=True)
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                report = self._report()
-                if report:
-                    await self._coordinator.heartbeat(self._kind, self._name, report)
+                # One that was sent before may be unanswered, and there may be more since.
+                for _ in range(2):
+                    if report := self._next_report():
+                        await self._tell(report)
                 await self._coordinator.withdraw(self._kind, self._name)
 
     async def _announce(self) -> Announced:
@@ -127,14 +137,25 @@ class Lease:
                 self.problem, delay = "", _FIRST_DELAY_SECONDS
 
     async def _heartbeat(self) -> None:
-        report = self._report()
-        try:
-            async with self._turn:
-                flows = await self._coordinator.heartbeat(self._kind, self._name, report)
-        except BaseException:
-            self._give_back(report)
-            raise
+        async with self._turn:
+            flows = await self._tell(self._next_report())
         self._on_flows(flows)
+
+    def _next_report(self) -> Mapping[str, Any]:
+        if not self._unanswered and (report := self._report()):
+            self._number += 1
+            self._unanswered = {**report, "number": self._number}
+        return self._unanswered
+
+    async def _tell(self, report: Mapping[str, Any]) -> int:
+        try:
+            flows = await self._coordinator.heartbeat(self._kind, self._name, report)
+        except CoordinatorError as error:
+            if error.status in _NEVER:
+                self._unanswered = {}
+            raise
+        self._unanswered = {}
+        return flows
 
 
 def _is_away(error: CoordinatorError) -> bool:

@@ -21,7 +21,6 @@ from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import require_topic_name
 from triagemq.errors import (
     ClientError,
-    CoordinatorError,
     GatewayUnreachableError,
     ParameterError,
 )
@@ -61,6 +60,7 @@ class Publisher(Participant):
         self._stamp = stamp
         self._lease_seconds = lease_seconds
         self._declared: dict[str, dict[str, Any]] = {}
+        self._declaring = asyncio.Lock()
         self._failure: ClientError | None = None
 
     # Life.
@@ -102,17 +102,19 @@ class Publisher(Participant):
     ) -> None:
         """Say how often each topic is published: events a second, or that and the mean size; None is measured.
 
-        It replaces what was declared before. Without a coordinator it has no effect.
+        It replaces what was declared before. Without a coordinator it has no effect. Calls that overlap take effect in
+        the order in which they were made; what the coordinator refuses leaves what was declared before.
         """
         declared = {topic: _publication(topic, rate, size_bytes) for topic, rate in rates.items()}
-        before, self._declared = self._declared, declared
-        if self._lease is None:
-            return
-        try:
-            await self._lease.changed()
-        except CoordinatorError:
-            self._declared = before
-            raise
+        async with self._declaring:
+            before, self._declared = self._declared, declared
+            if self._lease is None:
+                return
+            try:
+                await self._lease.changed()
+            except BaseException:
+                self._declared = before
+                raise
 
     def _intent(self) -> dict[str, Any]:
         return {"publications": list(self._declared.values()), "lease_seconds": self._lease_seconds}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from triagemq.client.events import Event
@@ -51,11 +50,3 @@ class Received:
                 for topic, (count, total, longest) in topics.items()
             }
         }
-
-    def give_back(self, report: Mapping[str, Any]) -> None:
-        """A report that did not reach the coordinator."""
-        for topic, figures in report.get("received", {}).items():
-            found = self._topics.setdefault(topic, [0, 0.0, 0.0])
-            found[0] += figures["count"]
-            found[1] += figures["latency_seconds_sum"]
-            found[2] = max(found[2], figures["latency_seconds_max"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from triagemq.client.connection import Connection
@@ -24,6 +24,7 @@ from triagemq.client.lease import Lease
 from triagemq.client.participant import Participant
 from triagemq.client.received import Received
 from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.turns import Turns
 from triagemq.client.wanted import Wanted
 from triagemq.errors import (
     ClientError,
@@ -81,6 +82,8 @@ class Subscriber(Participant):
         self._queue = EventQueue(queue_events, Overflow(overflow))
         self._received = Received()
         self._wanted: dict[str | int, Wanted] = {}
+        self._turns: Turns[str | int] = Turns()
+        self._announcing = asyncio.Lock()
         self._flows: Flows | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -100,7 +103,6 @@ class Subscriber(Participant):
                 intent=self._intent,
                 on_announced=self._announced,
                 report=self._received.report,
-                give_back=self._received.give_back,
                 on_flows=self._fit,
             )
             announced = await self._lease.begin(self.settings.connect_timeout_seconds)
@@ -156,7 +158,10 @@ class Subscriber(Participant):
         await self.subscribe_all([Wanted(topic, utility, max_latency_seconds, max_separation_seconds, qos)])
 
     async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
-        """Want several at once: one word to the coordinator."""
+        """Want several at once: one word to the coordinator; all of them, or none if one is refused.
+
+        Calls that overlap do not disturb each other; those about the same topic take effect one after the other.
+        """
         first = self._require_connection()
         new = {one.topic: one for one in wanted}
         for one in new.values():
@@ -168,8 +173,12 @@ class Subscriber(Participant):
                 raise ParameterError(
                     "topic", "a coordinator knows topics by name; do not give a predefined id"
                 )
-        before = dict(self._wanted)
-        await self._want(before | new)
+        async with self._turns.of(new):
+            await self._subscribe_in_turn(first, new)
+
+    async def _subscribe_in_turn(self, first: Connection, new: dict[str | int, Wanted]) -> None:
+        before = {topic: one for topic, one in self._wanted.items() if topic in new}
+        await self._want(new)
         turn = asyncio.Semaphore(_SUBSCRIBE_AT_ONCE)
 
         async def subscribe(one: Wanted) -> None:
@@ -182,32 +191,43 @@ class Subscriber(Participant):
         if failure is not None:
             # All or none, as far as the gateway can still be reached.
             with contextlib.suppress(ClientError):
-                await self._want(before)
+                await self._want(before, [topic for topic in new if topic not in before])
                 for one, result in zip(changed, results, strict=True):
                     if result is None and one.topic not in before:
                         await first.unsubscribe(one.topic)
+                    elif result is None:
+                        await first.subscribe(one.topic, qos=before[one.topic].qos)
             raise failure
 
     async def unsubscribe(self, *topics: str | int) -> None:
         """Want them no more."""
         first = self._require_connection()
-        await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
-        await self._want({topic: one for topic, one in self._wanted.items() if topic not in topics})
+        async with self._turns.of(topics):
+            await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
+            await self._want({}, topics)
 
     @property
     def wanted(self) -> list[Wanted]:
         """What is wanted now."""
         return list(self._wanted.values())
 
-    async def _want(self, wanted: dict[str | int, Wanted]) -> None:
-        before, self._wanted = self._wanted, wanted
-        if self._lease is None:
-            return
-        try:
-            await self._lease.changed()
-        except CoordinatorError:
-            self._wanted = before
-            raise
+    async def _want(self, wanted: Mapping[str | int, Wanted], no_more: Collection[str | int] = ()) -> None:
+        """Change what is wanted of some topics; if the coordinator refuses, nothing has changed.
+
+        One after the other: what one call adds must not be why another is refused.
+        """
+        async with self._announcing:
+            before = self._wanted
+            self._wanted = {topic: one for topic, one in before.items() if topic not in no_more} | dict(
+                wanted
+            )
+            if self._lease is None:
+                return
+            try:
+                await self._lease.changed()
+            except BaseException:
+                self._wanted = before
+                raise
 
     def _intent(self) -> dict[str, Any]:
         intent: dict[str, Any] = {

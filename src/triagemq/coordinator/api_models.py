@@ -198,8 +198,12 @@ class ReceivedBody(Body):
 
 
 class HeartbeatBody(Body):
-    """A sign of life, and what was received since the last one."""
+    """A sign of life, and what was received since the last one.
 
+    `number` is the report's own: the same number again is the same report, and counts once.
+    """
+
+    number: Annotated[int, Field(ge=0, le=2**53)] | None = None
     received: Annotated[dict[TopicText, ReceivedBody], Field(max_length=100_000)] = {}
 
 

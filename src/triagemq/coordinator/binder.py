@@ -111,11 +111,6 @@ class FlowBinder:
             self._named.setdefault(name, []).append(client_id)
         self.order(self.orders)
 
-    def key_of(self, client_id: str) -> FlowKey | None:
-        """Where a client is."""
-        known = self._clients.get(client_id)
-        return None if known is None else known[0]
-
     def clients(self) -> dict[str, FlowKey]:
         """Everyone who is connected."""
         return {client_id: key for client_id, (key, _, _) in self._clients.items()}

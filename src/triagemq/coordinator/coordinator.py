@@ -15,6 +15,7 @@ from triagemq.coordinator.forecasts import Forecasts
 from triagemq.coordinator.gateway_lead import GatewayLead, Link
 from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.grants import Grant
+from triagemq.coordinator.health import Check, health_of
 from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
 from triagemq.coordinator.known_rates import KnownRates, TopicFacts
@@ -31,6 +32,9 @@ __all__ = ["Coordinator"]
 
 _FORECAST_BY_ITSELF = 100_000
 """Up to this many subscriptions every plan is forecast for live figures; above, when somebody asks."""
+
+_LONGEST_PLAN_SECONDS = 60.0
+"""A plan that takes longer is shown as what does not work: everyone waits for it."""
 
 
 class Coordinator:
@@ -129,18 +133,22 @@ class Coordinator:
                 facts[topic] = TopicFacts(estimate.rate_per_second, estimate.size_bytes, True)
         return facts
 
-    def health(self) -> dict[str, Any]:
-        measured, link = self.runtime.measuring.latest, self.runtime.lead.link
+    def health(self, *, in_detail: bool = True) -> dict[str, Any]:
+        """What works now; without details for those who may not know them."""
+        runtime = self.runtime
+        measured, link = runtime.measuring.latest, runtime.lead.link
         broker = measured.broker_connected if measured is not None and link.connected else None
-        status = "ok"
-        if self.runtime.last_problem is not None:
-            status = "the last plan failed; the one before is in force"
-        if broker is False:
-            status = "the gateway has no broker"
-        if not link.connected:
-            status = "the gateway is away; it goes on with the last orders"
+        planning, begun = runtime.planning, runtime.planning_since
+        if begun is not None and (seconds := time.monotonic() - begun) > _LONGEST_PLAN_SECONDS:
+            planning = Check(f"a plan has been in the making for {seconds:.0f} s", begun, planning.words)
+        checks = {
+            **runtime.measuring.checks(),
+            "writes": self.service.store.writing,
+            "planning": planning,
+        }
+        error = planning.as_json(in_detail=in_detail)["reason"]
         return {
-            "status": status,
+            **health_of(checks, in_detail=in_detail),
             "version": __version__,
             "gateway_connected": link.connected,
             "broker_connected": broker,
@@ -149,7 +157,7 @@ class Coordinator:
             "publishers": self._count(PUBLISHER),
             "subscribers": self._count(SUBSCRIBER),
             "plans": self.metrics.plan_seconds.count,
-            "last_plan_error": self.runtime.last_problem,
+            "last_plan_error": error,
             "access": self._access,
             "uptime_seconds": time.monotonic() - self._started,
         }

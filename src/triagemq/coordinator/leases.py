@@ -8,11 +8,15 @@ from typing import Generic, TypeVar
 
 __all__ = ["Leases"]
 
+_SPARE_ENTRIES = 64
+
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Leases(Generic[Key]):
     """Leases by key. Renewing costs nothing but a number: the queue is put right when a lease comes up.
+
+    The queue holds no more than twice as many entries as there are leases, whatever is granted and dropped.
 
     >>> leases = Leases[str]()
     >>> leases.grant("ff-7", 10.0, now=0.0)
@@ -26,7 +30,8 @@ class Leases(Generic[Key]):
         self._seconds: dict[Key, float] = {}
         self._until: dict[Key, float] = {}
         self._queue: list[tuple[float, int, Key]] = []
-        self._queued: dict[Key, int] = {}
+        # Of each key, the entry of the queue that counts: when it comes up, and its ticket.
+        self._queued: dict[Key, tuple[float, int]] = {}
         self._tickets = 0
 
     def __len__(self) -> int:
@@ -36,7 +41,9 @@ class Leases(Generic[Key]):
         """Begin a lease, or change its length."""
         self._seconds[key] = seconds
         self._until[key] = now + seconds
-        self._push(key)
+        queued = self._queued.get(key)
+        if queued is None or queued[0] > self._until[key]:
+            self._push(key)
 
     def renew(self, key: Key, now: float) -> bool:
         """Begin the lease anew; False if there is none."""
@@ -51,16 +58,12 @@ class Leases(Generic[Key]):
         self._seconds.pop(key, None)
         self._queued.pop(key, None)
 
-    def remaining(self, key: Key, now: float) -> float:
-        """Seconds until the lease ends; 0 if there is none."""
-        return max(0.0, self._until.get(key, now) - now)
-
     def ended(self, now: float) -> list[Key]:
         """The leases that have ended by now; they are forgotten."""
         gone: list[Key] = []
         while self._queue and self._queue[0][0] <= now:
-            _, ticket, key = heapq.heappop(self._queue)
-            if self._queued.get(key) != ticket:
+            at, ticket, key = heapq.heappop(self._queue)
+            if self._queued.get(key) != (at, ticket):
                 continue
             if self._until[key] > now:
                 self._push(key)
@@ -75,5 +78,8 @@ class Leases(Generic[Key]):
 
     def _push(self, key: Key) -> None:
         self._tickets += 1
-        self._queued[key] = self._tickets
+        self._queued[key] = self._until[key], self._tickets
         heapq.heappush(self._queue, (self._until[key], self._tickets, key))
+        if len(self._queue) > 2 * len(self._until) + _SPARE_ENTRIES:
+            self._queue = [(at, ticket, each) for each, (at, ticket) in self._queued.items()]
+            heapq.heapify(self._queue)

@@ -11,6 +11,7 @@ from triagemq.coordinator import store_changes
 from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_lead import GatewayLead
 from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.health import Check
 from triagemq.coordinator.known_rates import KnownRates
 from triagemq.coordinator.store import Store
 
@@ -21,6 +22,10 @@ FLOWS_EVERY = 5
 """Every how many measurements the flows are counted too, for live figures: once a second."""
 
 STORE_SECONDS = 10.0
+OVERDUE_SECONDS = 3.0
+"""A gateway that is asked and does not answer for so long does not work, whatever its socket says."""
+
+_AWAY = "the gateway is away; it goes on with the last orders"
 
 
 class Measuring:
@@ -36,6 +41,9 @@ class Measuring:
         on_second: Callable[[Measured | None, Measured], Awaitable[None]],
     ) -> None:
         self.latest: Measured | None = None
+        self._gateway = Check("the gateway was not asked yet", words=_AWAY)
+        self._broker = Check("the gateway was not asked yet", words="the gateway has no broker")
+        self._answered_at = time.monotonic()
         self._lead = lead
         self._rates = rates
         self._store = store
@@ -44,16 +52,39 @@ class Measuring:
         self._stored: Mapping[str, Any] = {}
         self._store_at = 0.0
 
+    def checks(self) -> dict[str, Check]:
+        """Whether the gateway and its broker work, by the last measurement."""
+        overdue = time.monotonic() - self._answered_at
+        if not self._lead.link.connected:
+            self._lost(_AWAY)
+        elif overdue > OVERDUE_SECONDS:
+            self._lost(f"the gateway has not answered for {overdue:.0f} s")
+        return {"gateway": self._gateway, "broker": self._broker}
+
+    def _lost(self, reason: str) -> None:
+        self._gateway.failed(reason)
+        self._broker.failed("not known while the gateway does not answer")
+
+    def _answered(self, measured: Measured) -> None:
+        self._answered_at = time.monotonic()
+        self._gateway.worked()
+        if measured.broker_connected:
+            self._broker.worked()
+        else:
+            self._broker.failed("the gateway has no broker")
+
     async def one_second(self) -> None:
         """A second's measurements; shorter if the gateway is away."""
         started = time.monotonic()
         for number in range(FLOWS_EVERY):
             try:
                 measured = await self._lead.link.measure(flows=number == 0)
-            except ControlError:
+            except ControlError as error:
+                self._lost(str(error))
                 self._lead.lost()
                 await asyncio.sleep(MEASURE_SECONDS)
                 return
+            self._answered(measured)
             for change in self._rates.observe(measured.at_ns / 1e9, measured.topics, measured.epoch):
                 self._on_change(str(change))
             if number == 0:

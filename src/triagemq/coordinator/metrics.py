@@ -50,9 +50,7 @@ class Metrics:
     plan_seconds: Histogram = field(default_factory=Histogram)
     plans_unchanged: int = 0
     plans_refused: int = 0
-    leases_ended: int = 0
     gateway_connections: int = 0
-    gateway_problems: int = 0
     measurements: int = 0
 
 

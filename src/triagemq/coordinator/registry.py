@@ -1,4 +1,8 @@
-"""Everything that is announced now, by kind and name, and how much of it each owner has. In memory, no I/O."""
+"""Everything that is announced now, by kind and name, and how much of it each owner has. In memory, no I/O.
+
+A change is a draft until the store has it: whoever comes next sees it, but it may still be taken back. Several drafts
+of one name may be under way at once; the store takes them in the order in which they were made.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass, replace
 from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.records import Key, Record
 
-__all__ = ["Registry", "Totals"]
+__all__ = ["Draft", "Registry", "Totals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,14 @@ class Totals:
     publications_per_second: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """What a name is to mean: a record, or nothing any more."""
+
+    key: Key
+    record: Record | None
+
+
 class Registry:
     """Records. `sequence` counts the changes, so that a plan can say which of them it has seen."""
 
@@ -28,6 +40,8 @@ class Registry:
         self._records: dict[Key, Record] = {}
         self._owned: dict[str, dict[Key, None]] = {}
         self._counts: dict[str, int] = {}
+        # Of names that are being changed: what the store has, and the drafts since, the oldest first.
+        self._versions: dict[Key, list[Draft]] = {}
         for record in records:
             self.put(record)
 
@@ -42,17 +56,59 @@ class Registry:
 
     def put(self, record: Record) -> Record:
         """Add or replace; the record with its place in the sequence."""
-        self._forget(record.key)
         self.sequence += 1
         numbered = replace(record, sequence=self.sequence)
-        self._records[record.key] = numbered
-        self._counts[record.key[0]] = self._counts.get(record.key[0], 0) + 1
-        self._owned.setdefault(record.owner, {})[record.key] = None
+        self._place(record.key, numbered)
         return numbered
 
     def remove(self, key: Key) -> Record | None:
         self.sequence += 1
-        return self._forget(key)
+        return self._place(key, None)
+
+    # Drafts.
+
+    def draft(self, announced: Iterable[Record], withdrawn: Iterable[Key]) -> list[Draft]:
+        """Change what is known here; each draft is to be kept or taken back when the store has answered."""
+        wanted: list[tuple[Key, Record | None]] = [(record.key, record) for record in announced]
+        wanted += [(key, None) for key in withdrawn]
+        drafts = []
+        for key, record in wanted:
+            versions = self._versions.setdefault(key, [Draft(key, self._records.get(key))])
+            if record is None:
+                self.remove(key)
+            versions.append(Draft(key, None if record is None else self.put(record)))
+            drafts.append(versions[-1])
+        return drafts
+
+    def keep(self, draft: Draft) -> Record | None:
+        """The store has it; the record that it had of that name before."""
+        versions = self._versions.get(draft.key, [])
+        if draft not in versions:
+            return draft.record  # a later one is in the store already
+        before = versions[0].record
+        del versions[: versions.index(draft)]
+        self._settle(draft.key)
+        return before
+
+    def take_back(self, draft: Draft) -> None:
+        """The store does not have it: the name means what it did before, unless somebody has changed it since."""
+        versions = self._versions.get(draft.key, [])
+        if draft not in versions:
+            return
+        versions.remove(draft)
+        latest = versions[-1].record
+        if self._records.get(draft.key) is not latest:
+            self.sequence += 1
+            self._place(draft.key, latest)
+        self._settle(draft.key)
+
+    def is_changing(self, key: Key) -> bool:
+        """Are there drafts of that name?"""
+        return key in self._versions
+
+    def _settle(self, key: Key) -> None:
+        if len(self._versions[key]) == 1:
+            del self._versions[key]
 
     def count(self, kind: str) -> int:
         return self._counts.get(kind, 0)
@@ -75,12 +131,17 @@ class Registry:
             ),
         )
 
-    def _forget(self, key: Key) -> Record | None:
-        record = self._records.pop(key, None)
-        if record is not None:
+    def _place(self, key: Key, record: Record | None) -> Record | None:
+        """Put a record, or nothing, in the place of the one that is returned."""
+        before = self._records.pop(key, None)
+        if before is not None:
             self._counts[key[0]] -= 1
-            owned = self._owned[record.owner]
+            owned = self._owned[before.owner]
             del owned[key]
             if not owned:
-                del self._owned[record.owner]
-        return record
+                del self._owned[before.owner]
+        if record is not None:
+            self._records[key] = record
+            self._counts[key[0]] = self._counts.get(key[0], 0) + 1
+            self._owned.setdefault(record.owner, {})[key] = None
+        return before

@@ -5,6 +5,7 @@ The intent book belongs to this thread; what clients have announced meanwhile wa
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,24 @@ from triagemq.coordinator.records import Key
 from triagemq.errors import ParameterError
 from triagemq.plan import Decision
 
-__all__ = ["Planned", "Replanner", "Step"]
+__all__ = ["Planned", "Replanner", "Step", "Taken"]
+
+_LOG = logging.getLogger("triagemq.coordinator")
 
 Step = PublisherIntent | SubscriberIntent | Key
 """An intent that was announced, or the key of one that was withdrawn."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """What came of steps: `declared` is None if publishers declare what they did before.
+
+    `refused` cannot be planned for. `again` failed by a mistake of the coordinator's own, and has to be taken again.
+    """
+
+    declared: Mapping[str, DeclaredRate] | None
+    refused: Sequence[Decision]
+    again: Sequence[Step]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,9 +60,9 @@ class Replanner:
         self._book = IntentBook()
         self._previous: Decided | Orders = last_orders
 
-    def take(self, steps: Sequence[Step]) -> tuple[Mapping[str, DeclaredRate] | None, Sequence[Decision]]:
-        """Follow what clients did. What publishers now declare, None if that is as before; and what was not taken."""
-        refused = []
+    def take(self, steps: Sequence[Step]) -> Taken:
+        """Follow what clients did; one that goes wrong does not keep the others waiting."""
+        refused, again = [], []
         for step in steps:
             try:
                 self._take(step)
@@ -57,11 +72,14 @@ class Replanner:
                         "refused", str(step[1] if isinstance(step, tuple) else step.name), "", "", str(error)
                     )
                 )
+            except Exception:
+                _LOG.exception("an intent could not be taken into the plan; it is tried again")
+                again.append(step)
         news = any(
             isinstance(step, PublisherIntent) or (isinstance(step, tuple) and step[0] == PUBLISHER)
             for step in steps
         )
-        return self._book.declared(self._network) if news else None, refused
+        return Taken(self._book.declared(self._network) if news else None, refused, again)
 
     def plan(self, rates: Rates, bandwidths: Mapping[str, float], why: Sequence[str]) -> Planned:
         """Decide on everything taken so far."""

@@ -18,7 +18,8 @@ from triagemq.coordinator.assignments import Assignments
 from triagemq.coordinator.control import Decided
 from triagemq.coordinator.gateway_lead import GatewayLead
 from triagemq.coordinator.gateway_link import Measured
-from triagemq.coordinator.intents_json import SUBSCRIBER
+from triagemq.coordinator.health import Check
+from triagemq.coordinator.intents_json import SUBSCRIBER, kind_of
 from triagemq.coordinator.known_rates import KnownRates
 from triagemq.coordinator.measuring import Measuring
 from triagemq.coordinator.metrics import Metrics
@@ -39,6 +40,8 @@ GRANTS_SECONDS = 2.0
 """How long an answer waits for the gateway to know a new client; it is told in any case."""
 
 PROBLEM_SECONDS = 1.0
+LONGEST_PROBLEM_SECONDS = 60.0
+"""How long after a mistake planning is tried again: the first time, and at most, twice as long each time between."""
 
 
 class Runtime:
@@ -62,7 +65,10 @@ class Runtime:
         self.assignments = Assignments()
         self.decided: Decided | None = None
         self.bandwidths = dict(bandwidths)
-        self.last_problem: str | None = None
+        self.planning = Check(words="the last plan failed; the one before is in force")
+        """Whether the last plan was made."""
+        self.planning_since: float | None = None
+        """Since when a plan is being made, None while none is."""
         self.on_second: Callable[[Measured, Measured], Awaitable[None]] | None = None
         self._port_names = port_names
         self._store = store
@@ -70,9 +76,11 @@ class Runtime:
         self._pacing = Pacing()
         self._asked = asyncio.Event()
         self._steps: list[Step] = []
+        self._problem_seconds = PROBLEM_SECONDS
         self._not_in_force: dict[Key, int] = {}
         self._orders = last_orders
         self._orders_known = bool(last_orders.slots) or bool(last_orders.ports)
+        self._orders_kept = True
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
@@ -129,7 +137,6 @@ class Runtime:
                 # Whatever it is, the exchange goes on with the plan it has.
                 if not isinstance(error, TriageError):
                     _LOG.exception("the control loop goes on after a mistake of its own")
-                self.last_problem = f"{type(error).__name__}: {error}"
                 await asyncio.sleep(PROBLEM_SECONDS)
 
     # Reasons to plan.
@@ -185,34 +192,67 @@ class Runtime:
         elif wait > 0:
             await asyncio.sleep(wait)
         else:
-            await self._plan(self._pacing.take(time.monotonic()))
+            why = self._pacing.take(time.monotonic())
+            self.planning_since = time.monotonic()
+            try:
+                await self._plan(why)
+            except Exception as error:
+                self._try_again(why, f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                self.planning_since = None
 
     async def _plan(self, why: Sequence[str]) -> None:
-        steps, self._steps = self._steps, []
         covered = dict(self._not_in_force)
         loop = asyncio.get_running_loop()
-        declared, refused = await loop.run_in_executor(self._thread, self._replanner.take, steps)
-        if declared is not None:
-            self.rates.watch.declare(declared)
+        # What clients did leaves the list when the book has it, and not before.
+        steps = tuple(self._steps)
+        taken = await loop.run_in_executor(self._thread, self._replanner.take, steps)
+        self._steps[: len(steps)] = taken.again
+        if taken.declared is not None:
+            self.rates.watch.declare(taken.declared)
         rates = self.rates.rates(time.monotonic())
         bandwidths = dict(self.bandwidths)
         try:
             planned = await loop.run_in_executor(self._thread, self._replanner.plan, rates, bandwidths, why)
         except Exception as error:
-            if not isinstance(error, TriageError):
-                _LOG.exception("a plan failed; the one before stays")
-            await self._keep([*refused, self._refusal(why, error)])
+            await self._keep([*taken.refused, self._refusal(why, error)])
             return
-        self.last_problem = None
-        await self._take_over(planned, covered, refused)
+        for step in taken.again:
+            covered.pop(_key(step), None)
+        if taken.again:
+            self._try_again(why, f"{len(taken.again)} intents could not be taken into the plan")
+        else:
+            self.planning.worked()
+            self._problem_seconds = PROBLEM_SECONDS
+        await self._take_over(planned, covered, taken.refused)
 
     def _refusal(self, why: Sequence[str], error: Exception) -> Decision:
         self.metrics.plans_refused += 1
-        self.last_problem = (
-            str(error) if isinstance(error, TriageError) else f"{type(error).__name__}: {error}"
-        )
+        reason = str(error)
+        if isinstance(error, TriageError):
+            self.planning.failed(reason)
+        else:
+            _LOG.exception("a plan failed; the one before stays", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+            self._try_again(why, reason)
         generation = f"generation {self._orders.generation}"
-        return Decision("refused", "plan", generation, generation, f"{'; '.join(why)}: {self.last_problem}")
+        return Decision("refused", "plan", generation, generation, f"{'; '.join(why)}: {reason}")
+
+    def _try_again(self, why: Sequence[str], problem: str) -> None:
+        """After a mistake of the coordinator's own: it may not be there the next time, and nobody else may ask."""
+        self.planning.failed(problem)
+        delay, self._problem_seconds = (
+            self._problem_seconds,
+            min(2 * self._problem_seconds, LONGEST_PROBLEM_SECONDS),
+        )
+
+        async def later() -> None:
+            await asyncio.sleep(delay)
+            for reason in why:
+                self._request(reason)
+
+        self._spawn(later())
 
     async def _take_over(
         self, planned: Planned, covered: Mapping[Key, int], refused: Sequence[Decision]
@@ -264,9 +304,10 @@ class Runtime:
 
         try:
             await self._store.write(change)
-        except StoreError as error:
-            # The plan counts more than its record; health says what is wrong.
-            self.last_problem = str(error)
+            self._orders_kept = self._orders_kept or orders is not None
+        except StoreError:
+            # The plan counts more than its record; health says that the store cannot be written.
+            self._orders_kept = self._orders_kept and orders is None
         rows = [
             {
                 "decided_ns": now_ns,
@@ -288,5 +329,11 @@ class Runtime:
         if apart and self._was_apart:
             self._spawn(self._put_in_force())
         self._was_apart = apart
+        if not self._orders_kept and self._store.writing.ok:
+            self._spawn(self._keep((), self._orders))
         if before is not None and self.on_second is not None:
             await self.on_second(before, now)
+
+
+def _key(step: Step) -> Key:
+    return step if isinstance(step, tuple) else (kind_of(step), step.name)

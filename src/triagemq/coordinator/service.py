@@ -1,7 +1,8 @@
 """What the coordinator does for clients: announce, change, withdraw, keep alive. Checked, durable, then planned.
 
 A change is made in memory at once, so that the next request sees it, and answered when the store has it; if the store
-fails, it is taken back. Planning and the gateway are the runtime's business and never hold up an answer.
+fails, it is taken back, and the store is told what holds as soon as it can be written again: a failed write may have
+been one after all. Planning and the gateway are the runtime's business and never hold up an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from triagemq.coordinator.intents_json import kind_of
 from triagemq.coordinator.leases import Leases
 from triagemq.coordinator.records import Key, Record
 from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
-from triagemq.coordinator.registry import Registry
+from triagemq.coordinator.registry import Draft, Registry
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.token_watch import TokenWatch
 from triagemq.plan import Decision
@@ -31,6 +32,7 @@ __all__ = ["Announcement", "Service"]
 _LOG = logging.getLogger("triagemq.coordinator")
 _STOOD_STILL_SECONDS = 1.0
 _LEASES_SECONDS = 0.2
+_WRITE_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class Service:
         self.tokens = TokenWatch(store)
         self._planning: Planning | None = None
         self.leases_ended = 0
+        # Names of which the store may hold something else than is known here.
+        self._unsure: set[Key] = set()
+        self._write_again_at = 0.0
+        self._reports: dict[Key, int] = {}
+        self._changing: set[asyncio.Task[list[Record]]] = set()
 
     def begin(self, planning: Planning) -> None:
         """Everyone who was there before has one lease to be heard again."""
@@ -92,36 +99,62 @@ class Service:
         self, caller: Caller, announce: Sequence[Announcement] = (), withdraw: Sequence[Key] = ()
     ) -> list[Record]:
         """Announce some and withdraw others, all or none; the records of those announced."""
-        records = self._checked(caller, announce, withdraw)
-        before = {key: self.registry.get(key) for key in (*(record.key for record in records), *withdraw)}
-        records = [self.registry.put(record) for record in records]
-        for key in withdraw:
-            self.registry.remove(key)
-        after = {key: self.registry.get(key) for key in before}
-        removing, adding = store_changes.withdrawing(withdraw), store_changes.announcing(records)
+        drafts = self.registry.draft(self._checked(caller, announce, withdraw), withdraw)
+        # Whoever asked may go away: what has begun is carried out.
+        changing = asyncio.ensure_future(self._carry_out(drafts))
+        self._changing.add(changing)
+        changing.add_done_callback(self._changing.discard)
+        return await asyncio.shield(changing)
+
+    async def _carry_out(self, drafts: Sequence[Draft]) -> list[Record]:
+        records = [draft.record for draft in drafts if draft.record is not None]
         try:
-            await self.store.write(lambda connection: (removing(connection), adding(connection))[0])
-        except StoreError:
-            self._take_back(before, after)
-            raise UnavailableError("the database cannot be written now; nothing was changed") from None
+            await self._store_as_drafted(drafts)
+        except BaseException as error:
+            for draft in drafts:
+                self.registry.take_back(draft)
+                if self.registry.get(draft.key) is None:
+                    self._forget(draft.key)
+            self._unsure.update(draft.key for draft in drafts)
+            if isinstance(error, StoreError):
+                raise UnavailableError(f"{error}; nothing was changed, try again later") from None
+            raise
         now = time.monotonic()
-        for key in withdraw:
-            if self.registry.get(key) is None:
-                self.leases.drop(key)
-        for record in records:
-            if self.registry.get(record.key) is record:
-                self.leases.grant(record.key, record.lease_seconds, now)
-        news = [record for record in records if _is_news(before[record.key], record)]
-        self._tell(news, withdraw)
+        news, gone = [], []
+        for draft in drafts:
+            before = self.registry.keep(draft)
+            if draft.record is None:
+                self._forget(draft.key)
+                if before is not None:
+                    gone.append(draft.key)
+                continue
+            self.leases.grant(draft.key, draft.record.lease_seconds, now)
+            if _is_news(before, draft.record):
+                news.append(draft.record)
+        if news or gone:
+            self.planning.intents_changed(news, gone, _reason(news, gone))
         if self.access and news:
             await self.planning.grants_changed()
         return records
+
+    async def _store_as_drafted(self, drafts: Iterable[Draft]) -> None:
+        drafts = tuple(drafts)
+        removing = store_changes.withdrawing([draft.key for draft in drafts if draft.record is None])
+        adding = store_changes.announcing([draft.record for draft in drafts if draft.record is not None])
+        await self.store.write(lambda connection: (removing(connection), adding(connection))[0])
 
     def heartbeat(self, caller: Caller, key: Key) -> Record:
         """The client is there: its lease begins anew."""
         record = self.find(caller, key)
         self.leases.renew(key, time.monotonic())
         return record
+
+    def is_new_report(self, record: Record, number: int | None) -> bool:
+        """Whether a client's report was not taken before: it is sent again when its answer was lost."""
+        if number is None:
+            return True
+        before, self._reports[record.key] = self._reports.get(record.key), number
+        return before != number
 
     async def revoke_token(self, token_id: str) -> None:
         """The token is no good any more, and what was announced with it goes."""
@@ -165,6 +198,7 @@ class Service:
                 self.leases.forgive(late)
             try:
                 await self._end_leases()
+                await self._write_again()
             except Exception:
                 # Nobody may stay for ever because of one who could not be withdrawn.
                 _LOG.exception("withdrawing goes on after a mistake of its own")
@@ -185,13 +219,13 @@ class Service:
             await self._withdraw(keys, "token ended", "its token was revoked or has expired")
 
     async def _withdraw(self, keys: Sequence[Key], kind: str, why: str) -> None:
-        gone = [record for key in keys if (record := self.registry.remove(key)) is not None]
+        gone = [record for key in keys if (record := self._leaves(key)) is not None]
         if not gone:
             return
         keys = [record.key for record in gone]
         for key in keys:
-            self.leases.drop(key)
-        self._tell((), keys, kind)
+            self._forget(key)
+        self.planning.intents_changed((), keys, kind)
         self.planning.note(
             [
                 Decision(kind, f"{of} {name}", f"{record.lease_seconds:g} s lease", "withdrawn", why)
@@ -201,8 +235,35 @@ class Service:
         try:
             await self.store.write(store_changes.withdrawing(keys))
         except StoreError:
-            # They come back with the next start of the coordinator, and their leases end again.
+            self._unsure.update(keys)
+
+    def _forget(self, key: Key) -> None:
+        self.leases.drop(key)
+        self._reports.pop(key, None)
+
+    def _leaves(self, key: Key) -> Record | None:
+        """One whose client is saying something new right now stays, and is looked at again after its lease."""
+        if not self.registry.is_changing(key):
+            return self.registry.remove(key)
+        if (record := self.registry.get(key)) is not None:
+            self.leases.grant(key, record.lease_seconds, time.monotonic())
+        return None
+
+    async def _write_again(self) -> None:
+        """Tell the store what holds where it may know otherwise, and find out whether it can be written again."""
+        now = time.monotonic()
+        if (not self._unsure and self.store.writing.ok) or now < self._write_again_at:
             return
+        self._write_again_at = now + _WRITE_AGAIN_SECONDS
+        keys = [key for key in self._unsure if not self.registry.is_changing(key)]
+        if not keys:
+            await self.store.probe()
+            return
+        self._unsure.difference_update(keys)
+        try:
+            await self._store_as_drafted(Draft(key, self.registry.get(key)) for key in keys)
+        except StoreError:
+            self._unsure.update(keys)
 
     # Parts of a change.
 
@@ -234,26 +295,11 @@ class Service:
             secret = ""
         return Record(each.intent, owner, secret, each.lease_seconds)
 
-    def _take_back(self, before: dict[Key, Record | None], after: dict[Key, Record | None]) -> None:
-        for key, earlier in before.items():
-            if self.registry.get(key) is not after[key]:
-                continue  # somebody has changed it since
-            if earlier is None:
-                self.registry.remove(key)
-            else:
-                self.registry.put(earlier)
-
-    def _tell(self, records: Iterable[Record], withdrawn: Sequence[Key], reason: str | None = None) -> None:
-        announced = [record for record in records if self.registry.get(record.key) is record]
-        gone = [key for key in withdrawn if self.registry.get(key) is None]
-        if announced or gone:
-            self.planning.intents_changed(announced, gone, reason or _reason(announced, gone))
-
     async def _write(self, change: store_changes.Change) -> None:
         try:
             await self.store.write(change)
-        except StoreError:
-            raise UnavailableError("the database cannot be written now; nothing was changed") from None
+        except StoreError as error:
+            raise UnavailableError(f"{error}; nothing was changed, try again later") from None
 
 
 def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:

@@ -1,29 +1,32 @@
 """The store: what must survive a restart. One writer thread; changes that wait are committed together.
 
 A change is a function of a connection. `write` comes back when it is durable; whatever waits while a commit runs goes
-into the next one, so that many small changes cost little more than one.
+into the next one, so that many small changes cost little more than one. Whatever goes wrong, everyone who waits is
+told: that the disk is full as well as a mistake in a change.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from triagemq.coordinator.access import Role, Token
+from triagemq.coordinator.health import Check
 from triagemq.coordinator.intents_json import parse_intent
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.orders_json import orders_from_json
 from triagemq.coordinator.records import Record
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store_changes import Change
+from triagemq.coordinator.store_changes import Change, touching
 from triagemq.coordinator.store_schema import (
     DECISIONS,
     INTENTS,
@@ -37,6 +40,8 @@ from triagemq.coordinator.store_schema import (
 from triagemq.plan import Decision
 
 __all__ = ["Store", "StoredDecision"]
+
+_LOG = logging.getLogger("triagemq.coordinator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._engine = open_database(url)
+        self.writing = Check(words="the database cannot be written; nothing new is taken")
+        """Whether the last change could be stored."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._waiting: list[tuple[Change, asyncio.Future[None]]] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -72,6 +79,11 @@ class Store:
         if failure := self._commit([change])[0]:
             raise failure
 
+    async def probe(self) -> None:
+        """Find out whether it can be written again, by a change that changes nothing."""
+        with contextlib.suppress(StoreError):
+            await self.write(touching())
+
     async def close(self) -> None:
         """Finish what waits."""
         if self._flushing is not None:
@@ -84,22 +96,34 @@ class Store:
 
     async def _flush(self) -> None:
         loop = asyncio.get_running_loop()
+        batch: list[tuple[Change, asyncio.Future[None]]] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, []
                 failures = await loop.run_in_executor(
                     self._writer, self._commit, [change for change, _ in batch]
                 )
-                for (_, done), failure in zip(batch, failures, strict=True):
-                    if done.done():
-                        continue
-                    if failure is None:
-                        done.set_result(None)
-                    else:
-                        done.set_exception(failure)
-                        done.exception()  # whoever waited may be gone
+                _settle([done for _, done in batch], failures)
+                self._note(failures)
+        except BaseException as error:
+            # The thread itself failed, or this task was ended: nobody may wait for ever.
+            waiting = [done for _, done in (*batch, *self._waiting)]
+            self._waiting = []
+            failure = StoreError(f"the database cannot be written: {type(error).__name__}: {error}")
+            _settle(waiting, [failure] * len(waiting))
+            self._note([failure])
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._flushing = None
+
+    def _note(self, failures: Sequence[StoreError | None]) -> None:
+        """Health is about the database, not about a change that it does not take for what is in it."""
+        wrong = [failure for failure in failures if failure is not None]
+        if len(wrong) < len(failures):
+            self.writing.worked()
+        elif wrong:
+            self.writing.failed(str(wrong[-1]))
 
     def _commit(self, changes: Sequence[Change]) -> list[StoreError | None]:
         """Commit all in one transaction; if that fails each by itself, so that one bad change spoils no other."""
@@ -108,12 +132,14 @@ class Store:
                 for change in changes:
                     change(connection)
             return [None] * len(changes)
-        except SQLAlchemyError as error:
-            if len(changes) == 1:
-                return [StoreError(f"the database cannot be written: {_first_line(error)}")]
-            return [failure for change in changes for failure in self._commit([change])]
+        except Exception as error:
+            if len(changes) > 1:
+                return [failure for change in changes for failure in self._commit([change])]
+            if not isinstance(error, SQLAlchemyError | OSError):
+                _LOG.exception("a change of the database failed by a mistake")
+            return [StoreError(f"the database cannot be written: {_first_line(error)}")]
 
-    @contextmanager
+    @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:
         try:
             with self._engine.connect() as connection:
@@ -173,18 +199,25 @@ class Store:
                 for row in connection.execute(wanted)
             ]
 
-    def latest_decision(self) -> int:
-        """The number of the newest decision, 0 if there is none."""
-        with self._reading() as connection:
-            return int(connection.execute(select(func.max(DECISIONS.c.id))).scalar() or 0)
-
     def _meta(self, key: str) -> int:
         with self._reading() as connection:
             return int(connection.execute(select(META.c.value).where(META.c.key == key)).scalar_one())
 
 
-def _first_line(error: SQLAlchemyError) -> str:
-    return str(getattr(error, "orig", None) or error).partition("\n")[0]
+def _settle(waiting: Sequence[asyncio.Future[None]], failures: Sequence[StoreError | None]) -> None:
+    """Tell those who wait; some may be gone."""
+    for done, failure in zip(waiting, failures, strict=True):
+        if done.done():
+            continue
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+            done.exception()
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
 
 
 def _token(row: Any) -> Token:

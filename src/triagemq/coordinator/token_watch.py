@@ -13,7 +13,8 @@ from triagemq.coordinator.store import Store
 __all__ = ["TokenWatch"]
 
 _OLD_SECONDS = 0.2
-_OLD_FOR_UNKNOWN_SECONDS = 0.02
+_APART_SECONDS = 0.05
+"""However many bring tokens that are not known, the store is not looked at oftener than that."""
 
 
 class TokenWatch:
@@ -24,6 +25,7 @@ class TokenWatch:
         self._book = TokenBook()
         self._version = -1
         self._looked_at = -1.0
+        self._looking = asyncio.Lock()
 
     @property
     def by_id(self) -> Mapping[str, Token]:
@@ -35,22 +37,30 @@ class TokenWatch:
         try:
             return self._book.caller(secret)
         except UnauthorisedError:
-            await self.look(_OLD_FOR_UNKNOWN_SECONDS)
+            await self._look_since(time.monotonic(), _APART_SECONDS)
             return self._book.caller(secret)
 
     async def look(self, older_than_seconds: float = _OLD_SECONDS) -> None:
         """Take over what has changed; while the store cannot be read, what is known holds."""
-        now = time.monotonic()
-        if self._version >= 0 and now - self._looked_at < older_than_seconds:
+        await self._look_since(time.monotonic() - older_than_seconds, 0.0)
+
+    async def _look_since(self, moment: float, apart_seconds: float) -> None:
+        """Come back when the store has been looked at since a moment: all who ask meanwhile share one look."""
+        if self._looked_at > moment:
             return
-        try:
-            version = await asyncio.to_thread(self._store.tokens_version)
-            if version != self._version:
-                self._book = TokenBook(await asyncio.to_thread(self._store.tokens))
-                self._version = version
-        except StoreError:
-            return
-        self._looked_at = now
+        async with self._looking:
+            if self._looked_at > moment:
+                return
+            await asyncio.sleep(max(0.0, self._looked_at + apart_seconds - time.monotonic()))
+            begun = time.monotonic()
+            try:
+                version = await asyncio.to_thread(self._store.tokens_version)
+                if version != self._version:
+                    self._book = TokenBook(await asyncio.to_thread(self._store.tokens))
+                    self._version = version
+            except StoreError:
+                pass
+            self._looked_at = begun
 
     def ended(self) -> list[str]:
         """The ids of tokens that were revoked or have expired."""

@@ -200,10 +200,19 @@ class ExplanationAnswer(BaseModel):
     explanation: str
 
 
+class CheckAnswer(BaseModel):
+    """Whether something works now, for how long that has been so, and why if it does not."""
+
+    ok: bool
+    reason: str | None
+    for_seconds: float
+
+
 class HealthAnswer(BaseModel):
-    """`status`: ok, or what is missing."""
+    """`status`: ok if everything of `checks` is, or what is missing."""
 
     status: str
+    checks: dict[str, CheckAnswer]
     version: str
     gateway_connected: bool
     broker_connected: bool | None

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import yaml
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from triagemq.coordinator.api.answers import (
     DecisionAnswer,
@@ -19,10 +19,10 @@ from triagemq.coordinator.api.answers import (
     PlanAnswer,
     TopicAnswer,
 )
-from triagemq.coordinator.api.callers import Asker, Here, Operator
+from triagemq.coordinator.api.callers import Asker, Here, Operator, who_asks
 from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.refusals import MissingError
+from triagemq.coordinator.refusals import MissingError, UnauthorisedError
 from triagemq.plan import dump_plan, explain
 from triagemq.scenario import dumps
 
@@ -32,8 +32,12 @@ router = APIRouter()
 
 
 @router.get("/v1/health", tags=["state"])
-async def health(here: Here) -> HealthAnswer:
-    """Whether all is well; needs no token and names nobody."""
+async def health(request: Request, here: Here) -> HealthAnswer:
+    """Whether all is well now; needs no token and names nobody, and says why not to those who have one."""
+    try:
+        await who_asks(request)
+    except UnauthorisedError:
+        return HealthAnswer(**here.health(in_detail=False))
     return HealthAnswer(**here.health())
 
 

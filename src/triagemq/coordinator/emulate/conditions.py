@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 import urllib.error
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from triagemq.coordinator.emulate.rig import Rig
+from triagemq.errors import CoordinatorError
 from triagemq.network.emulated import play
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.conditions import Conditions
@@ -22,6 +22,7 @@ __all__ = ["carried", "play_conditions"]
 
 _TELLING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
+_NOT_NOW = 500
 
 
 def carried(scenario: Scenario, situation: Situation) -> Floats:
@@ -79,12 +80,20 @@ class _Actors:
     async def _tell(self, row: int, bandwidth_bps: float) -> None:
         port = self._rig.scenario.ports.name[row]
         deadline = time.monotonic() + _TELLING_SECONDS
-        while time.monotonic() < deadline:
-            # One that is being started again hears it when it is back.
-            with contextlib.suppress(OSError, urllib.error.URLError):
+        while True:
+            try:
                 await asyncio.to_thread(
                     _put, f"{self._rig.rest}/v1/ports/{port}", {"bandwidth_bps": bandwidth_bps}
                 )
+            except OSError as error:
+                # One that is being started again, or cannot write now, hears it when it is back; what it refuses, and
+                # what it never hears, would make the run another one than was asked for.
+                refused = isinstance(error, urllib.error.HTTPError) and error.code < _NOT_NOW
+                if refused or time.monotonic() > deadline:
+                    raise CoordinatorError(
+                        f"the coordinator was not told that port {port} has {bandwidth_bps:g} bit/s: {error}"
+                    ) from None
+            else:
                 self._told[row] = bandwidth_bps
                 return
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -1,0 +1,60 @@
+"""What works now: writing, planning, the gateway, the broker. Each with since when, and why not if it does not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Check", "health_of"]
+
+
+@dataclass(slots=True)
+class Check:
+    """Whether something works, by the last attempt. `reason` is empty while it does.
+
+    >>> writing = Check()
+    >>> writing.failed("disk full", now=5.0); writing.failed("disk full", now=6.0)
+    >>> writing.as_json(now=7.0)
+    {'ok': False, 'reason': 'disk full', 'for_seconds': 2.0}
+    >>> writing.worked(now=8.0); writing.ok
+    True
+    """
+
+    reason: str = ""
+    since: float = field(default_factory=time.monotonic)
+    words: str = ""
+    """What it means for those who ask, without the details that only operators should see."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.reason
+
+    def worked(self, now: float | None = None) -> None:
+        self._is("", now)
+
+    def failed(self, reason: str, now: float | None = None) -> None:
+        self._is(reason or "it failed", now)
+
+    def as_json(self, now: float | None = None, *, in_detail: bool = True) -> dict[str, Any]:
+        """For the REST interface; without details the reason is the general one."""
+        shown = None if self.ok else self.reason if in_detail or not self.words else self.words
+        now = time.monotonic() if now is None else now
+        return {"ok": self.ok, "reason": shown, "for_seconds": max(0.0, now - self.since)}
+
+    def _is(self, reason: str, now: float | None) -> None:
+        if (not reason) != self.ok:
+            self.since = time.monotonic() if now is None else now
+        self.reason = reason
+
+
+def health_of(checks: dict[str, Check], *, in_detail: bool) -> dict[str, Any]:
+    """`status` and `checks`: ok only if everything is. Of the broker nobody knows while the gateway is away."""
+    unknown = () if checks["gateway"].ok else ("broker",)
+    wrong = [
+        each.words or each.reason for name, each in checks.items() if not each.ok and name not in unknown
+    ]
+    return {
+        "status": "; ".join(wrong) or "ok",
+        "checks": {name: each.as_json(in_detail=in_detail) for name, each in checks.items()},
+    }

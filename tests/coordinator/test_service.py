@@ -1,0 +1,166 @@
+"""Announcing while the store fails and calls overlap: what is acknowledged stays, what is not does not come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triagemq.coordinator.access import ANYONE
+from triagemq.coordinator.health import Check
+from triagemq.coordinator.intents import SubscriberIntent, SubscriptionIntent
+from triagemq.coordinator.intents_json import SUBSCRIBER
+from triagemq.coordinator.records import Key, Record
+from triagemq.coordinator.refusals import MissingError, StoreError, UnavailableError
+from triagemq.coordinator.registry import Registry
+from triagemq.coordinator.service import Announcement, Service
+from triagemq.plan import Decision
+
+
+class Disk:
+    """A store in a dictionary. Each write waits until the test lets it succeed, fail, or fail after it was stored."""
+
+    def __init__(self) -> None:
+        self.writing = Check()
+        self.kept: dict[str, str] = {}
+        self.waiting: list[tuple[Any, asyncio.Future[None]]] = []
+
+    async def write(self, change: Any) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append((change, done))
+        await done
+
+    async def probe(self) -> None:
+        await self.write(lambda connection: None)
+
+    def execute(self, statement: Any, rows: Sequence[dict[str, Any]] = ()) -> None:
+        """What store_changes does to a connection."""
+        if statement.is_delete:
+            for name in list(statement.compile().params.values())[1]:
+                self.kept.pop(name, None)
+        for row in rows:
+            self.kept[row["name"]] = row["intent"]
+
+    def next(self, outcome: str) -> None:
+        change, done = self.waiting.pop(0)
+        if outcome != "fails":
+            change(self)
+        if outcome == "succeeds":
+            self.writing.worked()
+            done.set_result(None)
+        else:
+            self.writing.failed(outcome)
+            done.set_exception(StoreError(outcome))
+
+
+class Planner:
+    """The intents that it was told."""
+
+    port_names: Sequence[str] = ()
+
+    def __init__(self) -> None:
+        self.known: dict[Key, Record] = {}
+
+    def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
+        self.known |= {record.key: record for record in announced}
+        for key in withdrawn:
+            del self.known[key]
+
+    def note(self, decisions: Sequence[Decision]) -> None:
+        pass
+
+    async def grants_changed(self) -> None:
+        pass
+
+
+def wanting(name: str, topic: str) -> Announcement:
+    return Announcement(SubscriberIntent(name, (SubscriptionIntent(topic),)), 600.0)
+
+
+def topics(records: dict[Key, Record]) -> dict[str, str]:
+    found = {}
+    for (_, name), record in records.items():
+        assert isinstance(record.intent, SubscriberIntent)
+        found[name] = record.intent.subscriptions[0].topic_filter
+    return found
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("announce"), st.sets(st.sampled_from("ab"), min_size=1)),
+        st.tuples(st.just("withdraw"), st.sampled_from("ab")),
+        st.tuples(st.just("store"), st.sampled_from(["succeeds", "fails", "fails after all was stored"])),
+        st.tuples(st.just("lease ends"), st.sampled_from("ab")),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_however_calls_and_failures_overlap_what_is_acknowledged_is_what_holds(
+    steps: list[tuple[str, Any]],
+) -> None:
+    async def run() -> None:
+        disk, planner = Disk(), Planner()
+        service = Service(disk, Registry(), access=False)  # type: ignore[arg-type]
+        service.begin(planner)
+        acknowledged: dict[str, str] = {}
+        tasks = []
+
+        async def announce(names: set[str], topic: str) -> None:
+            try:
+                await service.change(ANYONE, [wanting(name, topic) for name in sorted(names)])
+            except UnavailableError:
+                pass
+            else:
+                acknowledged.update(dict.fromkeys(names, topic))
+
+        async def withdraw(name: str) -> None:
+            try:
+                await service.change(ANYONE, withdraw=[(SUBSCRIBER, name)])
+            except (UnavailableError, MissingError):
+                pass
+            else:
+                acknowledged.pop(name, None)
+
+        async def end_lease(name: str) -> None:
+            changing = service.registry.is_changing((SUBSCRIBER, name))
+            if not changing:
+                acknowledged.pop(name, None)
+            await service._withdraw([(SUBSCRIBER, name)], "lease ended", "")
+
+        for number, (what, argument) in enumerate(steps):
+            if what == "store":
+                if disk.waiting:
+                    disk.next(argument)
+            elif what == "announce":
+                tasks.append(asyncio.create_task(announce(argument, f"topic-{number}")))
+            elif what == "withdraw":
+                tasks.append(asyncio.create_task(withdraw(argument)))
+            else:
+                tasks.append(asyncio.create_task(end_lease(argument)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        while disk.waiting:
+            disk.next("succeeds")
+            for _ in range(10):
+                await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        assert topics({record.key: record for record in service.registry}) == acknowledged
+        assert topics(planner.known) == acknowledged
+        assert len(service.leases) == len(acknowledged)
+        # What failed may be on the disk all the same: it is put right by itself.
+        writing = asyncio.create_task(service._write_again())
+        for _ in range(10):
+            await asyncio.sleep(0)
+            while disk.waiting:
+                disk.next("succeeds")
+        await writing
+        assert disk.kept.keys() == acknowledged.keys()
+        assert all(acknowledged[name] in intent for name, intent in disk.kept.items())
+
+    asyncio.run(run())
