@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -14,19 +13,12 @@ from pathlib import Path
 import pytest
 from tests.exchange.real import Child, GatewayProcess, Mosquitto, ended
 
-from triagemq.cli import publish, subscribe
+from triagemq.cli.main import run as run_command
 from triagemq.exchange.broker_process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
-TRIAGE = """
-import importlib
-from triagemq.cli import publish, subscribe
-main = importlib.import_module("triagemq.cli.main")
-main.app.command("pub")(publish.pub)
-main.app.command("sub")(subscribe.sub)
-main.main()
-"""
+TRIAGE = "from triagemq.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -160,17 +152,11 @@ def test_what_is_wrong_is_said_in_one_line(
     arguments: tuple[str, ...],
     code: int,
     words: str,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main = importlib.import_module("triagemq.cli.main")
-    main.app.command("pub")(publish.pub)
-    main.app.command("sub")(subscribe.sub)
-    monkeypatch.setattr(sys, "argv", ["triage", *arguments, "--timeout", "0.3"])
-    with pytest.raises(SystemExit) as ending:
-        main.main()
+    ended_with = run_command([*arguments, "--timeout", "0.3"])
     said = capsys.readouterr().err
-    assert ending.value.code == code, said
+    assert ended_with == code, said
     assert words in said
     assert said.count("\n") == 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, utility_line
+from triagemq.cli.stopping import on_stop
 
 if TYPE_CHECKING:
     from triagemq.coordinator.emulate.emulated_run import EmulationResult
@@ -130,8 +130,7 @@ class _Ending:
         self.traffic_flows = False
         self._asked = False
         self._task = asyncio.current_task()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._end)
+        on_stop(self._end)
 
     def _end(self) -> None:
         if self.traffic_flows:

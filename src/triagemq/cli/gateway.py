@@ -155,7 +155,8 @@ async def _serve(
 async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     ended = stop_on_signals()
-    loop.add_signal_handler(signal.SIGUSR1, lambda: _print_counters(running, as_json))
+    # Not through the loop, whose way of hearing signals is that of `stopping` already.
+    signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon_threadsafe(_print_counters, running, as_json))
     ending = loop.create_task(ended.wait())
     reaching = loop.create_task(running.wait_for_broker(3.0))
     await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,39 +1,21 @@
-"""The `triage` program: collects the commands and turns errors into one line and an exit code."""
+"""The `triage` program: hears signals from its first moment, runs a command, turns errors into one line and a code."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+from collections.abc import Sequence
 
-import typer
-from rich.console import Console
+from triagemq.cli.stopping import Listening
 
-from triagemq import __version__
-from triagemq.cli import (
-    check,
-    demo,
-    doctor,
-    emulate,
-    forecast,
-    gateway,
-    generate,
-    network,
-    pipeline,
-    plan,
-    publish,
-    reproduce,
-    simulate,
-    subscribe,
-    sweep,
-    token,
-    up,
-)
-from triagemq.errors import MissingDependencyError, TriageError
-
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 INTERRUPTED = 130
 """What a shell expects of a program ended by Ctrl-C."""
+
+UNTIL_ENDED = (("up",), ("gateway",), ("sub",), ("pipeline", "stream"))
+"""Commands that run until Ctrl-C: for them it is no failure."""
 
 INSTALL_GROUPS = {
     "numpy": "coordinator",
@@ -55,79 +37,76 @@ INSTALL_GROUPS = {
     "pyspark": "pipeline",
 }
 
-app = typer.Typer(
-    name="triage",
-    help="Decides, when a network cannot carry everything, which IoT events go first and which not at all.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("check")(check.check)
-app.add_typer(generate.app, name="generate")
-app.command("plan")(plan.plan)
-app.command("forecast")(forecast.forecast)
-app.command("simulate")(simulate.simulate)
-app.command("reproduce")(reproduce.reproduce)
-app.command("sweep")(sweep.sweep)
-app.add_typer(pipeline.app, name="pipeline")
-app.command("up")(up.up)
-app.command("pub")(publish.pub)
-app.command("sub")(subscribe.sub)
-app.add_typer(token.app, name="token")
-app.command("emulate")(emulate.emulate)
-app.add_typer(network.app, name="network")
-app.command("gateway")(gateway.gateway)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"triage {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
-) -> None:
-    """Options of every command."""
-
 
 def main() -> None:
-    """Run a command; every error a user can cause ends as one line on standard error."""
-    # Accepted anywhere on the line, because it is typed after the command has already failed.
-    debug = "--debug" in sys.argv[1:]
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    """The program: one command, one exit code."""
+    arguments = sys.argv[1:]
+    listening = Listening(ends_well=_runs_until_ended(arguments))
     try:
-        app(arguments, prog_name="triage")
+        code = run(arguments)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    listening.finished = True
+    if listening.number is not None:
+        _leave(listening, code)
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; every error a user can cause ends as one line on standard error. Returns the exit code."""
+    # Late, here and below: until they are loaded, signals would not be heard.
+    from triagemq.errors import MissingDependencyError, TriageError
+
+    # Accepted anywhere on the line, because it is typed after the command has already failed.
+    debug = "--debug" in arguments
+    try:
+        from triagemq.cli.app import app
+
+        app([argument for argument in arguments if argument != "--debug"], prog_name="triage")
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
     except TriageError as error:
         if debug:
             raise
         _say(str(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if debug or package not in INSTALL_GROUPS:
             raise
         _say(str(MissingDependencyError(package, INSTALL_GROUPS[package])))
-        sys.exit(MissingDependencyError.exit_code)
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        _say("interrupted")
-        sys.exit(INTERRUPTED)
+        return MissingDependencyError.exit_code
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): not an error, but Python must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    return 0
+
+
+def _runs_until_ended(arguments: Sequence[str]) -> bool:
+    """Known from the words alone, before anything else is loaded.
+
+    >>> _runs_until_ended(["pipeline", "stream", "trace"]), _runs_until_ended(["simulate", "up"])
+    (True, False)
+    """
+    words = tuple(argument for argument in arguments if not argument.startswith("-"))
+    return any(words[: len(command)] == command for command in UNTIL_ENDED)
+
+
+def _leave(listening: Listening, code: int) -> None:
+    """End now, without waiting for threads that still compile or compute what nobody wants any more."""
+    if code == INTERRUPTED or not listening.heeded:
+        code = listening.exit_code
+        _say(listening.words)
+    listening.end_children()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _say(message: str) -> None:
+    from rich.console import Console
+
     for line in message.splitlines():
         Console(stderr=True).print(
             f"triage: {line}", style="red", markup=False, highlight=False, soft_wrap=True

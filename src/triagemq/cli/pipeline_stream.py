@@ -12,6 +12,7 @@ from rich.console import Console
 
 from triagemq.cli import options
 from triagemq.cli.options import Json, print_json
+from triagemq.cli.stopping import on_stop_anywhere
 
 if TYPE_CHECKING:
     from triagemq.pipeline.streaming import StreamProgress, StreamResult
@@ -58,6 +59,7 @@ def stream(
             post=post,
             options=options.spark_options(master, conf),
             progress=progress,
+            on_stop=on_stop_anywhere,
         )
     if json:
         print_json(done.as_json())

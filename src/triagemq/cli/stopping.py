@@ -1,16 +1,203 @@
-"""Ctrl-C and SIGTERM, as an event that a command in an event loop waits for."""
+"""Ctrl-C and SIGTERM: one is enough at any moment, and nothing that a command has started stays behind.
+
+Python heeds a signal between two instructions of its main thread. A compiled kernel keeps it waiting, and the exception
+that it raises is lost when it falls into a callback of the compiler. So there are three ways, one behind the other.
+Heavy imports are late: until this module is loaded, Python ends by itself and with a traceback.
+
+1. A command in an event loop asks for `stop_on_signals` (or `on_stop`): it hears of the signal and ends by itself.
+2. Every other command gets a KeyboardInterrupt.
+3. If the main thread has done neither after `GRACE_SECONDS`, a thread that the signal wakes without Python's help ends
+   the program, with the same exit code and whatever it has started.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import os
 import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
-__all__ = ["stop_on_signals"]
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["GRACE_SECONDS", "Listening", "on_stop", "on_stop_anywhere", "stop_on_signals"]
+
+GRACE_SECONDS = 1.4
+"""How long the main thread has to heed a signal."""
+
+PATIENCE_SECONDS = 10.0
+"""How long a command that has heeded it may take to end its processes and tell its figures; two are what it should."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_CHILD_SUBREAPER = 36
+_SHOW_CURSOR = b"\x1b[?25h"
+
+_listening: Listening | None = None
 
 
 def stop_on_signals() -> asyncio.Event:
     """Set when the user wants the command to end; belongs to the running loop."""
+    import asyncio
+
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    on_stop(stop.set)
     return stop
+
+
+def on_stop(callback: Callable[[], None]) -> None:
+    """Call this in the running loop when the user wants the command to end, at once if that has been before."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    if _listening is not None:
+        _listening.tell(loop, callback)
+        return
+    # Not run by `triage`: whoever runs it sees to the rest.
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, callback)
+
+
+def on_stop_anywhere(callback: Callable[[], None]) -> None:
+    """The same without a loop, from any thread: the command looks often whether it has been called, from now on."""
+    if _listening is not None:
+        _listening.tell_anywhere(callback)
+        return
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: callback())
+
+
+class Listening:
+    """From the first moment of `triage` to its last; made in the main thread.
+
+    `number` is the signal that has come; `ends_well` says that it is the usual end of this command, with exit code 0.
+    """
+
+    def __init__(self, *, ends_well: bool) -> None:
+        global _listening
+        self.number: int | None = None
+        self.heeded = False
+        self.finished = False
+        self._ends_well = ends_well
+        self._tell: Callable[[], None] | None = None
+        self._raised = False
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        # The handler in C writes there at once, whatever Python is doing.
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, self._signalled)
+        threading.Thread(target=self._watch, args=(reading,), name="stopping", daemon=True).start()
+        _listening = self
+
+    @property
+    def exit_code(self) -> int:
+        """Of a command that the signal ends."""
+        return 0 if self._ends_well else 128 + (self.number or signal.SIGINT)
+
+    @property
+    def words(self) -> str:
+        """Why a command that the signal ends has nothing more to say."""
+        if self._ends_well:
+            return "ended before it was ready"
+        return "terminated" if self.number == signal.SIGTERM else "interrupted"
+
+    def tell(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        """The command ends by itself when `callback` has been called in its loop."""
+
+        def heed() -> None:
+            self.heeded = True
+            callback()
+
+        def in_loop() -> None:
+            # A loop that has been closed has nobody to tell.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(heed)
+
+        self._tell_with(in_loop)
+
+    def tell_anywhere(self, callback: Callable[[], None]) -> None:
+        """The command ends by itself when `callback` has been called."""
+
+        def heed() -> None:
+            self.heeded = True
+            callback()
+
+        self._tell_with(heed)
+
+    def _tell_with(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        if self.number is not None:
+            tell()
+
+    def end_children(self) -> None:
+        """Kill whatever this program has started, and what those have started."""
+        import ctypes
+
+        with contextlib.suppress(OSError, AttributeError):
+            # Orphans become ours, so that none escapes between two looks.
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        while left := _descendants():
+            for process in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+        if self._tell is None and not self._raised and not self.finished:
+            self._raised = True
+            _be_quiet()
+            raise KeyboardInterrupt
+
+    def _watch(self, reading: int) -> None:
+        while not (stops := [number for number in os.read(reading, 64) if number in _SIGNALS]):
+            pass
+        began = time.monotonic()
+        self.number = self.number or stops[0]
+        if self._tell is None:
+            _be_quiet()
+        else:
+            self._tell()
+        time.sleep(GRACE_SECONDS)
+        if self.heeded:
+            time.sleep(began + PATIENCE_SECONDS - time.monotonic())
+        self._last_resort()
+
+    def _last_resort(self) -> None:
+        self.end_children()
+        with contextlib.suppress(OSError):
+            if sys.stderr.isatty():
+                os.write(2, _SHOW_CURSOR)
+            os.write(2, f"triage: {self.words}\n".encode())
+        os._exit(self.exit_code)
+
+
+def _be_quiet() -> None:
+    """Nobody needs to be told where in a library the interruption was heard or lost."""
+    sys.unraisablehook = lambda _: None
+    # Nothing has logged where it is not loaded.
+    if logging := sys.modules.get("logging"):
+        logging.disable()
+
+
+def _descendants() -> set[int]:
+    """Processes that this one has started, and theirs; not those that have ended and are only waited for."""
+    parents: dict[int, int] = {}
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                parents[int(directory.name)] = int(parent)
+    found: set[int] = set()
+    new = {os.getpid()}
+    while new:
+        new = {process for process, parent in parents.items() if parent in new} - found
+        found |= new
+    return found

@@ -151,7 +151,7 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     from triagemq.coordinator.up.exchange import Exchange
 
     ended = stop_on_signals()
-    async with Exchange(exchange) as running:
+    async with Exchange(exchange, ended) as running:
         _say_ready(running, as_json)
         try:
             async with asyncio.timeout(seconds):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +22,7 @@ from triagemq.pipeline.java import Java, cache_directory, find_java, write_cache
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkOptions", "shuffle_partitions", "spark_session"]
+__all__ = ["SparkOptions", "abandon", "shuffle_partitions", "spark_session"]
 
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
@@ -43,6 +46,9 @@ ONE_PARTITION_ROWS = 400_000
 """Below this many rows every table is made by one task: nothing is exchanged, and Spark has less to plan."""
 
 _MOST_PARTITIONS = 512
+
+_LEAVING_SECONDS = 0.3
+"""What Java gets to remove its files when the user has ended a command and waits; it would take its time."""
 
 _LOGGING = """\
 status = error
@@ -119,13 +125,32 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     try:
         yield spark
         worked = True
+    except (KeyboardInterrupt, SystemExit):
+        abandon(spark)
+        raise
     finally:
         # A failure of Spark on the way down must not hide the error that ended the block.
         with contextlib.suppress(Exception):
             spark.stop()
         _end(process)
         if archive is not None:
-            archive.close(keep=worked)
+            archive.close(keep=worked and (process is None or process.returncode == 0))
+
+
+def abandon(spark: SparkSession) -> None:
+    """End the Java process of a session now, whatever it is doing: what it has not published was never there."""
+    process = _java_process(spark)
+    if process is None or process.poll() is not None:
+        return
+    with contextlib.suppress(AttributeError):
+        # A thread of Spark's would report at length that Java has gone.
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    process.terminate()
+    try:
+        process.wait(_LEAVING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _active() -> SparkSession | None:
@@ -146,7 +171,8 @@ def _start(options: SparkOptions) -> SparkSession:
     for name, value in _configuration(options).items():
         builder = builder.config(name, value)
     try:
-        started: SparkSession = builder.getOrCreate()
+        with _same_signals():
+            started: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
     except Exception as error:
@@ -155,6 +181,17 @@ def _start(options: SparkOptions) -> SparkSession:
             raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
         raise
     return started
+
+
+@contextlib.contextmanager
+def _same_signals() -> Iterator[None]:
+    """Spark would have Ctrl-C wait until it has cancelled its jobs; here the Java process is simply ended."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _configuration(options: SparkOptions) -> dict[str, str]:

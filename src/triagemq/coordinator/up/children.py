@@ -19,7 +19,7 @@ from triagemq.errors import TriageError
 from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 
-__all__ = ["Child", "ChildError"]
+__all__ = ["Child", "ChildError", "EndedError"]
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -32,6 +32,15 @@ _LONGEST_LINE = 1 << 20
 
 class ChildError(TriageError):
     """A process of the exchange does not start."""
+
+
+class EndedError(TriageError):
+    """The user has ended it, which is no failure, before there was anything to tell."""
+
+    exit_code = 0
+
+    def __init__(self) -> None:
+        super().__init__("ended before it was ready")
 
 
 class Child:
@@ -81,8 +90,8 @@ class Child:
         assert self._process is not None
         return await self._process.wait()
 
-    async def stop(self) -> int | None:
-        """Ask it to end, and make it end if it does not; its exit code."""
+    async def stop(self, seconds: float = _STOP_SECONDS) -> int | None:
+        """Ask it to end, and make it end if it has not after so long; its exit code."""
         self._stopping = True
         if self._watcher is not None:
             self._watcher.cancel()
@@ -94,7 +103,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
-                async with asyncio.timeout(_STOP_SECONDS):
+                async with asyncio.timeout(seconds):
                     await process.wait()
             except TimeoutError:
                 process.kill()

@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from triagemq.coordinator.gateway_link import GatewayLink
-from triagemq.coordinator.up.children import Child
+from triagemq.coordinator.up.children import Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerAddress, BrokerProcess
 from triagemq.exchange.private_files import private_directory, write_private
@@ -28,6 +28,11 @@ __all__ = ["Exchange", "ExchangeOptions"]
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 EMBEDDED_BROKER = "embedded"
 """Instead of a broker's address: the one in Python, even where there is Mosquitto."""
+
+_HURRY_SECONDS = 0.5
+"""What those who may be killed at any moment get to end by themselves, when the user waits for it."""
+
+_Result = TypeVar("_Result")
 
 _GATEWAY = "triagemq.coordinator.gateway_process"
 _COORDINATOR = "triagemq.coordinator.serve"
@@ -56,10 +61,14 @@ class ExchangeOptions:
 
 
 class Exchange:
-    """Use as `async with`; `start_clients` and `stop_publishers` are for a scenario's own clients."""
+    """Use as `async with`; `start_clients` and `stop_publishers` are for a scenario's own clients.
 
-    def __init__(self, options: ExchangeOptions) -> None:
+    It is not started further when `ended` is set (EndedError), and then ends as quickly as it can.
+    """
+
+    def __init__(self, options: ExchangeOptions, ended: asyncio.Event | None = None) -> None:
         self.options = options
+        self._ended = asyncio.Event() if ended is None else ended
         self.state = options.state.absolute()
         self.trace = (options.trace or self.state / "trace").absolute()
         self.broker: BrokerProcess | None = None
@@ -99,7 +108,7 @@ class Exchange:
 
     async def __aenter__(self) -> Exchange:
         try:
-            await self._start()
+            await self._unless_ended(self._start())
         except BaseException:
             await self.close()
             raise
@@ -175,6 +184,9 @@ class Exchange:
 
     async def start_clients(self, *, token: str | None = None) -> int:
         """The scenario's subscribers and then its publishers; when the first event will be published, in Unix ns."""
+        return await self._unless_ended(self._start_clients(token))
+
+    async def _start_clients(self, token: str | None) -> int:
         assert self.options.scenario is not None
         if token is None and self.options.coordinator.get("access"):
             token = await asyncio.to_thread(own_token, self.state, self._database)
@@ -199,9 +211,8 @@ class Exchange:
 
     async def stop_publishers(self) -> None:
         """No more events from the scenario's publishers; what is on its way still arrives."""
-        child = self.children.get("publishers")
-        if child is not None:
-            await child.stop()
+        if "publishers" in self.children:
+            await self._stop("publishers")
 
     async def close(self) -> None:
         """End everything, clients first, the broker last."""
@@ -211,15 +222,33 @@ class Exchange:
         if self.kernel_ports is not None:
             await self.kernel_ports.close()
         await self.link.close()
-        for name in ("publishers", "subscribers", "coordinator", "gateway"):
-            child = self.children.get(name)
-            if child is not None:
-                await child.stop()
+        for names in (("publishers", "subscribers"), ("coordinator", "gateway")):
+            await asyncio.gather(*(self._stop(name) for name in names if name in self.children))
         if self.broker is not None:
             await self.broker.stop()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        loop = asyncio.get_running_loop()
+        working, ending = loop.create_task(work), loop.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise EndedError
+            return working.result()
+        finally:
+            working.cancel()
+            ending.cancel()
+            await asyncio.gather(working, ending, return_exceptions=True)
+
+    async def _stop(self, name: str) -> None:
+        # The gateway has a trace to finish.
+        if self._ended.is_set() and name != "gateway":
+            await self.children[name].stop(_HURRY_SECONDS)
+        else:
+            await self.children[name].stop()
 
     async def _child(
         self, name: str, module: str, config: dict[str, Any], ready: Any = None

@@ -23,6 +23,8 @@ MOST_DRAINING_SECONDS = 15.0
 """From the publishers' last event to the end: what waits in queues still goes out."""
 
 _SETTLING_SECONDS = 0.5
+_HURRIED_SECONDS = 0.3
+"""The same where the user has ended the run and waits; what is still queued then is in flight."""
 
 _LONGEST_WARM_UP_SECONDS = 5.0
 _WARM_UP_SHARE = 0.1
@@ -70,7 +72,7 @@ async def run_live(
     scenario = load(options.scenario)
     settings, triage = planner_settings(options)
     expected = promise(scenario, settings, triage)
-    async with Exchange(options) as exchange:
+    async with Exchange(options, ended) as exchange:
         on_ready(exchange)
         begun_ns = await exchange.start_clients()
         limit = float("inf") if seconds is None else seconds
@@ -85,7 +87,7 @@ async def run_live(
                     await ended.wait()
         until_ns = time.time_ns()
         await exchange.stop_publishers()
-        await _drained(exchange)
+        await _drained(exchange, _HURRIED_SECONDS if ended.is_set() else MOST_DRAINING_SECONDS)
         restarts = exchange.restarts
     lasted_ns = max(0, until_ns - begun_ns)
     warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
@@ -100,10 +102,10 @@ async def run_live(
     return LiveResult(scenario, measured, expected, restarts)
 
 
-async def _drained(exchange: Exchange) -> None:
-    """Wait until no port holds a packet any more."""
+async def _drained(exchange: Exchange, most_seconds: float) -> None:
+    """Wait until no port holds a packet any more, and not for longer than that."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(MOST_DRAINING_SECONDS):
+        async with asyncio.timeout(most_seconds):
             waiting = True
             while waiting:
                 await asyncio.sleep(_SETTLING_SECONDS)

@@ -70,10 +70,13 @@ class Batches:
         """Whether a batch is being made just now."""
         return self._busy.locked()
 
-    def end(self) -> None:
-        """Wait for the batch that is being made, and take no more."""
-        with self._busy:
-            self._ended = True
+    def end(self, seconds: float = -1) -> bool:
+        """Take no more, and wait for the batch that is being made; False if it is not done after so long."""
+        self._ended = True
+        done = self._busy.acquire(timeout=seconds)
+        if done:
+            self._busy.release()
+        return done
 
     def _take(self, frame: DataFrame, batch_id: int) -> None:
         before = positions(self._table.offset)

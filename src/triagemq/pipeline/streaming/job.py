@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.published import Publisher
-from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
+from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
 from triagemq.pipeline.storage import Location, local_path
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.table import StreamTable
@@ -33,6 +33,9 @@ MOST_ROWS = 3_000_000
 """Of one batch, unless a single row group has more."""
 
 _POLL_SECONDS = 0.1
+_HURRIED_SECONDS = 0.6
+"""What the batch that is being made gets when the user waits; if it takes longer, the next stream makes it again."""
+
 # Times below are of simulations that begin at 0, not of a clock that lag could be measured with (2001-09-09).
 _UNIX_TIMES_FROM_NS = 10**18
 
@@ -93,12 +96,14 @@ def stream_pipeline(
     options: SparkOptions | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[StreamProgress], None] | None = None,
+    on_stop: Callable[[Callable[[], None]], None] | None = None,
 ) -> StreamResult:
     """Keep the table of rates in `out` up to date with the live trace, or the traces, in `source`.
 
     It ends when SIGINT or SIGTERM asks it to, when nothing new came for `until_idle_seconds`, or, with `once`, when
     all that was there at the start is in the table. Called again, it goes on where it ended or was killed. A session
-    of Spark is made, unless one is given.
+    of Spark is made, unless one is given. Who hears signals himself gives `on_stop`: it is called with what ends the
+    stream.
     """
     for name, value in (
         ("trigger_seconds", trigger_seconds),
@@ -127,7 +132,11 @@ def stream_pipeline(
 
         checkpoint = publisher.work / "checkpoint"
         batches = Batches(table, settings, checkpoint, poster)
-        stopped = stack.enter_context(_stop_signals())
+        stopped = threading.Event()
+        if on_stop is None:
+            stack.enter_context(_stop_signals(stopped))
+        else:
+            on_stop(stopped.set)
         began = time.monotonic()
         reader = _reader(session, given, table, most_rows)
         writer = reader.writeStream.foreachBatch(batches).option("checkpointLocation", f"file://{checkpoint}")
@@ -145,7 +154,7 @@ def stream_pipeline(
                 until_idle_seconds is not None and quiet.seconds() >= until_idle_seconds
             )
 
-        _follow(query, batches, session, is_over)
+        _follow(query, batches, session, is_over, stopped)
         seconds = time.monotonic() - began
     runs = {
         run_id: {"events": run.rows_in, "late": run.reasons["late"], "duplicates": run.reasons["duplicate"]}
@@ -183,7 +192,11 @@ def _reader(session: SparkSession, source: Location, table: StreamTable, most_ro
 
 
 def _follow(
-    query: StreamingQuery, batches: Batches, session: SparkSession, is_over: Callable[[], bool]
+    query: StreamingQuery,
+    batches: Batches,
+    session: SparkSession,
+    is_over: Callable[[], bool],
+    stopped: threading.Event,
 ) -> None:
     """Until the query ends by itself, fails, or is over; then the batch that is being made is finished first."""
     from pyspark.errors import StreamingQueryException
@@ -198,9 +211,14 @@ def _follow(
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise PipelineError(f"the stream failed: {lines[0] if lines else error}") from error
     finally:
-        batches.end()
-        if query.isActive:
-            _stop(query, session)
+        if stopped.is_set():
+            # Spark would take its time to come down; whatever is not in the table was never there.
+            batches.end(_HURRIED_SECONDS)
+            abandon(session)
+        else:
+            batches.end()
+            if query.isActive:
+                _stop(query, session)
 
 
 class _Quiet:
@@ -246,11 +264,10 @@ def _progress(batches: Batches, poster: Poster | None, began: float) -> StreamPr
 
 
 @contextlib.contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def _stop_signals(asked: threading.Event) -> Iterator[None]:
     """Set when SIGINT or SIGTERM asks the stream to stop; a second one does what it usually does."""
-    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield
         return
     before: dict[int, Any] = {}
 
@@ -261,7 +278,7 @@ def _stop_signals() -> Iterator[threading.Event]:
     for each in (signal.SIGINT, signal.SIGTERM):
         before[each] = signal.signal(each, stop)
     try:
-        yield asked
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,98 @@
+"""One Ctrl-C ends a command, whatever it is doing, with the right exit code, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MAIN = "from triagemq.cli import main; main()"
+MOST_SECONDS = 2.0
+SCENARIO = Path(__file__).parents[2] / "examples" / "building-fire.yaml"
+
+DEAF = """
+import os, subprocess, sys, time
+from triagemq.cli import app, main
+@app.app.command("deaf")
+def deaf():
+    child = subprocess.Popen([sys.executable, "-c", "import os, time; os.fork(); os.setsid(); time.sleep(600)"])
+    print(child.pid, flush=True)
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            pass
+main()
+"""
+"""A command that swallows the exception, as a callback of the compiler does, and whose children hear nothing."""
+
+
+def press(
+    command: list[str],
+    folder: Path,
+    after_seconds: float,
+    number: int = signal.SIGINT,
+    *,
+    group: bool = False,
+) -> tuple[int, str, str]:
+    """Run, send the signal once, and say how it ended; that must be soon."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "compiled"), "NO_COLOR": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        time.sleep(after_seconds)
+        assert process.poll() is None, process.communicate()
+        (os.killpg if group else os.kill)(process.pid, number)
+        pressed = time.monotonic()
+        output, errors = process.communicate(timeout=60)
+        assert time.monotonic() - pressed < MOST_SECONDS
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_a_command_that_compiles_ends_at_any_moment(tmp_path: Path, part: int) -> None:
+    command = [sys.executable, "-c", MAIN, "simulate", str(SCENARIO), "--publications", "500000000"]
+    moment = random.uniform(0.3 + part, 1.3 + part)
+    assert press(command, tmp_path, moment, group=part == 1) == (130, "", "triage: interrupted\n"), moment
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+def test_a_command_that_does_not_heed_it_is_ended_with_all_its_children(
+    tmp_path: Path, number: int, words: str
+) -> None:
+    code, output, errors = press([sys.executable, "-c", DEAF, "deaf"], tmp_path, 1.0, number)
+    assert (code, errors) == (128 + number, f"triage: {words}\n")
+    assert not _of_session(int(output))
+
+
+def _of_session(leader: int) -> list[str]:
+    """Processes that live and are the child, or what it has forked."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = each.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX" and (each.parent.name == str(leader) or int(fields[3]) == leader):
+            found.append(each.parent.name)
+    return found
+
+
+def test_a_command_that_runs_until_it_is_ended_ends_well_even_before_it_is_ready(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAIN, "up", "--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0"]
+    code, output, errors = press(command, tmp_path, random.uniform(0.3, 1.0))
+    assert (code, output, errors) == (0, "", "triage: ended before it was ready\n")
