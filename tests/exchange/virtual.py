@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from triagemq.exchange.gateway.actions import (
 from triagemq.exchange.gateway.restoring import restore
 from triagemq.exchange.gateway.slots import Identify, own_name
 from triagemq.exchange.mqtt import MqttSession
+from triagemq.exchange.outlets import Outlet
 from triagemq.exchange.store import Store
 from triagemq.mqttsn import (
     ConnAck,
@@ -130,7 +131,7 @@ def _subject(message: Message) -> bytes | str | None:
 
 
 class VirtualGateway:
-    """The core with everything around it replaced."""
+    """The core with everything around it replaced; `outlet` makes a real one, and clients are elsewhere then."""
 
     def __init__(
         self,
@@ -140,9 +141,12 @@ class VirtualGateway:
         now_ns: int = _START_NS,
         pieces: int = 1 << 30,
         identify: Identify = own_name,
+        outlet: Callable[[GatewayCore], Outlet] | None = None,
         **settings: Any,
     ) -> None:
         self._identify = identify
+        self._make_outlet = outlet
+        self._outlet: Outlet | None = None
         self.broker = broker or MemoryBroker()
         self.broker_is_up = True
         self._store_path = store
@@ -163,6 +167,8 @@ class VirtualGateway:
             observer=self,
             identify=self._identify,
         )
+        if self._make_outlet is not None:
+            self._outlet = self._make_outlet(self.core)
         if self._store is not None:
             restore(self.core, self._store.load())
         self.core.start()
@@ -246,6 +252,15 @@ class VirtualGateway:
 
     def _act(self, action: Any) -> None:
         match action:
+            case SendControl() if self._outlet is not None:
+                self._outlet.control(action)
+                self._outlet.flush()
+            case SendPublish() if self._outlet is not None:
+                self._outlet.publish(action)
+                self._outlet.flush()
+            case SendMany() if self._outlet is not None:
+                self._outlet.publish_many(action)
+                self._outlet.flush()
             case SendControl(endpoint, datagram):
                 if endpoint in self._clients:
                     self._clients[endpoint].hear(datagram)

@@ -75,6 +75,11 @@ class ManagedPolicy(Policy):
     def client_ids_are_secret(self) -> bool:
         return self.rules.grants.required
 
+    def drop_rate(self, client_id: str, topic: str) -> float:
+        """That of the client's flow: topics go through the connection that the orders name for them."""
+        flow = self.rules.orders.flows.get(client_id_of(*self.rules.identify(client_id)))
+        return 0.0 if flow is None else flow.drop_rate
+
     def forbids_connection(self, client_id: str) -> bool:
         return self.rules.grants.required and self.rules.grant(client_id) is None
 

@@ -106,6 +106,7 @@ class ManagedGateway:
                 gateway_id=config.gateway_id,
                 broker_client_id=f"triage-gateway-{config.gateway_id}",
                 policy=ManagedPolicy(rules=self.rules),
+                seed=config.seed,
                 read_timestamps=config.timestamps,
                 # A broker that is restarted is back before clients would be.
                 broker_loss=BrokerLoss.KEEP,

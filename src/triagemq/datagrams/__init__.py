@@ -1,15 +1,16 @@
 """UDP below the level of Python's sockets, for the gateway and the data planes, which both send by the thousand.
 
-messages    what the kernel wants for `sendmmsg`: addresses and messages in memory; the mark of control packets
+messages    what the kernel wants for `sendmmsg`: addresses and messages in memory; the marks of packets
 sender      the one way in which datagrams leave, and what a full socket could not take
 """
 
-from triagemq.datagrams.messages import CONTROL_DSCP, AddressList, socket_address
+from triagemq.datagrams.messages import CONTROL_DSCP, SPARED_DSCP, AddressList, socket_address
 from triagemq.datagrams.sender import CONTROL_CLASS, Datagrams, DatagramSender, Seal, Unsent
 
 __all__ = [
     "CONTROL_CLASS",
     "CONTROL_DSCP",
+    "SPARED_DSCP",
     "AddressList",
     "DatagramSender",
     "Datagrams",

@@ -13,16 +13,23 @@ from typing import Any, Final
 __all__ = [
     "BATCH",
     "CONTROL_DSCP",
+    "SPARED_DSCP",
     "Address",
     "AddressList",
     "Batch",
-    "control_mark",
+    "dscp_mark",
     "sendmmsg",
     "socket_address",
 ]
 
 CONTROL_DSCP: Final = 48
 """CS6: the mark of control packets, which every data plane lets pass first."""
+
+SPARED_DSCP: Final = 26
+"""AF31: the mark of packets that no data plane drops by policy, because whoever sent them has done so already.
+
+Of the marks for a low drop precedence it is the one that leaves a packet in the ordinary class of a wireless network.
+"""
 
 BATCH: Final = 256
 """Messages of a Batch."""
@@ -158,14 +165,14 @@ def _ancillary(level: int, kind: int, data: bytes) -> bytes:
     return packed.ljust(socket.CMSG_SPACE(len(data)), b"\0")
 
 
-def control_mark(family: int) -> tuple[int, int, bytes]:
-    """Ancillary data (level, option, octets) that marks one datagram as a control packet.
+def dscp_mark(family: int, dscp: int) -> tuple[int, int, bytes]:
+    """Ancillary data (level, option, octets) that marks one datagram.
 
-    >>> level, option, octets = control_mark(socket.AF_INET)
+    >>> level, option, octets = dscp_mark(socket.AF_INET, CONTROL_DSCP)
     >>> (level, option) == (socket.IPPROTO_IP, socket.IP_TOS), struct.unpack("=i", octets)[0] >> 2
     (True, 48)
     """
-    octets = struct.pack("=i", CONTROL_DSCP << 2)
+    octets = struct.pack("=i", dscp << 2)
     if family == socket.AF_INET6:
         return socket.IPPROTO_IPV6, socket.IPV6_TCLASS, octets
     return socket.IPPROTO_IP, socket.IP_TOS, octets

@@ -13,10 +13,19 @@ import socket
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 
-from triagemq.datagrams.messages import BATCH, Address, Batch, control_mark, sendmmsg, socket_address
+from triagemq.datagrams.messages import (
+    BATCH,
+    CONTROL_DSCP,
+    SPARED_DSCP,
+    Address,
+    Batch,
+    dscp_mark,
+    sendmmsg,
+    socket_address,
+)
 
 __all__ = ["CONTROL_CLASS", "DatagramSender", "Datagrams", "Seal", "Unsent"]
 
@@ -33,6 +42,7 @@ Seal = Callable[[Address, bytes], bytes | None]
 """Encrypts a datagram for an address, or says with None that it cannot go there."""
 
 _MOST_ADDRESSES = 1 << 16
+_UNMARKED = 0
 _FLAGS = socket.MSG_DONTWAIT
 
 
@@ -43,13 +53,19 @@ class Unsent:
     EAGAIN if it still waited at the end, or what the kernel has against it. Whoever sets `token` gets it back then.
     """
 
-    __slots__ = ("address", "datagram", "place", "priority_class", "problem", "token")
+    __slots__ = ("address", "datagram", "dscp", "place", "priority_class", "problem", "token")
 
     def __init__(
-        self, place: int, address: Address, datagram: bytes, priority_class: int, problem: int | None
+        self,
+        place: int,
+        address: Address,
+        datagram: bytes,
+        priority_class: int,
+        problem: int | None,
+        dscp: int = _UNMARKED,
     ) -> None:
         self.place, self.address, self.datagram = place, address, datagram
-        self.priority_class, self.problem = priority_class, problem
+        self.priority_class, self.dscp, self.problem = priority_class, dscp, problem
         self.token: Any = None
 
 
@@ -88,14 +104,17 @@ class DatagramSender:
         )
 
     def __call__(
-        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None
+        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None, *, spared: bool = False
     ) -> Sequence[Unsent]:
-        """Send; `class_of` tells the priority class of the one at a place, if it has to wait."""
-        return self._data.take(datagrams, class_of or _first_class, False)
+        """Send; `class_of` tells the priority class of the one at a place, if it has to wait.
+
+        `spared`: with the mark (DSCP AF31) of packets that no data plane on the way is to drop by policy.
+        """
+        return self._data.take(datagrams, class_of or _first_class, SPARED_DSCP if spared else _UNMARKED)
 
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         """Send with the mark of control packets (DSCP CS6), which every data plane on the way lets pass first."""
-        return self._control.take(datagrams, _control_class, True)
+        return self._control.take(datagrams, _control_class, CONTROL_DSCP)
 
     @property
     def waiting(self) -> int:
@@ -127,6 +146,12 @@ def _control_class(place: int) -> int:
     return CONTROL_CLASS
 
 
+def _alike(queue: deque[Unsent]) -> list[Unsent]:
+    """The first of a queue, as many as go out with the same mark."""
+    dscp = queue[0].dscp
+    return list(takewhile(lambda one: one.dscp == dscp, islice(queue, BATCH)))
+
+
 class _Way:
     """One socket, and what waits for it by priority class."""
 
@@ -145,26 +170,28 @@ class _Way:
         self._seal = seal
         self._queues: dict[int, deque[Unsent]] = {}
         self._addresses: dict[Address, tuple[Any, int]] = {}
-        self._mark = [control_mark(udp_socket.family)]
+        family = udp_socket.family
+        self._marks = {dscp: [dscp_mark(family, dscp)] for dscp in (CONTROL_DSCP, SPARED_DSCP)}
         self._batched = batched and sendmmsg is not None
         if self._batched:
-            self._plain = Batch(udp_socket.family)
-            self._marked = Batch(udp_socket.family, self._mark)
+            self._batches = {_UNMARKED: Batch(family)}
+            self._batches |= {dscp: Batch(family, mark) for dscp, mark in self._marks.items()}
 
-    def take(self, datagrams: Datagrams, class_of: Callable[[int], int], control: bool) -> Sequence[Unsent]:
+    def take(self, datagrams: Datagrams, class_of: Callable[[int], int], dscp: int) -> Sequence[Unsent]:
         """Send what the socket takes, unless others of the kind wait already; the rest waits."""
+        control = dscp == CONTROL_DSCP
         unsent: list[Unsent] = []
         begin = 0
         if not self.waiting or (control and CONTROL_CLASS not in self._queues):
-            begin, failed = self._send_from(datagrams, control)
+            begin, failed = self._send_from(datagrams, dscp)
             if begin == len(datagrams) and not failed:
                 return unsent
-            unsent += [Unsent(place, *datagrams[place], class_of(place), why) for place, why in failed]
+            unsent += [Unsent(place, *datagrams[place], class_of(place), why, dscp) for place, why in failed]
         if begin < len(datagrams):
             if not self.waiting:
                 self._event_loop().add_writer(self._socket, self._flush)
             waiting = [
-                Unsent(place, *datagrams[place], class_of(place), None)
+                Unsent(place, *datagrams[place], class_of(place), None, dscp)
                 for place in range(begin, len(datagrams))
             ]
             unsent += waiting
@@ -210,10 +237,8 @@ class _Way:
         while self._queues:
             rank = min(self._queues)
             queue = self._queues[rank]
-            some = list(islice(queue, BATCH))
-            done, failed = self._send_from(
-                [(one.address, one.datagram) for one in some], rank == CONTROL_CLASS
-            )
+            some = _alike(queue)
+            done, failed = self._send_from([(one.address, one.datagram) for one in some], some[0].dscp)
             for one in some[:done]:
                 one.problem = 0
                 queue.popleft()
@@ -235,7 +260,7 @@ class _Way:
         if known and self._sender.on_settled is not None:
             self._sender.on_settled(known)
 
-    def _send_from(self, datagrams: Datagrams, marked: bool) -> tuple[int, list[tuple[int, int]]]:
+    def _send_from(self, datagrams: Datagrams, dscp: int) -> tuple[int, list[tuple[int, int]]]:
         """Send until the socket is full: how many are dealt with, and which of them failed, with the errno."""
         # Never in the midst of a batch, which points into them.
         if len(self._addresses) > _MOST_ADDRESSES:
@@ -244,7 +269,7 @@ class _Way:
         failed: list[tuple[int, int]] = []
         send = self._send_batch if self._batched else self._send_one
         while begin < len(datagrams):
-            done, problem = send(datagrams, begin, marked)
+            done, problem = send(datagrams, begin, dscp)
             self.system_calls += 1
             begin += done
             if problem in _TRY_LATER:
@@ -256,7 +281,7 @@ class _Way:
                 begin += 1
         return begin, failed
 
-    def _send_one(self, datagrams: Datagrams, begin: int, marked: bool) -> tuple[int, int]:
+    def _send_one(self, datagrams: Datagrams, begin: int, dscp: int) -> tuple[int, int]:
         address, datagram = datagrams[begin]
         if self._known(address)[1] == 0:
             return 0, errno.EINVAL
@@ -268,19 +293,19 @@ class _Way:
         if self._socket.family == socket.AF_INET6 and ":" not in address[0]:
             address = (f"::ffff:{address[0]}", address[1])
         try:
-            if marked:
-                self._socket.sendmsg((datagram,), self._mark, _FLAGS, address)
+            if dscp:
+                self._socket.sendmsg((datagram,), self._marks[dscp], _FLAGS, address)
             else:
                 self._socket.sendto(datagram, _FLAGS, address)
         except OSError as problem:
             return 0, problem.errno or errno.EINVAL
         return 1, 0
 
-    def _send_batch(self, datagrams: Datagrams, begin: int, marked: bool) -> tuple[int, int]:
+    def _send_batch(self, datagrams: Datagrams, begin: int, dscp: int) -> tuple[int, int]:
         known, seal = self._addresses, self._seal
         count = 0
         problem = errno.EINVAL
-        headers = self._marked if marked else self._plain
+        headers = self._batches[dscp]
         batch = datagrams if begin == 0 and len(datagrams) <= BATCH else datagrams[begin : begin + BATCH]
         for (address, datagram), piece, header in zip(batch, headers.pieces, headers.headers, strict=False):
             name = (known.get(address) or self._known(address))[1]

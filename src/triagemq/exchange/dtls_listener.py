@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
-from triagemq.datagrams.messages import control_mark
+from triagemq.datagrams.messages import CONTROL_DSCP, dscp_mark
 from triagemq.exchange.associations import TICK_SECONDS, AssociationLimits, Associations
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class DtlsListener:
         )
         self._core = core
         self._socket = udp_socket
-        self._mark = [control_mark(udp_socket.family)]
+        self._mark = [dscp_mark(udp_socket.family, CONTROL_DSCP)]
         self._loop = asyncio.get_running_loop()
         self._renewal = RenewalWatch(security.files, self.associations.renew, _say)
         self._ticking = self._loop.create_task(self._keep_ticking())

@@ -38,7 +38,7 @@ class EgressOutlet:
         """To one client."""
         session, delivery, datagram = action
         key = FlowKey(session.endpoint[0], session.endpoint[1])
-        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery)))
+        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), delivery.qos > 0))
 
     def publish_many(self, action: SendMany) -> None:
         """To a group."""

@@ -76,6 +76,7 @@ class DirectOutlet:
             [(session.endpoint[:2], datagram)],
             lambda place: delivery.priority_class,
             lambda place, outcome: self._core.deliver.fate(session, delivery, outcome, -1, -1),
+            spared=delivery.qos > 0,
         )
 
     def publish_many(self, action: SendMany) -> None:
@@ -128,10 +129,15 @@ class DirectOutlet:
         self._sender.close()
 
     def _send(
-        self, datagrams: Datagrams, class_of: Callable[[int], int], settle: Callable[[int, Outcome], None]
+        self,
+        datagrams: Datagrams,
+        class_of: Callable[[int], int],
+        settle: Callable[[int, Outcome], None],
+        *,
+        spared: bool = False,
     ) -> None:
         """Send, and settle each, by its place: now, or when it has left the socket."""
-        self._settle(self._sender(datagrams, class_of), len(datagrams), settle)
+        self._settle(self._sender(datagrams, class_of, spared=spared), len(datagrams), settle)
 
     def _settle(self, some: Sequence[Unsent], count: int, settle: Callable[[int, Outcome], None]) -> None:
         unsent = {one.place: one for one in some}

@@ -138,7 +138,7 @@ class EmbeddedDataPlane:
                 queue = 0
             else:
                 flow.packets_in += 1
-                if flow.drop_rate > 0.0 and random_number() < flow.drop_rate:
+                if flow.drop_rate > 0.0 and not packet.spared and random_number() < flow.drop_rate:
                     flow.dropped_by_policy += 1
                     if packet.token is not None:
                         fates.append((packet.token, Outcome.dropped_by_policy, None, None))

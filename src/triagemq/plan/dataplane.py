@@ -117,12 +117,16 @@ class DataPlane(Protocol):
 
 @dataclass(slots=True)
 class OutgoingPacket:
-    """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate."""
+    """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate.
+
+    `spared` packets are not dropped by policy: whoever sends them has drawn which of them are.
+    """
 
     key: FlowKey
     datagram: bytes
     control: bool
     token: object = None
+    spared: bool = False
 
 
 Fate = tuple[object, "Outcome", int | None, int | None]

@@ -11,10 +11,11 @@ from triagemq.network.linux import bpf
 
 PASSED, DROPPED = 0, 2
 CS6 = 48
+AF31 = 26
 
 
-def publish(length: int = 20) -> bytes:
-    return bytes([length, 0x0C]) + bytes(length - 2)
+def publish(length: int = 20, flags: int = 0) -> bytes:
+    return bytes([length, 0x0C, flags]) + bytes(length - 3)
 
 
 def long_publish(length: int = 400) -> bytes:

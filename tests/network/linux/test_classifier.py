@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.network.linux.packets import (
+    AF31,
     CS6,
     DROPPED,
     PASSED,
@@ -91,15 +92,25 @@ PUBLISHED = {
     "from a forwarder, long": frame(ipv4(V4, udp(PORT, encapsulated(long_publish())))),
     "header options": frame(ipv4(V4, udp(PORT, publish()), options=bytes([1, 1, 1, 0] * 3))),
     "tagged": frame(ipv4(V4, udp(PORT, publish())), tag=True),
+    "QoS -1": frame(ipv4(V4, udp(PORT, publish(flags=0x60)))),
     "another mark": frame(ipv4(V4, udp(PORT, publish()), dscp=46)),
     "first fragment": frame(ipv4(V4, udp(PORT, long_publish()), fragment=0x2000)),
     "IPv6": frame(ipv6(V6, udp(PORT, publish()))),
     "IPv6, long": frame(ipv6(V6, udp(PORT, long_publish()))),
     "IPv6, tagged": frame(ipv6(V6, udp(PORT, publish())), tag=True),
 }
+SPARED = {
+    "IPv4": frame(ipv4(V4, udp(PORT, publish()), dscp=AF31)),
+    "IPv4, from a forwarder": frame(ipv4(V4, udp(PORT, encapsulated(publish())), dscp=AF31)),
+    "IPv6": frame(ipv6(V6, udp(PORT, long_publish()), dscp=AF31)),
+    "QoS 1, marked anew by a switch": frame(ipv4(V4, udp(PORT, publish(flags=0x20)), dscp=46)),
+    "QoS 2, sent again": frame(ipv6(V6, udp(PORT, publish(flags=0xC0)))),
+    "QoS 1, from a forwarder": frame(ipv4(V4, udp(PORT, encapsulated(publish(flags=0x20))))),
+}
 CONTROLLING = {
     "PINGRESP": frame(ipv4(V4, udp(PORT, b"\x02\x17"))),
     "SUBACK": frame(ipv4(V4, udp(PORT, b"\x08\x13" + bytes(6)))),
+    "SUBACK with the mark of a spared PUBLISH": frame(ipv4(V4, udp(PORT, b"\x08\x13" + bytes(6)), dscp=AF31)),
     "a long message that is not PUBLISH": frame(ipv4(V4, udp(PORT, b"\x01\x01\x00\x0a" + bytes(252)))),
     "from a forwarder": frame(ipv4(V4, udp(PORT, encapsulated(b"\x02\x17")))),
     "PUBLISH marked CS6": frame(ipv4(V4, udp(PORT, publish()), dscp=CS6)),
@@ -112,6 +123,7 @@ CONTROLLING = {
 NOBODYS = {
     "another UDP port": frame(ipv4(V4, udp(PORT + 1, publish()))),
     "another address": frame(ipv4("10.0.0.8", udp(PORT, publish()))),
+    "somebody's AF31": frame(ipv4("10.0.0.8", udp(PORT, publish()), dscp=AF31)),
     "TCP": frame(ipv4(V4, udp(PORT, publish()), protocol=6)),
     "fragment other than the first": frame(ipv4(V4, udp(PORT, publish()), fragment=0x0010)),
     "IPv6 with an extension header": frame(ipv6(V6, bytes(8) + udp(PORT, publish()), next_header=0)),
@@ -132,6 +144,17 @@ def test_publish_goes_to_its_class_or_is_dropped(classifier: Classifier, packet:
     assert classifier.queue_of(packet) == CLASS_2
     classifier.set(**both(drop_threshold(1.0)))
     assert classifier.queue_of(packet) is None
+
+
+@pytest.mark.parametrize("packet", SPARED.values(), ids=SPARED)
+def test_publish_that_the_gateway_has_spared_is_counted_and_never_dropped(
+    classifier: Classifier, packet: bytes
+) -> None:
+    classifier.set(**both(drop_threshold(1.0)))
+    assert classifier.queue_of(packet) == CLASS_2
+    assert sum(counted[0] for counted in classifier.table.flow_counters(2).tolist()) == 1
+    classifier.set(v4=None, v6=None)
+    assert classifier.queue_of(packet) == UNMANAGED
 
 
 def test_a_flow_is_counted_before_and_after_drops(classifier: Classifier) -> None:

@@ -9,6 +9,7 @@ core.take_actions(), core.changes   what to do, and what to store before doing i
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,8 @@ class GatewayCore:
         self.spread = Spreader(self)
         self.deliver = Deliverer(self)
         self.slots = Slots(self, identify)
+        # A number from 0 to 1, to decide what is dropped on purpose.
+        self.draw = random.Random(settings.seed).random
         self._actions: list[Action] = []
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_number = 0

@@ -51,13 +51,23 @@ class Deliverer:
         qos: int,
         *,
         retain: bool = False,
+        drawn: bool = False,
     ) -> None:
-        """Queue a message for a client, and send it if it is its turn."""
+        """Queue a message for a client, and send it if it is its turn.
+
+        QoS 1 and 2 are dropped here as the plan wants, before they take a place; `drawn`: this one has been spared.
+        """
         gateway = self._gateway
         if session.state is SessionState.DISCONNECTED and qos == 0:
             gateway.settle(session, subscription, publication, Outcome.subscriber_gone, "not connected")
             return
-        priority_class = gateway.settings.policy.priority_class(session.client_id, publication.topic)
+        policy = gateway.settings.policy
+        if qos and not drawn:
+            drop_rate = policy.drop_rate(session.client_id, publication.topic)
+            if drop_rate > 0.0 and gateway.draw() < drop_rate:
+                gateway.settle(session, subscription, publication, Outcome.dropped_by_policy, "planned")
+                return
+        priority_class = policy.priority_class(session.client_id, publication.topic)
         delivery = Delivery(session.next_sequence, publication, subscription, qos, retain, priority_class)
         session.next_sequence += 1
         limit = gateway.settings.buffer_messages

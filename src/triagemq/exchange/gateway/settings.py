@@ -68,6 +68,14 @@ class Policy:
                 return priority_class
         return self.lowest_class
 
+    def drop_rate(self, client_id: str, topic: str) -> float:
+        """The share of a client's messages of a topic that is not delivered, on purpose.
+
+        QoS 1 and 2 follow it here, once for each message; the network, which would do it once for each attempt,
+        drops QoS 0 only.
+        """
+        return 0.0
+
     def refuses_connection(self, client_id: str, sessions: int) -> bool:
         """Is a new client answered with "rejected: congestion"?"""
         return sessions >= self.maximum_clients
@@ -113,6 +121,8 @@ class GatewaySettings:
     credentials: Mapping[str, Credentials] = field(default_factory=dict)
     predefined_topics: Mapping[int, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
+    seed: int | None = None
+    """Of the draws by which messages are dropped on purpose; None: another one each time."""
     buffer_messages: int = 10_000
     """Messages kept for one client that sleeps, is away, or does not answer fast enough."""
     in_flight_messages: int = 16

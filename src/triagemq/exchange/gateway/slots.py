@@ -121,7 +121,12 @@ class Slots:
             session.reserved.discard(delivery.message_id)
             changes.remove("deliveries", (session.client_id, delivery.sequence))
             deliver.deliver(
-                first, delivery.subscription, delivery.publication, delivery.qos, retain=delivery.retain
+                first,
+                delivery.subscription,
+                delivery.publication,
+                delivery.qos,
+                retain=delivery.retain,
+                drawn=True,
             )
 
     def subscription_owner(self, session: Session) -> Session:

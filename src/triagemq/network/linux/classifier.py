@@ -4,7 +4,9 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
 
 * MQTT-SN control messages of a flow (all but PUBLISH), everything marked DSCP CS6, and what a network needs to work
   (ARP and other protocols than IP, IPv6 neighbour discovery) go to the control queue and are never dropped.
-* A PUBLISH of a flow goes to the queue of its class, unless it is dropped at random.
+* A PUBLISH of a flow goes to the queue of its class, unless it is dropped at random. One of QoS 1 or 2 is
+  never dropped: the gateway has drawn for it already, once for all times that it is sent. It is known by its mark
+  (DSCP AF31), which also shows on what is encrypted, or by itself where a switch has marked it anew.
 * A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not dropped here.
 * Everything else, TCP say, goes to the queue for unmanaged packets, which is served last.
 
@@ -17,7 +19,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from triagemq.datagrams import CONTROL_DSCP
+from triagemq.datagrams import CONTROL_DSCP, SPARED_DSCP
 from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux.assembler import Assembler
 
@@ -73,11 +75,16 @@ QUEUE_RECORD = 16 * QUEUE_COUNTER.size
 _LOOKUP, _RANDOM, _LOAD_BYTES = 1, 7, 26
 _SKB_LENGTH, _SKB_CLASS = 0, 72
 _PASS, _DROP = 0, 2
-# The mark as it stands in the octet of an IPv4 header.
-_CS6 = CONTROL_DSCP << 2
+# The marks as they stand in the octet of an IPv4 header, and what register 8 says of a packet that has them.
+_IS_CONTROL, _IS_SPARED = 1, 2
+_MARKS = ((CONTROL_DSCP << 2, _IS_CONTROL), (SPARED_DSCP << 2, _IS_SPARED))
+# QoS in the flags of a PUBLISH.
+_QOS, _QOS_1, _QOS_2 = 0x60, 0x20, 0x40
 
-# The stack, as offsets from its end: what was read of the packet, the key of the flow, the number of a counter.
+# The stack, as offsets from its end: what was read of the packet and later its marks, the key of the flow, a counter's
+# number.
 _READ, _KEY, _NUMBER = -64, -24, -4
+_MARKED = _READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class ClassifierMaps:
 def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
     """The program for the port with this number (from 1 on).
 
-    Register 6 holds the packet, 7 the place reached in it and later the policy, 8 whether it is control, 9 the queue.
+    Register 6 holds the packet, 7 the place reached in it and later the policy, 8 its marks, 9 the queue.
     """
     a = Assembler()
     a.copy(6, 1)
@@ -146,9 +153,10 @@ def _read_ipv4(a: Assembler) -> None:
     _read(a, 20, "unmanaged")
     a.load(1, 1, 10, _READ + 1)
     a.compute(1, "&", 0xFC)
-    a.jump_if(1, "!=", _CS6, "ipv4 unmarked")
-    a.set(8, 1)
-    a.label("ipv4 unmarked")
+    for octet, marked in _MARKS:
+        a.jump_if(1, "!=", octet, f"ipv4 not {octet}")
+        a.set(8, marked)
+        a.label(f"ipv4 not {octet}")
     a.load(1, 1, 10, _READ + 9)
     a.jump_if(1, "!=", 17, "unmanaged")
     a.load(2, 1, 10, _READ + 6)
@@ -172,12 +180,15 @@ def _read_ipv6(a: Assembler) -> None:
     # The traffic class lies across the first two octets.
     a.load(1, 1, 10, _READ)
     a.compute(1, "&", 0x0F)
-    a.jump_if(1, "!=", _CS6 >> 4, "ipv6 unmarked")
-    a.load(1, 1, 10, _READ + 1)
-    a.compute(1, "&", 0xC0)
-    a.jump_if(1, "!=", _CS6 << 4 & 0xC0, "ipv6 unmarked")
-    a.set(8, 1)
-    a.label("ipv6 unmarked")
+    a.compute(1, "<<", 4)
+    a.load(1, 2, 10, _READ + 1)
+    a.compute(2, ">>", 4)
+    a.compute_by(1, "|", 2)
+    a.compute(1, "&", 0xFC)
+    for octet, marked in _MARKS:
+        a.jump_if(1, "!=", octet, f"ipv6 not {octet}")
+        a.set(8, marked)
+        a.label(f"ipv6 not {octet}")
     a.compute(7, "+", 40)
     a.load(1, 1, 10, _READ + 6)
     a.jump_if(1, "==", 17, "ipv6 udp")
@@ -194,29 +205,39 @@ def _read_ipv6(a: Assembler) -> None:
 
 
 def _read_udp(a: Assembler) -> None:
-    """The port, and whether the datagram is a PUBLISH: its type follows a length of one octet or (01) of three."""
+    """The port, and whether the datagram is a PUBLISH: its type follows a length of one octet or (01) of three.
+
+    The flags follow the type. What is too short to have any is no PUBLISH.
+    """
     a.label("udp")
     _read(a, 8, "unmanaged")
     a.load(2, 1, 10, _READ + 2)
     a.store(2, 10, _KEY + 16, 1)
     a.store_number(2, 10, _KEY + 18, 0)
     a.compute(7, "+", 8)
-    _read(a, 2, "not publish")
+    _read(a, 3, "not publish")
     a.load(1, 1, 10, _READ + 1)
     a.jump_if(1, "!=", MessageType.ENCAPSULATED, "message")
     # A forwarder's envelope has a length of one octet, and the message follows it.
     a.load(1, 2, 10, _READ)
     a.compute_by(7, "+", 2)
-    _read(a, 2, "not publish")
+    _read(a, 3, "not publish")
     a.label("message")
     a.load(1, 1, 10, _READ)
     a.jump_if(1, "!=", 1, "short length")
     a.compute(7, "+", 2)
-    _read(a, 2, "not publish")
+    _read(a, 3, "not publish")
     a.label("short length")
     a.load(1, 1, 10, _READ + 1)
     a.set(9, 0)
-    a.jump_if(1, "==", MessageType.PUBLISH, "look up")
+    a.jump_if(1, "!=", MessageType.PUBLISH, "not publish")
+    a.load(1, 1, 10, _READ + 2)
+    a.compute(1, "&", _QOS)
+    a.jump_if(1, "==", _QOS_1, "acknowledged")
+    a.jump_if(1, "!=", _QOS_2, "look up")
+    a.label("acknowledged")
+    a.compute(8, "|", _IS_SPARED)
+    a.jump("look up")
     a.label("not publish")
     a.set(9, 1)
 
@@ -242,6 +263,8 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
 
 
 def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+    a.store(4, 10, _MARKED, 8)
+    a.compute(8, "&", _IS_CONTROL)
     a.compute_by(8, "|", 9)
     a.set(9, CONTROL)
     a.jump_if(8, "!=", 0, "enqueue")
@@ -257,6 +280,9 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.copy(8, 0)
     a.set(1, 1)
     a.count(8, 0, 1)
+    # What is left of the marks is that of a packet that is not to be dropped.
+    a.load(4, 1, 10, _MARKED)
+    a.jump_if(1, "!=", 0, "kept")
     a.load(8, 7, 7, _THRESHOLD)
     a.jump_if(7, "==", 0, "kept")
     a.call(_RANDOM)
@@ -278,6 +304,7 @@ def _unmanaged(a: Assembler) -> None:
     """Packets of no flow; register 8 becomes the record of unmanaged control packets, or 0."""
     a.label("unmanaged")
     a.set(9, UNMANAGED)
+    a.compute(8, "&", _IS_CONTROL)
     a.jump_if(8, "==", 0, "enqueue")
     a.label("network control")
     a.set(9, UNMANAGED_CONTROL)

@@ -1,0 +1,113 @@
+"""Planned drops through the gateway and the queues of the kernel, with real packets: once for each message."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.exchange.planned import DROP_RATE, OneDropRate, is_as_planned
+from tests.exchange.virtual import VirtualGateway
+from tests.network.linux.wires import Wires
+
+from triagemq.exchange.outlets import DirectOutlet
+from triagemq.mqttsn import (
+    Connect,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    ReturnCode,
+    Subscribe,
+    TopicIdType,
+    decode,
+    encode,
+)
+from triagemq.network.linux import LinuxDataPlane
+from triagemq.plan import FlowKey, SetFlow, SetPort
+
+PUBLISHED = 1000
+
+
+class Exchange:
+    """A gateway in virtual time at one end of the wires, a client at the other, and its flow dropped in between."""
+
+    def __init__(self, directory: Path) -> None:
+        self.wires = Wires()
+        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.output, self.input = self.wires.sending_socket(), self.wires.receiving_socket()
+        self.output.setblocking(False)
+        self.gateway = VirtualGateway(
+            outlet=lambda core: DirectOutlet(core, self.output), policy=OneDropRate(), seed=1
+        )
+        self.plane.apply(
+            [
+                SetPort("radio", 1e9, 10_000, 7),
+                SetFlow(FlowKey(*self.input.getsockname()), "radio", 0, 0, DROP_RATE),
+            ]
+        )
+        self.payloads: list[bytes] = []
+
+    def send(self, message: Connect | Subscribe | PingReq | PubAck | PubRec | PubComp) -> None:
+        self.input.sendto(encode(message), self.output.getsockname())
+
+    def settle(self) -> None:
+        """Until nothing has moved for longer than a packet takes."""
+        quiet_at = time.monotonic() + 0.03
+        while time.monotonic() < quiet_at:
+            for end, take in ((self.input, self._client), (self.output, self._gateway)):
+                try:
+                    while True:
+                        take(*end.recvfrom(2048))
+                        quiet_at = time.monotonic() + 0.03
+                except BlockingIOError:
+                    pass
+            self.gateway.run()
+
+    def _gateway(self, datagram: bytes, address: tuple[str, int]) -> None:
+        self.gateway.core.datagram(address, datagram)
+
+    def _client(self, datagram: bytes, address: tuple[str, int]) -> None:
+        match decode(datagram):
+            case Publish(qos=1) as message:
+                self.send(PubAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
+                self.payloads.append(message.payload)
+            case Publish(qos=2) as message:
+                self.send(PubRec(message.message_id))
+                self.payloads.append(message.payload)
+            case Publish() as message:
+                self.payloads.append(message.payload)
+            case PubRel(message_id=message_id):
+                self.send(PubComp(message_id))
+
+    def close(self) -> None:
+        self.plane.close()
+        self.output.close()
+        self.input.close()
+        self.wires.close()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_planned_share_is_delivered_at_every_qos_over_kernel_queues(tmp_path: Path, qos: int) -> None:
+    exchange = Exchange(tmp_path)
+    try:
+        for message in (Connect("c", 60), Subscribe(TopicIdType.NORMAL, "smoke", 1, qos)):
+            exchange.send(message)
+            exchange.settle()
+        for number in range(PUBLISHED):
+            exchange.gateway.publish("smoke", b"%d" % number, qos)
+            if number % 50 == 0:
+                exchange.settle()
+        for _ in range(8):
+            exchange.settle()
+            exchange.gateway.wait(10)
+            exchange.send(PingReq())
+        exchange.settle()
+        assert len(set(exchange.payloads)) == len(exchange.payloads)
+        assert is_as_planned(len(exchange.payloads), PUBLISHED)
+        assert exchange.gateway.core.counters.clients_lost == 0
+        assert exchange.gateway.core.counters.retries == 0
+    finally:
+        exchange.close()
