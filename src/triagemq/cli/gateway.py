@@ -19,6 +19,7 @@ from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
+    from triagemq.dtls import ServerSecurity
     from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers
 
 __all__ = ["gateway"]
@@ -65,6 +66,15 @@ def gateway(
     trace: Annotated[
         Path | None, typer.Option(help="Write what happens as a Trace into this directory.")
     ] = None,
+    dtls: Annotated[
+        bool,
+        typer.Option("--dtls", help="Encrypt MQTT-SN; without --tls-certificate with one of its own making."),
+    ] = False,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Certificate of the gateway (PEM); turns --dtls on.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    client_ca: options.ClientAuthority = None,
     json: options.Json = False,
 ) -> None:
     """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
@@ -99,9 +109,12 @@ def gateway(
     numbers = Numbers()
     live = None if trace is None else LiveTrace(trace, numbers)
     here = host_and_port(listen, "--listen", lowest_port=0)
+    security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
     everyone = None if advertise is None else host_and_port(advertise, "--advertise")
     try:
-        counters = asyncio.run(_serve(settings, address, here, everyone, state, numbers, live, json))
+        counters = asyncio.run(
+            _serve(settings, address, here, everyone, state, numbers, live, security, json)
+        )
     except BaseException as error:
         if live is not None:
             live.abort(f"{type(error).__name__}: {error}")
@@ -120,6 +133,7 @@ async def _serve(
     state: Path | None,
     numbers: Numbers,
     trace: LiveTrace | None,
+    security: ServerSecurity | None,
     as_json: bool,
 ) -> dict[str, Any]:
     from triagemq.exchange import BrokerProcess, Gateway
@@ -140,6 +154,7 @@ async def _serve(
             numbers=numbers,
             trace=trace,
             broadcast=broadcast,
+            security=security,
         )
         if own is not None:
             running.core.on_subscriptions = own.save_soon
@@ -163,12 +178,21 @@ async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     reaching.cancel()
     reached = running.broker_is_connected
     host, port = running.address
+    place = f"{host}:{port}"
+    certificate = None if running.security is None else str(running.security.files[0])
     if as_json:
-        ready = {"ready": True, "listen": f"{host}:{port}", "broker": broker, "broker_reached": reached}
+        ready = {
+            "ready": True,
+            "listen": place if certificate is None else f"mqttsns://{place}",
+            "certificate": certificate,
+            "broker": broker,
+            "broker_reached": reached,
+        }
         typer.echo(json_format.dumps(ready))
     else:
         problem = "" if reached else f", which cannot be reached yet ({running.broker_problem}); still trying"
-        typer.echo(f"gateway ready on udp {host}:{port}, broker {broker}{problem}")
+        where = f"udp {place}" if certificate is None else f"mqttsns://{place} (certificate {certificate})"
+        typer.echo(f"gateway ready on {where}, broker {broker}{problem}")
     waiting: set[asyncio.Task[Any]] = {ending, loop.create_task(running.wait())}
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
@@ -176,6 +200,30 @@ async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     await asyncio.gather(*pending, return_exceptions=True)
     for task in done:
         task.result()
+
+
+def _security(
+    dtls: bool,
+    certificate: Path | None,
+    key: Path | None,
+    client_authority: Path | None,
+    state: Path | None,
+    host: str,
+) -> ServerSecurity | None:
+    if not dtls and certificate is None and key is None:
+        if client_authority is not None:
+            raise ParameterError("--client-ca", "goes with --dtls or --tls-certificate")
+        return None
+    from triagemq.certificates import own_certificate
+    from triagemq.dtls import ServerSecurity
+
+    if certificate is None and key is None:
+        certificate, key = own_certificate(
+            (Path("out/gateway") if state is None else state) / "certificate", [host]
+        )
+    if certificate is None or key is None:
+        raise ParameterError("--tls-certificate", "and --tls-key belong together: give both or none")
+    return ServerSecurity(certificate, key, client_authority=client_authority)
 
 
 def _print_counters(running: Gateway, as_json: bool) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Classes",
+    "ClientAuthority",
     "Drops",
     "File",
     "Flows",
@@ -65,6 +66,12 @@ RhoTolerance = Annotated[
 ]
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="Use this plan (from `triage plan -o`) instead of making one.")
+]
+ClientAuthority = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-ca", help="With DTLS: clients need a certificate of the authority in this file (PEM)."
+    ),
 ]
 SparkMaster = Annotated[
     str | None,

@@ -51,6 +51,8 @@ def pub(
     token: client_options.Token = None,
     name: client_options.Name = None,
     ca: client_options.Authority = None,
+    certificate: client_options.Certificate = None,
+    key: client_options.CertificateKey = None,
     timeout: client_options.Timeout = 10.0,
     json: Annotated[
         bool, typer.Option("--json", help="Print what was published as one JSON object.")
@@ -67,7 +69,7 @@ def pub(
         raise ParameterError("--rate", f"must be above 0 and at most 100000, is {rate:g}")
     if rate is not None and message is not None:
         raise ParameterError("--message", "goes without --rate: that generates its own")
-    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout)
+    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout, certificate, key)
     result = asyncio.run(
         _publish(
             Publisher(**whom, stamp=stamp),

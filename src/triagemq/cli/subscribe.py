@@ -43,6 +43,8 @@ def sub(
         float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")
     ] = None,
     ca: client_options.Authority = None,
+    certificate: client_options.Certificate = None,
+    key: client_options.CertificateKey = None,
     timeout: client_options.Timeout = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
@@ -50,7 +52,7 @@ def sub(
     from triagemq.client import Subscriber, Wanted
 
     wanted = [Wanted(one, utility, deadline, qos=qos) for one in dict.fromkeys(topic)]
-    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout)
+    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout, certificate, key)
     for option, value in (("--utility", utility), ("--deadline", deadline), ("--port", port)):
         if gateway is not None and value is not None:
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")

@@ -79,6 +79,13 @@ def up(
         Path | None, typer.Option(help="Certificate of the coordinator (PEM).")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    dtls: Annotated[
+        bool,
+        typer.Option(
+            "--dtls", help="Encrypt MQTT-SN, with that certificate, or without one of its own making."
+        ),
+    ] = False,
+    client_ca: options.ClientAuthority = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")
     ] = False,
@@ -93,6 +100,8 @@ def up(
 
     ports = (PLAIN_PORT,) if file is None else load(file).ports.name
     interfaces = _interfaces(dataplane, interface or [], ports)
+    if client_ca is not None and not dtls:
+        raise ParameterError("--client-ca", "goes with --dtls")
     rest_host, rest_port = host_and_port(rest, "--rest", lowest_port=0)
     host_and_port(gateway, "--gateway", lowest_port=0)
     if broker not in (None, EMBEDDED_BROKER):
@@ -117,6 +126,8 @@ def up(
             **({} if file is not None else {"bandwidth_bps": bandwidth}),
         },
         interfaces=interfaces,
+        dtls=dtls,
+        client_authority=client_ca,
     )
     if file is None or interfaces:
         asyncio.run(_serve(exchange, seconds, json))
@@ -203,6 +214,7 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
             "ready": True,
             "coordinator": running.rest,
             "gateway": running.gateway,
+            "gateway_certificate": None if running.certificate is None else str(running.certificate),
             "broker": running.broker_address,
             "state": str(running.state),
             "trace": str(running.trace),
@@ -212,7 +224,10 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
         figures_follow = running.options.scenario is not None or running.kernel_ports is not None
         typer.echo(json_format.dumps(facts), err=figures_follow)
         return
-    typer.echo(f"coordinator {running.rest}, gateway udp {running.gateway}, broker {running.broker_address}")
+    gateway = running.gateway if running.options.dtls else f"udp {running.gateway}"
+    typer.echo(f"coordinator {running.rest}, gateway {gateway}, broker {running.broker_address}")
+    if running.certificate is not None and running.options.coordinator.get("tls_certificate") is None:
+        typer.echo(f"gateway certificate, for trying out: {running.certificate} (clients: --ca)")
     typer.echo(f"state {running.state}; Ctrl-C ends it")
 
 

@@ -14,6 +14,7 @@ from triagemq.client.publisher import Publisher
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.subscriber import Subscriber
 from triagemq.client.wanted import Wanted
+from triagemq.dtls import ClientSecurity
 from triagemq.errors import (
     ClientError,
     ClosedError,
@@ -28,6 +29,7 @@ __all__ = [
     "BlockingPublisher",
     "BlockingSubscriber",
     "ClientError",
+    "ClientSecurity",
     "ClosedError",
     "Connection",
     "ConnectionCounters",

@@ -19,7 +19,8 @@ class GatewayConfig:
     `trace` is a directory in which every start begins a run of its own (run-0, run-1, ...). `scenario` gives the trace
     its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
     them. `dataplane` is "embedded", or "none" where the ports behind the gateway are managed by somebody else.
-    `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else.
+    `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
+    `client_authority` only with clients that have a certificate of that authority.
     """
 
     listen: str
@@ -36,6 +37,7 @@ class GatewayConfig:
     rotate_seconds: float = 5.0
     certificate: str | None = None
     private_key: str | None = None
+    client_authority: str | None = None
 
     def __post_init__(self) -> None:
         kinds: dict[str, Any] = {
@@ -53,6 +55,7 @@ class GatewayConfig:
             "rotate_seconds": (int, float),
             "certificate": (str, type(None)),
             "private_key": (str, type(None)),
+            "client_authority": (str, type(None)),
         }
         for name, kind in kinds.items():
             value = getattr(self, name)
@@ -64,6 +67,8 @@ class GatewayConfig:
             raise ParameterError("rotate_seconds", f"must be positive, is {self.rotate_seconds}")
         if (self.certificate is None) != (self.private_key is None):
             raise ParameterError("certificate", "and private_key belong together: give both or none")
+        if self.client_authority is not None and self.certificate is None:
+            raise ParameterError("client_authority", "is for DTLS: give certificate and private_key, too")
         self.address  # noqa: B018 -- refuses what is no address
 
     @property

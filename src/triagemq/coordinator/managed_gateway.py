@@ -121,7 +121,9 @@ class ManagedGateway:
             presence=self._presence,
             security=None
             if config.certificate is None or config.private_key is None
-            else ServerSecurity(config.certificate, config.private_key),
+            else ServerSecurity(
+                config.certificate, config.private_key, client_authority=config.client_authority
+            ),
         )
         self._control = ControlServer(Path(config.control), self._answer)
         self._subscriptions_news: asyncio.TimerHandle | None = None

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import stat
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 import uvicorn
 
+from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.coordinator.api import create_app
 from triagemq.coordinator.control import PlannerSettings
 from triagemq.coordinator.coordinator import Coordinator
@@ -29,11 +31,14 @@ from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.settings import Settings, load_settings
 from triagemq.coordinator.store import Store
+from triagemq.dtls import RECORD_BYTES
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK
 from triagemq.scenario import load
 
 __all__ = ["main", "serve"]
+
+_log = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings) -> None:
@@ -66,20 +71,21 @@ async def serve(settings: Settings) -> None:
 async def _answer_requests(
     coordinator: Coordinator, settings: Settings, listening: list[socket.socket]
 ) -> None:
-    server = _Server(
-        uvicorn.Config(
-            create_app(coordinator, most_body_bytes=settings.most_body_bytes),
-            log_config=None,
-            access_log=False,
-            ssl_certfile=settings.tls_certificate,
-            ssl_keyfile=settings.tls_key,
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            ws="websockets-sansio",
-        )
+    config = uvicorn.Config(
+        create_app(coordinator, most_body_bytes=settings.most_body_bytes),
+        log_config=None,
+        access_log=False,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        ws="websockets-sansio",
     )
+    config.load()
+    server = _Server(config)
     loop = asyncio.get_running_loop()
+    renewing = loop.create_task(_keep_renewing(config.ssl, settings))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.end)
     # What was loaded until now stays: looking through it for garbage again and again would delay answers.
@@ -93,7 +99,27 @@ async def _answer_requests(
         scheme = "http" if settings.tls_certificate is None else "https"
         address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         print(json.dumps({"ready": True, "address": address}), flush=True)
-    await serving
+    try:
+        await serving
+    finally:
+        renewing.cancel()
+
+
+async def _keep_renewing(context: ssl.SSLContext | None, settings: Settings) -> None:
+    """A renewed certificate serves connections that begin later; those that are there go on."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if context is None or certificate is None or key is None:
+        return
+
+    def load() -> None:
+        # Into another one first: what fails half-way would leave this one with a key that does not fit.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key)
+
+    watch = RenewalWatch([certificate, key], load, _log.warning)
+    while True:
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
+        watch.look()
 
 
 class _Server(uvicorn.Server):
@@ -147,15 +173,18 @@ def _socket(settings: Settings) -> socket.socket:
 
 
 def _network(settings: Settings) -> Network:
+    # What every packet of the gateway takes on the wire beside its event.
+    record_bytes = RECORD_BYTES if settings.gateway_address.startswith("mqttsns://") else 0
     if settings.network is not None:
-        return Network(load(settings.network))
+        scenario = load(settings.network)
+        return Network(replace(scenario, overhead_bytes=scenario.overhead_bytes + record_bytes))
     plain = Network.plain(settings.bandwidth_bps).scenario
     buffers = np.full(len(plain.ports), float(settings.buffer_packets))
     return Network(
         replace(
             plain,
             ports=replace(plain.ports, buffer_packets=buffers),
-            overhead_bytes=settings.overhead_bytes,
+            overhead_bytes=settings.overhead_bytes + record_bytes,
         )
     )
 

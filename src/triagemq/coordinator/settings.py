@@ -30,7 +30,8 @@ class Settings(BaseModel):
 
     `network` is a scenario file that gives ports and planning settings; without it there is one port with
     `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
-    class and no drops. `priority_classes` is what the data plane has.
+    class and no drops. `priority_classes` is what the data plane has. `gateway_address` is what clients are told,
+    HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS.
     `insecure` waives TLS beyond loopback, `open_to_all` waives tokens there.
     """
 

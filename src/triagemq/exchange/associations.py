@@ -184,7 +184,8 @@ class Associations:
             return
         wrong = self._security.wrong_cookies
         association, answer = self._listener.hello(address, datagram)
-        self._counted["dtls_wrong_cookie"] += self._security.wrong_cookies - wrong
+        if self._security.wrong_cookies > wrong:
+            self._counted["dtls_wrong_cookie"] += 1
         self._send(address, answer)
         if association is None:
             if not answer:

@@ -94,7 +94,7 @@ class Gateway:
             identify=identify,
         )
         self._presence = presence
-        self._security = security
+        self.security = security
         self._dtls: DtlsListener | None = None
         self._connections = BrokerConnections(
             broker, before=self._tick, changed=self._changed, failed=self._fail
@@ -134,8 +134,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         self._socket = bind_udp(*self._listen)
-        if self._security is not None:
-            self._dtls = DtlsListener(self._security, self.core, self._socket)
+        if self.security is not None:
+            self._dtls = DtlsListener(self.security, self.core, self._socket)
         if self._make_egress is None:
             self._outlet = DirectOutlet(self.core, self._socket, later=self.change, seal=self.seal)
         else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from triagemq.certificates import own_certificate
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
@@ -58,6 +59,10 @@ class ExchangeOptions:
     """Further settings of the coordinator (see settings.py), such as access and TLS."""
     interfaces: Mapping[str, str] = field(default_factory=dict)
     """The network interface of each output port, where the kernel's queues are to follow the plan."""
+    dtls: bool = False
+    """The gateway speaks DTLS, with the coordinator's certificate, or one of its own making that the state holds."""
+    client_authority: Path | None = None
+    """With DTLS: whose certificates clients need."""
 
 
 class Exchange:
@@ -77,6 +82,9 @@ class Exchange:
         self.broker_address = ""
         """As people and clients may see it: without a password."""
         self.gateway = ""
+        """As clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
+        self.certificate: Path | None = None
+        """What clients of the gateway have to trust, where it speaks DTLS."""
         self.link = GatewayLink(self._control)
         self.kernel_ports: KernelPorts | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -142,7 +150,7 @@ class Exchange:
             self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
 
     async def _start_gateway(self, broker_url: str) -> None:
-        config = {
+        config: dict[str, Any] = {
             "listen": self.options.gateway,
             "broker": broker_url,
             "state": str(self.state / "gateway"),
@@ -153,13 +161,28 @@ class Exchange:
             "timestamps": True,
             "dataplane": "none" if self.options.interfaces else "embedded",
         }
+        if self.options.dtls:
+            authority = self.options.client_authority
+            self.certificate, private_key = self._certificate()
+            config |= {
+                "certificate": str(self.certificate),
+                "private_key": str(private_key),
+                "client_authority": None if authority is None else str(authority.absolute()),
+            }
 
         def ready(said: dict[str, Any]) -> None:
             # The next start takes the same port.
-            self.gateway = said["listen"]
-            self._write("gateway", config | {"listen": self.gateway})
+            self._write("gateway", config | {"listen": said["listen"]})
+            self.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
 
         await self._child("gateway", _GATEWAY, config, ready)
+
+    def _certificate(self) -> tuple[Path, Path]:
+        given = self.options.coordinator
+        if given.get("tls_certificate") is not None and given.get("tls_key") is not None:
+            return Path(given["tls_certificate"]), Path(given["tls_key"])
+        host = self.options.gateway.rpartition(":")[0].strip("[]")
+        return own_certificate(self.state / "certificate", [host])
 
     async def _start_coordinator(self) -> None:
         config = {
@@ -195,6 +218,7 @@ class Exchange:
             "coordinator": self.rest,
             "token": token,
             "certificate": self.options.coordinator.get("tls_certificate"),
+            "gateway_certificate": None if self.certificate is None else str(self.certificate),
             "seed": self.options.seed,
             "qos": self.options.qos,
         }

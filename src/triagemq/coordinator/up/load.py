@@ -24,6 +24,7 @@ from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.coordinator.up.commands import listening
 from triagemq.coordinator.up.receipts import Receipts
+from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Scenario, UtilityShape, load
@@ -44,7 +45,8 @@ _LARGEST_PAYLOAD = 65_000
 
 @dataclass(frozen=True, slots=True)
 class LoadConfig:
-    """`role` is "publishers" or "subscribers"; `certificate` is the coordinator's, where it has TLS.
+    """`role` is "publishers" or "subscribers"; `certificate` is the coordinator's, where it has TLS, and
+    `gateway_certificate` the gateway's, where it speaks DTLS.
 
     For a network in a box: `namespaces` says in which network namespace each client opens its sockets, `receipts` is a
     file for what arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail, return,
@@ -60,6 +62,7 @@ class LoadConfig:
     qos: int = 0
     settling_seconds: float = SETTLING_SECONDS
     certificate: str | None = None
+    gateway_certificate: str | None = None
     lease_seconds: float = 10.0
     namespaces: dict[str, str] | None = None
     receipts: str | None = None
@@ -186,13 +189,18 @@ def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | Recor
 
 
 def _settings(config: LoadConfig, name: str) -> ConnectionSettings:
+    patient = _PATIENT
+    if config.gateway_certificate is not None:
+        patient = replace(
+            patient, security=ClientSecurity(authority=config.gateway_certificate, any_name=True)
+        )
     if config.namespaces is None:
-        return _PATIENT
+        return patient
     from triagemq.network.linux.namespaces import in_namespace
 
     namespace = config.namespaces[name]
     return replace(
-        _PATIENT,
+        patient,
         # A question to the gateway every few seconds from every flow would take percents of a slow port.
         ping_seconds=60.0,
         keep_alive_seconds=240,
