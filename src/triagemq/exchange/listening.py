@@ -1,18 +1,26 @@
-"""The gateway's UDP socket: where it listens, and what it receives."""
+"""The gateway's UDP sockets: where it listens, what it receives, and a second one that control packets leave by."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import socket
+import struct
 from collections.abc import Iterator
 
 from triagemq.errors import GatewayError
 
-__all__ = ["bind_udp", "received"]
+__all__ = ["bind_udp", "control_socket", "received"]
 
 _SOCKET_BUFFER_BYTES = 8 << 20
+# What waits in queues of this machine counts against its sender: room for all that the queues of a port may hold (nine
+# of 16,384 packets), so that their limits decide what has to go, and a starved class never stops an urgent one.
+_SEND_BUFFER_BYTES = 256 << 20
 # Linux's SO_SNDBUFFORCE and SO_RCVBUFFORCE, which Python does not name; elsewhere these numbers are refused.
 _SNDBUFFORCE, _RCVBUFFORCE = 32, 33
+# Linux's SO_ATTACH_REUSEPORT_CBPF: a program that chooses among the sockets of an address, here always the first.
+_CHOOSE_BY_PROGRAM = 51
+_RETURN_0 = struct.pack("=HBBI", 6, 0, 0, 0)
 _DATAGRAMS_AT_ONCE = 256
 _LARGEST_DATAGRAM = 65_535
 
@@ -26,11 +34,14 @@ def bind_udp(host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         bound.setblocking(False)
-        for option, forced in ((socket.SO_RCVBUF, _RCVBUFFORCE), (socket.SO_SNDBUF, _SNDBUFFORCE)):
+        for option, forced, forced_bytes in (
+            (socket.SO_RCVBUF, _RCVBUFFORCE, _SOCKET_BUFFER_BYTES),
+            (socket.SO_SNDBUF, _SNDBUFFORCE, _SEND_BUFFER_BYTES),
+        ):
             bound.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
-            # Only root has more than a share of that: what queues of this machine hold counts against the sender.
+            # Only root has more than a share of that.
             with contextlib.suppress(OSError):
-                bound.setsockopt(socket.SOL_SOCKET, forced, _SOCKET_BUFFER_BYTES)
+                bound.setsockopt(socket.SOL_SOCKET, forced, forced_bytes)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         bound.bind(address)
     except OSError as error:
@@ -40,6 +51,27 @@ def bind_udp(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --listen HOST:PORT"
         ) from error
     return bound
+
+
+def control_socket(udp_socket: socket.socket) -> socket.socket | None:
+    """A second socket at the same address, to send from: it has a buffer of its own. None where that is not to be had.
+
+    Everything that comes still goes to the first.
+    """
+    second = socket.socket(udp_socket.family, udp_socket.type, udp_socket.proto)
+    try:
+        second.setblocking(False)
+        for each in (udp_socket, second):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        second.bind(udp_socket.getsockname())
+        program = ctypes.create_string_buffer(_RETURN_0)
+        second.setsockopt(
+            socket.SOL_SOCKET, _CHOOSE_BY_PROGRAM, struct.pack("@HP", 1, ctypes.addressof(program))
+        )
+    except (OSError, AttributeError):
+        second.close()
+        return None
+    return second
 
 
 def received(udp_socket: socket.socket) -> Iterator[tuple[tuple[str, int], bytes]]:

@@ -41,6 +41,8 @@ class Outlet(Protocol):
 class DirectOutlet:
     """From the gateway's own socket. What the socket cannot take waits in the sender, control first, then by class.
 
+    Control leaves by `control_socket`, if there is one: what others have waiting in queues of this machine fills only
+    the other.
     `later` runs what follows from the fate of a datagram that had to wait, at the time that it is by then.
     """
 
@@ -48,6 +50,7 @@ class DirectOutlet:
         self,
         core: GatewayCore,
         udp_socket: socket.socket,
+        control_socket: socket.socket | None = None,
         *,
         most_waiting: int = 100_000,
         batched: bool = True,
@@ -61,7 +64,12 @@ class DirectOutlet:
         self._as_one = batched and seal is None
         self._later = later or (lambda settle: settle(core))
         self._sender = DatagramSender(
-            udp_socket, most_waiting=most_waiting, batched=batched, on_settled=self._settled_later, seal=seal
+            udp_socket,
+            control_socket,
+            most_waiting=most_waiting,
+            batched=batched,
+            on_settled=self._settled_later,
+            seal=seal,
         )
 
     def control(self, action: SendControl) -> None:

@@ -30,7 +30,7 @@ from triagemq.exchange.gateway.link import Link
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.restoring import restore
 from triagemq.exchange.gateway.slots import Identify, own_name
-from triagemq.exchange.listening import bind_udp, received
+from triagemq.exchange.listening import bind_udp, control_socket, received
 from triagemq.exchange.mqtt import MqttConnection
 from triagemq.exchange.outlets import DirectOutlet, Outlet
 from triagemq.exchange.store import Store
@@ -103,6 +103,7 @@ class Gateway:
         self._timer_ns = 0
         self._busy = False
         self._socket: socket.socket | None = None
+        self._control_socket: socket.socket | None = None
         self._outlet: Outlet | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tracing: asyncio.Task[None] | None = None
@@ -137,7 +138,10 @@ class Gateway:
         if self.security is not None:
             self._dtls = DtlsListener(self.security, self.core, self._socket)
         if self._make_egress is None:
-            self._outlet = DirectOutlet(self.core, self._socket, later=self.change, seal=self.seal)
+            self._control_socket = control_socket(self._socket)
+            self._outlet = DirectOutlet(
+                self.core, self._socket, self._control_socket, later=self.change, seal=self.seal
+            )
         else:
             # Planning takes a second to load, which a gateway without a plan need not wait for.
             from triagemq.exchange.egress import EgressOutlet
@@ -194,6 +198,8 @@ class Gateway:
             await self._dtls.close()
         self._socket.close()
         self._socket = None
+        if self._control_socket is not None:
+            self._control_socket.close()
         if self._failed is not None and self._failed.done() and not self._failed.cancelled():
             # Whoever did not wait for it has left on its own account; it is no surprise for the loop.
             self._failed.exception()

@@ -59,10 +59,16 @@ class QueueCounters:
 
 @dataclass(frozen=True, slots=True)
 class PortCounters:
-    """A port's queues by priority class, and its queue of control packets."""
+    """A port's queues by priority class, and its queue of control packets.
+
+    Where control packets have a bound, `beyond_bound` counts those that exceeded it and went last; and `strange_marks`
+    packets that bear the mark of control packets and come from nobody whose control packets are believed: last, too.
+    """
 
     queues: tuple[QueueCounters, ...]
     control: QueueCounters
+    beyond_bound: int = 0
+    strange_marks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tests.network.linux.wires import Wires
 
 from triagemq.mqttsn import MessageType
 from triagemq.network import DatagramSender
-from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.network.linux import Interface, LinuxDataPlane, Listener
 from triagemq.network.linux.unprivileged import NftablesTable
 from triagemq.plan import DataPlane, FlowKey
 
@@ -62,7 +62,9 @@ class KernelBench:
         self._undrained = 0
 
     def open_plane(self, journal_directory: Path) -> DataPlane:
-        return LinuxDataPlane(AsTheyCome(self.wires.interfaces), journal_directory=journal_directory)
+        plane = LinuxDataPlane(AsTheyCome(self.wires.interfaces), journal_directory=journal_directory)
+        plane.trust([Listener("udp", *self._output.getsockname())])
+        return plane
 
     def play(self, offers: Sequence[Offer], changes: Sequence[PlanChange] = ()) -> list[Arrival]:
         offered_ns = [0] * len(offers)

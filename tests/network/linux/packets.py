@@ -26,12 +26,28 @@ def encapsulated(message: bytes) -> bytes:
     return bytes([4, 0xFE, 0, 7]) + message
 
 
-def udp(udp_port: int, payload: bytes) -> bytes:
-    return struct.pack("!HHHH", 1883, udp_port, 8 + len(payload), 0) + payload
+def udp(udp_port: int, payload: bytes, *, source: int = 1883) -> bytes:
+    return struct.pack("!HHHH", source, udp_port, 8 + len(payload), 0) + payload
+
+
+def tcp(source: int, port: int) -> bytes:
+    return struct.pack("!HH", source, port) + bytes(16)
+
+
+def dtls(kind: int, length: int = 40) -> bytes:
+    return bytes([kind, 0xFE, 0xFD]) + bytes(length - 3)
 
 
 def ipv4(
-    to: str, inner: bytes, *, protocol: int = 17, dscp: int = 0, options: bytes = b"", fragment: int = 0
+    to: str,
+    inner: bytes,
+    *,
+    protocol: int = 17,
+    dscp: int = 0,
+    options: bytes = b"",
+    fragment: int = 0,
+    number: int = 0,
+    source: str = "10.0.0.1",
 ) -> bytes:
     words = 5 + len(options) // 4
     header = struct.pack(
@@ -39,12 +55,12 @@ def ipv4(
         0x40 | words,
         dscp << 2 | 1,  # with a bit of congestion notification, which is not the mark's
         words * 4 + len(inner),
-        0,
+        number,
         fragment,
         64,
         protocol,
         0,
-        ipaddress.ip_address("10.0.0.1").packed,
+        ipaddress.ip_address(source).packed,
         ipaddress.ip_address(to).packed,
     )
     return header + options + inner
@@ -57,6 +73,10 @@ def ipv6(to: str, inner: bytes, *, next_header: int = 17, dscp: int = 0) -> byte
         + ipaddress.ip_address(to).packed
         + inner
     )
+
+
+def ipv6_fragment(to: str, inner: bytes, *, offset_and_more: int, number: int = 0) -> bytes:
+    return ipv6(to, struct.pack("!BBHI", 17, 0, offset_and_more, number) + inner, next_header=44)
 
 
 def frame(inner: bytes, *, tag: bool = False, kind: int | None = None) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,21 +10,31 @@ from tests.network.linux.packets import (
     CS6,
     DROPPED,
     PASSED,
+    dtls,
     encapsulated,
     frame,
     ipv4,
     ipv6,
+    ipv6_fragment,
     long_publish,
     publish,
     run_program,
+    tcp,
     udp,
 )
 
 from triagemq.errors import NetworkError
 from triagemq.network.linux.bpf import load_program
-from triagemq.network.linux.classifier import CONTROL, UNMANAGED, UNMANAGED_CONTROL, classifier_program
-from triagemq.network.linux.classifying import Policy, PolicyChange
+from triagemq.network.linux.classifying import Listener, Policy, PolicyChange
+from triagemq.network.linux.control_bounds import control_bounds
 from triagemq.network.linux.flow_table import FlowTable, drop_threshold, packed_key
+from triagemq.network.linux.records import (
+    BEYOND_BOUND,
+    CONTROL,
+    STRANGERS,
+    UNMANAGED,
+    UNMANAGED_CONTROL,
+)
 from triagemq.plan import FlowKey
 
 V4, V6, PORT = "10.0.0.9", "fd00::9", 20_001
@@ -33,6 +42,14 @@ KEYS = (FlowKey(V4, PORT), FlowKey(V6, PORT))
 CLASS_2 = 3
 """The queue of class 2."""
 THIS_PORT, OTHER_PORT = 1, 2
+REST = 8080
+EXCHANGE = [
+    Listener("udp", "10.0.0.1", 1883),
+    Listener("udp", "fd00::1", 1883),
+    Listener("tcp", "10.0.0.1", REST),
+]
+"""Where the packets that packets.py makes come from."""
+STRANGER = "10.0.0.66"
 
 
 class Classifier:
@@ -40,7 +57,9 @@ class Classifier:
 
     def __init__(self) -> None:
         self.table = FlowTable(10, 10, 10)
-        self.program = load_program(classifier_program(self.table.maps, THIS_PORT))
+        self.port = self.table.open_port(THIS_PORT, None)
+        self.port.set_bandwidth(1e9)
+        self.table.trust(EXCHANGE)
         self._policies: dict[FlowKey, Policy] = {}
 
     def set(self, **changes: Policy | None) -> None:
@@ -58,8 +77,9 @@ class Classifier:
 
     def queue_of(self, packet: bytes) -> int | None:
         before = self.table.queue_counters(THIS_PORT)
-        answer = run_program(self.program, packet)
-        counted = (self.table.queue_counters(THIS_PORT) - before).tolist()
+        answer = run_program(self.port._file, packet)
+        # The bounds of control packets follow the counters.
+        counted = (self.table.queue_counters(THIS_PORT) - before)[: STRANGERS + 1].tolist()
         if answer == DROPPED:
             assert not any(packets for packets, _ in counted)
             return None
@@ -69,7 +89,7 @@ class Classifier:
         return queue
 
     def close(self) -> None:
-        os.close(self.program)
+        self.port.close()
         self.table.close()
 
 
@@ -98,6 +118,8 @@ PUBLISHED = {
     "IPv6": frame(ipv6(V6, udp(PORT, publish()))),
     "IPv6, long": frame(ipv6(V6, udp(PORT, long_publish()))),
     "IPv6, tagged": frame(ipv6(V6, udp(PORT, publish())), tag=True),
+    "IPv6, first fragment": frame(ipv6_fragment(V6, udp(PORT, long_publish()), offset_and_more=1)),
+    "application data of DTLS": frame(ipv4(V4, udp(PORT, dtls(23)))),
 }
 SPARED = {
     "IPv4": frame(ipv4(V4, udp(PORT, publish()), dscp=AF31)),
@@ -116,6 +138,8 @@ CONTROLLING = {
     "PUBLISH marked CS6": frame(ipv4(V4, udp(PORT, publish()), dscp=CS6)),
     "IPv6": frame(ipv6(V6, udp(PORT, b"\x02\x17"))),
     "IPv6 PUBLISH marked CS6": frame(ipv6(V6, udp(PORT, publish()), dscp=CS6)),
+    "handshake of DTLS": frame(ipv4(V4, udp(PORT, dtls(22)))),
+    "application data of DTLS marked CS6": frame(ipv4(V4, udp(PORT, dtls(23)), dscp=CS6)),
     "empty datagram": frame(ipv4(V4, udp(PORT, b""))),
     "one octet": frame(ipv4(V4, udp(PORT, b"\x0c"))),
     "envelope without a message": frame(ipv4(V4, udp(PORT, b"\x04\xfe\x00\x07"))),
@@ -125,7 +149,19 @@ NOBODYS = {
     "another address": frame(ipv4("10.0.0.8", udp(PORT, publish()))),
     "somebody's AF31": frame(ipv4("10.0.0.8", udp(PORT, publish()), dscp=AF31)),
     "TCP": frame(ipv4(V4, udp(PORT, publish()), protocol=6)),
-    "fragment other than the first": frame(ipv4(V4, udp(PORT, publish()), fragment=0x0010)),
+    "PINGRESP to a flow from a stranger": frame(ipv4(V4, udp(PORT, b"\x02\x17"), source=STRANGER)),
+    "PUBLISH to a flow from a stranger": frame(ipv4(V4, udp(PORT, publish()), source=STRANGER)),
+    "PUBLISH to a flow from another port of the gateway's host": frame(
+        ipv4(V4, udp(PORT, publish(), source=1884))
+    ),
+    "TCP of another port": frame(ipv4(V4, tcp(REST + 1, 40_000), protocol=6)),
+    "TCP from a stranger's port of that number": frame(
+        ipv4(V4, tcp(REST, 40_000), protocol=6, source=STRANGER)
+    ),
+    "UDP from the port of REST": frame(ipv4("10.0.0.8", udp(7, publish(), source=REST))),
+    "fragment other than the first, whose first did not come": frame(
+        ipv4(V4, udp(PORT, publish()), fragment=0x0010)
+    ),
     "IPv6 with an extension header": frame(ipv6(V6, bytes(8) + udp(PORT, publish()), next_header=0)),
     "IPv6 echo": frame(ipv6(V6, b"\x80" + bytes(7), next_header=58)),
     "cut short": frame(ipv4(V4, udp(PORT, publish())))[:36],
@@ -133,8 +169,16 @@ NOBODYS = {
 NETWORKS = {
     "ARP": frame(bytes(28), kind=0x0806),
     "neighbour solicitation": frame(ipv6(V6, b"\x87" + bytes(23), next_header=58)),
-    "somebody's CS6": frame(ipv4("10.0.0.8", udp(7, publish()), dscp=CS6)),
-    "TCP marked CS6": frame(ipv4("10.0.0.8", bytes(20), dscp=CS6, protocol=6)),
+    "REST": frame(ipv4("10.0.0.8", tcp(REST, 40_000), protocol=6)),
+    "to REST": frame(ipv4("10.0.0.1", tcp(40_000, REST), protocol=6, source="10.0.0.8")),
+    "the gateway's CS6 to a client without a flow": frame(ipv4("10.0.0.8", udp(7, b"\x02\x17"), dscp=CS6)),
+    "the gateway's handshake of DTLS": frame(ipv4("10.0.0.8", udp(7, dtls(22)))),
+}
+STRANGE = {
+    "UDP": frame(ipv4("10.0.0.8", udp(7, publish()), dscp=CS6, source=STRANGER)),
+    "UDP to a flow": frame(ipv4(V4, udp(PORT, publish()), dscp=CS6, source=STRANGER)),
+    "UDP over IPv6": frame(ipv6("fd00::8", udp(7, publish(), source=9), dscp=CS6)),
+    "TCP": frame(ipv4("10.0.0.8", tcp(22, 22), dscp=CS6, protocol=6)),
 }
 
 
@@ -185,6 +229,87 @@ def test_packets_of_no_flow_go_last(classifier: Classifier, packet: bytes) -> No
 def test_what_a_network_needs_goes_with_control_packets(classifier: Classifier, packet: bytes) -> None:
     classifier.set(**both(drop_threshold(1.0)))
     assert classifier.queue_of(packet) == UNMANAGED_CONTROL
+
+
+@pytest.mark.parametrize("packet", STRANGE.values(), ids=STRANGE)
+def test_marks_of_strangers_are_not_believed(classifier: Classifier, packet: bytes) -> None:
+    classifier.set(**both(0))
+    assert classifier.queue_of(packet) == STRANGERS
+
+
+def test_a_listener_at_all_addresses_is_known_by_its_port(classifier: Classifier) -> None:
+    classifier.table.trust([Listener("udp", "0.0.0.0", 1883)])
+    classifier.set(**both(0))
+    assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
+    assert classifier.queue_of(CONTROLLING["IPv6 PUBLISH marked CS6"]) == CONTROL
+    assert classifier.queue_of(STRANGE["UDP over IPv6"]) == STRANGERS
+    assert classifier.queue_of(NETWORKS["REST"]) == UNMANAGED
+
+
+def test_before_a_listener_is_named_marks_are_believed_on_flows_only(classifier: Classifier) -> None:
+    classifier.table.trust([])
+    classifier.set(**both(0))
+    assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
+    assert classifier.queue_of(PUBLISHED["short"]) == CLASS_2
+    assert classifier.queue_of(STRANGE["UDP"]) == STRANGERS
+
+
+@pytest.mark.parametrize(
+    ("packet", "queue", "bound"),
+    [
+        (CONTROLLING["PINGRESP"], CONTROL, 0),
+        (NETWORKS["REST"], UNMANAGED_CONTROL, 0),
+        (NETWORKS["ARP"], UNMANAGED_CONTROL, 1),
+    ],
+    ids=["of a flow", "REST", "ARP"],
+)
+def test_control_packets_beyond_the_bound_go_last(
+    classifier: Classifier, packet: bytes, queue: int, bound: int
+) -> None:
+    classifier.set(**both(0))
+    classifier.port.set_bandwidth(20_000.0)
+    burst_bytes = control_bounds(20_000.0)[bound].burst_bytes
+    went = [classifier.queue_of(packet) for _ in range(400)]
+    passed = went.index(BEYOND_BOUND)
+    assert went == [queue] * passed + [BEYOND_BOUND] * (400 - passed)
+    # A packet passes while those before it have not used up the burst.
+    assert passed == pytest.approx(burst_bytes / len(packet), abs=3)
+    # What the network needs does not use up what the exchange needs, nor the other way round.
+    other = NETWORKS["REST"] if bound else NETWORKS["ARP"]
+    assert classifier.queue_of(other) == UNMANAGED_CONTROL
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: int) -> None:
+    """One decision per datagram, whatever the drop rate; each fragment counts as a packet of the flow."""
+
+    def fragments(number: int, message: bytes, dscp: int = 0) -> list[bytes]:
+        if version == 4:
+            return [
+                frame(ipv4(V4, udp(PORT, message), fragment=0x2000, number=number, dscp=dscp)),
+                frame(ipv4(V4, bytes(400), fragment=0x2032, number=number, dscp=dscp)),
+                frame(ipv4(V4, bytes(200), fragment=0x0064, number=number, dscp=dscp)),
+            ]
+        return [
+            frame(ipv6_fragment(V6, udp(PORT, message), offset_and_more=1, number=number)),
+            frame(ipv6_fragment(V6, bytes(400), offset_and_more=0x0191, number=number)),
+            frame(ipv6_fragment(V6, bytes(200), offset_and_more=0x0320, number=number)),
+        ]
+
+    classifier.set(**both(drop_threshold(0.5)))
+    fates = [[classifier.queue_of(each) for each in fragments(n, long_publish())] for n in range(300)]
+    assert all(fate in ([CLASS_2] * 3, [None] * 3) for fate in fates)
+    dropped = fates.count([None] * 3)
+    assert 100 < dropped < 200
+    counted = classifier.table.flow_counters(2)[0 if version == 4 else 1].tolist()
+    assert counted[:2] == [900, 3 * dropped]
+    # Control, in turn, is never dropped, and its fragments go with it.
+    assert [classifier.queue_of(each) for each in fragments(7, b"\x01\x01\x00\x0a" + bytes(252))] == [
+        CONTROL
+    ] * 3
+    # Others' fragments are strangers' as their first is, and those of another datagram are nobody's.
+    classifier.set(**both(0))
+    assert classifier.queue_of(fragments(9_000, long_publish())[1]) == UNMANAGED
 
 
 def test_at_another_port_a_flow_has_its_class_and_is_not_dropped(classifier: Classifier) -> None:

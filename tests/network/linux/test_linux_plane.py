@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.network.linux.wires import Wires, count_waiting
+from tests.network.linux.wires import SENDER, Wires, count_waiting
 
+from triagemq.datagrams import DatagramSender
 from triagemq.errors import NetworkError, PlanError
+from triagemq.exchange.listening import bind_udp, control_socket
 from triagemq.network.journal import open_entries
-from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.network.linux import Interface, LinuxDataPlane, Listener
+from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.netlink import Netlink, attribute, find_link
 from triagemq.network.linux.queues import RootQueue, queue_statistics, restore_root, root_queue
 from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
@@ -120,6 +126,7 @@ def test_control_packets_marked_by_the_gateway_need_no_flow(host: Host) -> None:
     )
     for _ in range(10):
         host.output.sendto(PUBLISH, ("10.9.0.2", 9))
+    host.plane.trust([Listener("udp", *host.output.getsockname())])
     host.output.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
     host.send(5, PINGRESP)
     assert host.received(5) == 5
@@ -281,3 +288,150 @@ def test_an_interface_that_vanishes_does_not_stop_the_rest(host: Host) -> None:
     host.plane.close()
     assert open_entries(host.directory) == []
     assert host.root().is_default
+
+
+class Flood:
+    """Datagrams from a socket to many addresses in turn, at so many a second, for as long as the block lasts."""
+
+    def __init__(self, output: socket.socket, to: list[FlowKey], packets_per_second: float) -> None:
+        self._output, self._rate = output, packets_per_second
+        self._to = [(key.address, key.udp_port) for key in to]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Flood:
+        self._thread.start()
+        time.sleep(0.3)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begun, sent = time.monotonic(), 0
+        while not self._ended.wait(0.002):
+            due = int((time.monotonic() - begun) * self._rate)
+            for number in range(sent, due):
+                self._output.sendto(PUBLISH, self._to[number % len(self._to)])
+            sent = due
+
+
+def test_rest_goes_on_under_an_overload_of_all_classes(host: Host) -> None:
+    """Before the exchange's own TCP was known, an answer waited until the overload ended."""
+    keys = [FlowKey(host.key.address, 20_000 + number) for number in range(7)]
+    host.plane.apply(
+        [
+            SetPort("radio", 400_000, 50, 7),
+            *(SetFlow(key, "radio", number, number, 0.0) for number, key in enumerate(keys)),
+        ]
+    )
+    client, server = host.wires.connection()
+    host.plane.trust([Listener("udp", *host.output.getsockname()), Listener("tcp", *server.getsockname())])
+    capacity = 400_000 / 8 / 142
+    slowest = 0.0
+    with client, server, Flood(host.output, keys, 10 * capacity):
+        for _ in range(30):
+            begun = time.monotonic()
+            client.sendall(bytes(200))
+            assert server.recv(4096)
+            server.sendall(bytes(600))
+            answered = 0
+            while answered < 600:
+                answered += len(client.recv(4096))
+            slowest = max(slowest, time.monotonic() - begun)
+            time.sleep(0.05)
+    # 654 octets take 13 ms at this port; the rest is this machine.
+    assert slowest < 0.5
+    counters = host.plane.counters().ports["radio"]
+    assert counters.control.packets_out >= 30
+    assert counters.control.drops == counters.beyond_bound == counters.strange_marks == 0
+    assert counters.queues[0].drops > 0
+
+
+def test_a_flood_of_strangers_marks_does_not_delay_the_first_class(host: Host) -> None:
+    host.plane.apply([SetPort("radio", 400_000, 50, 7), SetFlow(host.key, "radio", 0, 0, 0.0)])
+    host.plane.trust([Listener("udp", *host.output.getsockname())])
+    stranger = host.wires.sending_socket()
+    stranger.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
+    others = [host.key, FlowKey(host.key.address, 9)]
+    host.input.settimeout(5.0)
+    waits = []
+    with stranger, Flood(stranger, others, 5 * 400_000 / 8 / 142):
+        for number in range(100):
+            mine = bytes([100, 0x0C, number]) + bytes(97)
+            begun = time.monotonic()
+            host.output.sendto(mine, (host.key.address, host.key.udp_port))
+            # Some of the stranger's get through while the port has nothing better to do.
+            while host.input.recv(200) != mine:
+                pass
+            waits.append(time.monotonic() - begun)
+            time.sleep(0.01)
+    # The packet that is being sent takes 2.8 ms; all that the stranger has waiting would take more than 140.
+    assert sorted(waits)[50] < 0.02
+    counters = host.plane.counters()
+    assert counters.ports["radio"].strange_marks > 500
+    assert counters.ports["radio"].control.packets_in == 0
+    assert counters.flows[host.key].packets_out == counters.flows[host.key].packets_in == 100
+
+
+def test_fragments_of_a_large_event_go_with_its_class(host: Host) -> None:
+    """An event of three packets, in class 0 while class 1 has more than the port carries, arrives whole and at once."""
+    other = FlowKey(host.key.address, 9)
+    host.plane.apply(
+        [
+            SetPort("radio", 400_000, 50, 7),
+            SetFlow(host.key, "radio", 0, 0, 0.5),
+            SetFlow(other, "radio", 1, 1, 0.0),
+        ]
+    )
+    large = b"\x01" + (4000).to_bytes(2, "big") + b"\x0c" + bytes(3996)
+    host.input.settimeout(0.4)
+    arrived = 0
+    with host.wires.sending_socket() as busy, Flood(busy, [other], 3 * 400_000 / 8 / 142):
+        for _ in range(20):
+            host.output.sendto(large, (host.key.address, host.key.udp_port))
+            with contextlib.suppress(TimeoutError):
+                assert len(host.input.recv(5000)) == 4000
+                arrived += 1
+    flow = host.plane.counters().flows[host.key]
+    assert 2 <= arrived <= 18
+    assert (flow.packets_in, flow.dropped_by_policy) == (60, 3 * (20 - arrived))
+    assert flow.dropped_by_buffer == 0
+
+
+def test_a_starved_class_on_the_gateways_own_interface_stops_neither_control_nor_the_first_class(
+    host: Host,
+) -> None:
+    """What waits in the queues of this machine counts against the socket that sent it."""
+    starved = FlowKey(host.key.address, 9)
+    own = LinuxDataPlane({"eth0": Interface("eth0", host.wires.sender)}, journal_directory=host.directory)
+    data = in_namespace(host.wires.sender, lambda: bind_udp(SENDER, 0))
+    control = in_namespace(host.wires.sender, lambda: control_socket(data))
+    assert control is not None
+    loop = asyncio.new_event_loop()
+    try:
+        own.apply(
+            [
+                SetPort("eth0", 1_000_000, float("inf"), 7),
+                SetFlow(host.key, "eth0", 0, 0, 0.0),
+                SetFlow(starved, "eth0", 1, 6, 0.0),
+            ]
+        )
+        own.trust([Listener("udp", *data.getsockname())])
+        sender = DatagramSender(data, control, loop=loop)
+        # Three times what a socket's buffer of 8 MB holds of such packets.
+        assert sender([((starved.address, starved.udp_port), PUBLISH)] * 20_000) == []
+        sender([((host.key.address, host.key.udp_port), PUBLISH)])
+        assert host.received(1) == 1
+        # A full socket, as anybody without root has it, still has control pass.
+        data.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        assert sender([((host.key.address, host.key.udp_port), PUBLISH)])[0].problem is None
+        sender.control([((host.key.address, host.key.udp_port), PINGRESP)])
+        assert host.received(1) == 1
+        sender.close()
+    finally:
+        loop.close()
+        data.close()
+        control.close()
+        own.close()

@@ -73,6 +73,15 @@ class Wires:
         made.bind((SENDER, 0))
         return made
 
+    def connection(self) -> tuple[socket.socket, socket.socket]:
+        """TCP from the receiver to a listener of the sender; the two ends, the sender's with the port it listens on."""
+        listener = in_namespace(self.sender, lambda: socket.create_server((SENDER, 0)))
+        with listener:
+            client = in_namespace(self.receiver, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            client.settimeout(5.0)
+            client.connect(listener.getsockname())
+            return client, listener.accept()[0]
+
     def receiving_socket(self, address: str = RECEIVER) -> socket.socket:
         made = in_namespace(self.receiver, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         made.bind((address, 0))

@@ -11,14 +11,13 @@ import pytest
 from pyroute2 import NetNS
 from tests.network.bench import Bench
 from tests.network.contract import DataPlaneContract
-from tests.network.linux.kernel_bench import AsTheyCome, KernelBench
+from tests.network.linux.kernel_bench import KernelBench
 from tests.network.linux.wires import RECEIVER, SENDER
 from tests.network.openflow.lab import eventually
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network.emulated.offloads import switch_offloads_off
 from triagemq.network.journal import Journal
-from triagemq.network.linux import LinuxDataPlane
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.openflow import OpenFlowDataPlane, VirtualSwitches
 from triagemq.plan import DataPlane
@@ -84,7 +83,7 @@ class OpenFlowBench(KernelBench):
         self.switches = VirtualSwitches(Journal(journal_directory), namespace=wires.switch)
         self.switches.open()
         plane = OpenFlowDataPlane(
-            LinuxDataPlane(AsTheyCome(wires.interfaces), journal_directory=journal_directory),
+            super().open_plane(journal_directory),
             [1],
             listen=[self.switches.controller],
             sources=[SENDER],

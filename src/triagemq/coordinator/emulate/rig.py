@@ -28,7 +28,7 @@ from triagemq.errors import NetworkError
 from triagemq.exchange import BrokerProcess
 from triagemq.network.emulated import Box, lay_out, new_run
 from triagemq.network.emulated.virtual_switches import datapath_id
-from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.network.linux import Interface, LinuxDataPlane, Listener
 from triagemq.network.openflow import VirtualSwitches
 from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
@@ -156,6 +156,7 @@ class Rig:
             {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports}
         )
         self._clean.callback(self.plane.close)
+        self.plane.trust([Listener("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()])
         self.follower = Follower(self.link, FlowBinder(self.plane))
         loop = asyncio.get_running_loop()
         self._tasks += [

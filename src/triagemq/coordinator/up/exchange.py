@@ -145,7 +145,9 @@ class Exchange:
         await self._start_coordinator()
         self.link.start()
         if self.kernel_ports is not None:
-            self.kernel_ports.open()
+            from triagemq.coordinator.up.kernel_ports import listeners_of
+
+            self.kernel_ports.open(listeners_of(self.gateway, self.rest))
         if self.broker is not None:
             self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
 

@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from triagemq.coordinator.binder import FlowBinder
 from triagemq.coordinator.follower import Follower
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.errors import ParameterError
-from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.network.linux import Interface, LinuxDataPlane, Listener
 from triagemq.plan import Counters
 
-__all__ = ["KernelPorts", "interfaces_of"]
+__all__ = ["KernelPorts", "interfaces_of", "listeners_of"]
+
+_KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
+    "udp": socket.SOCK_DGRAM,
+    "tcp": socket.SOCK_STREAM,
+}
 
 
 class KernelPorts:
@@ -34,8 +40,9 @@ class KernelPorts:
     def problem(self) -> str:
         return self._follower.problem
 
-    def open(self) -> None:
-        """Follow from now on."""
+    def open(self, listeners: Sequence[Listener]) -> None:
+        """Follow from now on; what comes from where the exchange listens goes with control packets."""
+        self._plane.trust(listeners)
         self._task = asyncio.get_running_loop().create_task(self._follower.run())
 
     async def close(self) -> None:
@@ -62,11 +69,27 @@ class KernelPorts:
                         for number, queue in enumerate(port.queues)
                     ],
                     "control_packets": port.control.packets_out,
+                    "control_beyond_bound": port.beyond_bound,
+                    "strange_marks": port.strange_marks,
                 }
                 for name, port in self.counters.ports.items()
             ],
             "dropped_by_policy": sum(flow.dropped_by_policy for flow in self.counters.flows.values()),
         }
+
+
+def listeners_of(gateway: str, rest: str) -> list[Listener]:
+    """Where the parts of an exchange listen: HOST:PORT of the gateway, and the URL of the coordinator.
+
+    >>> listeners_of("[::]:10000", "https://10.0.0.1:8080/")
+    [Listener(protocol='udp', address='::', port=10000), Listener(protocol='tcp', address='10.0.0.1', port=8080)]
+    """
+    where = {"udp": urlsplit(f"//{gateway}"), "tcp": urlsplit(rest)}
+    return [
+        Listener(protocol, str(address[0]), int(address[1]))
+        for protocol, kind in _KINDS.items()
+        for *_, address in socket.getaddrinfo(where[protocol].hostname, where[protocol].port, type=kind)
+    ]
 
 
 def interfaces_of(ports: Sequence[str], words: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The linux data plane: HTB queues and an eBPF classifier on the network interfaces of this machine."""
 
 from triagemq.network.linux.capabilities import Capabilities, capabilities
+from triagemq.network.linux.classifying import Listener
 from triagemq.network.linux.plane import LinuxDataPlane
 from triagemq.network.linux.port import Interface
 from triagemq.network.linux.restoring import restore
@@ -10,6 +11,7 @@ __all__ = [
     "Capabilities",
     "Interface",
     "LinuxDataPlane",
+    "Listener",
     "capabilities",
     "open_linux_data_plane",
     "restore",

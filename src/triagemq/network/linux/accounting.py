@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.classifier import UNMANAGED
 from triagemq.network.linux.classifying import Classifying, Policy
 from triagemq.network.linux.flow_table import packed_key
 from triagemq.network.linux.queues import QueueStatistics
+from triagemq.network.linux.records import UNMANAGED
 from triagemq.plan import FlowCounters, FlowKey
 
 __all__ = ["FlowAccount", "Ledger", "share"]

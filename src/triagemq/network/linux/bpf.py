@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from triagemq.errors import NetworkError
 from triagemq.network.linux.namespaces import system_call_error
 
-__all__ = ["ArrayMap", "HashMap", "load_program"]
+__all__ = ["ArrayMap", "HashMap", "RecentMap", "load_program"]
 
 # The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
 _UPDATE_BATCH = 26
-_HASH, _ARRAY = 1, 2
+_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH = 1, 2, 9
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
 _CLASSIFIER = 3
 _LOG_BYTES = 1 << 20
@@ -121,6 +121,13 @@ class HashMap(_Map):
             self._batches = False
             return False
         return True
+
+
+class RecentMap(_Map):
+    """Keys and values that programs put in themselves; when it is full, those go that nobody has used for longest."""
+
+    def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
+        super().__init__(_LEAST_RECENTLY_USED_HASH, key_bytes, value_bytes, entries, 0)
 
 
 class ArrayMap(_Map):

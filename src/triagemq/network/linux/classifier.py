@@ -2,99 +2,61 @@
 
 Attached with direct action to the HTB queueing discipline of a port (see queues.py). For each packet:
 
-* MQTT-SN control messages of a flow (all but PUBLISH), everything marked DSCP CS6, and what a network needs to work
-  (ARP and other protocols than IP, IPv6 neighbour discovery) go to the control queue and are never dropped.
-* A PUBLISH of a flow goes to the queue of its class, unless it is dropped at random. One of QoS 1 or 2 is
-  never dropped: the gateway has drawn for it already, once for all times that it is sent. It is known by its mark
-  (DSCP AF31), which also shows on what is encrypted, or by itself where a switch has marked it anew.
+* Control is what the exchange itself sends so that it works: MQTT-SN messages of a flow other than PUBLISH, handshakes
+  of DTLS and everything marked DSCP CS6, if they come from the gateway; TCP from and to the coordinator's REST; and
+  what the network needs (ARP and other protocols than IP, IPv6 neighbour discovery). It goes to the control queue and
+  is never dropped by policy, up to the port's bound (control_bounds.py); what exceeds that goes last.
+* A PUBLISH of a flow goes to the queue of its class, unless it is dropped at random. So does application data of DTLS,
+  whose content nobody sees, without the mark of control. One of QoS 1 or 2 is never dropped: the gateway has drawn for
+  it already, once for all times that it is sent. It is known by its mark (DSCP AF31), which also shows on what is
+  encrypted, or by itself where a switch has marked it anew.
 * A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not dropped here.
-* Everything else, TCP say, goes to the queue for unmanaged packets, which is served last.
+* Everything else goes to the queue for unmanaged packets, which is served last: also what strangers mark CS6, and what
+  they send to the address of a flow.
 
-Flows are known by destination address and UDP port, over IPv4 and IPv6, with and without an 802.1Q tag. A fragment
-other than the first has no UDP port, and an IPv6 extension header hides it: such packets are unmanaged.
+The gateway and the coordinator are known by the addresses they listen on (`FlowTable.trust`); before any is named,
+every sender may send to a flow, and a mark is believed there only.
+
+Flows are known by destination address and UDP port, over IPv4 and IPv6, with and without an 802.1Q tag. Fragments other
+than the first have no UDP port: they share the fate of the first, queue or drop, which is remembered by addresses and
+identification. An IPv6 extension header other than that of fragments hides the port: such packets are unmanaged.
 """
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass
-
-from triagemq.datagrams import CONTROL_DSCP, SPARED_DSCP
-from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux.assembler import Assembler
+from triagemq.network.linux.headers import (
+    IS_CONTROL,
+    IS_SPARED,
+    Stack,
+    find_listener,
+    look_up,
+    read_ethernet,
+    read_ipv4,
+    read_ipv6,
+    read_tcp,
+    read_udp,
+)
+from triagemq.network.linux.records import (
+    BEYOND_BOUND,
+    BOUNDS,
+    CONTROL,
+    DROPPED,
+    QUEUE_MINOR,
+    STRANGERS,
+    UNMANAGED,
+    UNMANAGED_CONTROL,
+    ClassifierMaps,
+)
 
-__all__ = [
-    "CONTROL",
-    "COUNTER",
-    "FLOW_KEY",
-    "FLOW_POLICY",
-    "IPV4_MAPPED",
-    "QUEUES",
-    "QUEUE_COUNTER",
-    "QUEUE_MINOR",
-    "QUEUE_RECORD",
-    "UNMANAGED",
-    "UNMANAGED_CONTROL",
-    "ClassifierMaps",
-    "classifier_program",
-]
+__all__ = ["classifier_program"]
 
-CONTROL = 0
-"""The queue of control packets; class c has queue c + 1."""
-
-UNMANAGED = 8
-"""The queue of packets that belong to no flow."""
-
-QUEUES = 9
-QUEUE_MINOR = 0x10
-"""Queue q is the HTB class with the minor number QUEUE_MINOR + q."""
-
-FLOW_KEY = struct.Struct("=16sHH")
-"""IPv6 address (or IPv4 mapped into it), UDP port in network order, nothing."""
-
-IPV4_MAPPED = bytes(10) + b"\xff\xff"
-"""What stands before an IPv4 address that is mapped into an IPv6 one."""
-
-FLOW_POLICY = struct.Struct("=IxxxxIIQIxxxxIIQIxxxx")
-"""The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter.
-
-A port of 0 means that there is no such flow.
-"""
-_BEFORE, _AFTER = 8, 32
-_PORT, _QUEUE, _THRESHOLD, _COUNTER = 0, 4, 8, 16
-
-COUNTER = struct.Struct("=QQQ")
-"""Of one flow in one queue: PUBLISH packets that came, those dropped by policy, bytes that were passed on."""
-
-QUEUE_COUNTER = struct.Struct("=QQ")
-"""Of a queue of a port: packets and bytes put into it; of unmanaged control packets there is one more."""
-UNMANAGED_CONTROL = 9
-QUEUE_RECORD = 16 * QUEUE_COUNTER.size
-"""Bytes for the counters of one port's queues; a power of two suits the verifier."""
-
-_LOOKUP, _RANDOM, _LOAD_BYTES = 1, 7, 26
+_UPDATE, _TIME, _RANDOM = 2, 5, 7
 _SKB_LENGTH, _SKB_CLASS = 0, 72
 _PASS, _DROP = 0, 2
-# The marks as they stand in the octet of an IPv4 header, and what register 8 says of a packet that has them.
-_IS_CONTROL, _IS_SPARED = 1, 2
-_MARKS = ((CONTROL_DSCP << 2, _IS_CONTROL), (SPARED_DSCP << 2, _IS_SPARED))
-# QoS in the flags of a PUBLISH.
-_QOS, _QOS_1, _QOS_2 = 0x60, 0x20, 0x40
-
-# The stack, as offsets from its end: what was read of the packet and later its marks, the key of the flow, a counter's
-# number.
-_READ, _KEY, _NUMBER = -64, -24, -4
-_MARKED = _READ
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifierMaps:
-    """File descriptors of the maps of a data plane, which its ports share."""
-
-    generation: int
-    flows: int
-    counters: int
-    queues: int
+# In a FLOW_POLICY: where its two policies are, and the parts of one.
+_BEFORE, _AFTER = 8, 32
+_PORT, _QUEUE, _THRESHOLD, _COUNTER = 0, 4, 8, 16
 
 
 def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
@@ -105,151 +67,32 @@ def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
     a = Assembler()
     a.copy(6, 1)
     a.set(8, 0)
-    _read_ethernet(a)
-    _read_ipv4(a)
-    _read_ipv6(a)
-    _read_udp(a)
+    a.store_number(8, 10, Stack.IS_FIRST, 0)
+    a.store_number(8, 10, Stack.VERDICT, 0)
+    read_ethernet(a)
+    read_ipv4(a)
+    read_ipv6(a)
+    read_tcp(a, maps)
+    read_udp(a)
     _find_policy(a, maps)
     _follow_policy(a, maps, port)
-    _unmanaged(a)
+    _follow_first_fragment(a, maps, port)
+    _of_no_flow(a, maps)
+    _bound(a, maps, port)
     _enqueue(a, maps, port)
     return a.program()
 
 
-def _read(a: Assembler, count: int, otherwise: str) -> None:
-    """Copy octets of the packet from where register 7 points to the stack."""
-    a.copy(1, 6)
-    a.copy(2, 7)
-    a.copy(3, 10)
-    a.compute(3, "+", _READ)
-    a.set(4, count)
-    a.call(_LOAD_BYTES)
-    a.jump_if(0, "!=", 0, otherwise)
-
-
-def _network_order(number: int) -> int:
-    return struct.unpack("=H", struct.pack("!H", number))[0]  # type: ignore[no-any-return]
-
-
-def _read_ethernet(a: Assembler) -> None:
-    a.set(7, 0)
-    _read(a, 14, "unmanaged")
-    a.load(2, 9, 10, _READ + 12)
-    a.set(7, 14)
-    a.jump_if(9, "==", _network_order(0x8100), "tagged")
-    a.jump_if(9, "!=", _network_order(0x88A8), "untagged")
-    a.label("tagged")
-    _read(a, 4, "unmanaged")
-    a.load(2, 9, 10, _READ + 2)
-    a.set(7, 18)
-    a.label("untagged")
-    a.jump_if(9, "==", _network_order(0x0800), "ipv4")
-    a.jump_if(9, "==", _network_order(0x86DD), "ipv6")
-    a.jump("network control")
-
-
-def _read_ipv4(a: Assembler) -> None:
-    a.label("ipv4")
-    _read(a, 20, "unmanaged")
-    a.load(1, 1, 10, _READ + 1)
-    a.compute(1, "&", 0xFC)
-    for octet, marked in _MARKS:
-        a.jump_if(1, "!=", octet, f"ipv4 not {octet}")
-        a.set(8, marked)
-        a.label(f"ipv4 not {octet}")
-    a.load(1, 1, 10, _READ + 9)
-    a.jump_if(1, "!=", 17, "unmanaged")
-    a.load(2, 1, 10, _READ + 6)
-    a.compute(1, "&", _network_order(0x1FFF))
-    a.jump_if(1, "!=", 0, "unmanaged")
-    a.store_number(8, 10, _KEY, 0)
-    a.store_number(2, 10, _KEY + 8, 0)
-    a.store_number(2, 10, _KEY + 10, 0xFFFF)
-    a.load(4, 1, 10, _READ + 16)
-    a.store(4, 10, _KEY + 12, 1)
-    a.load(1, 1, 10, _READ)
-    a.compute(1, "&", 0x0F)
-    a.compute(1, "<<", 2)
-    a.compute_by(7, "+", 1)
-    a.jump("udp")
-
-
-def _read_ipv6(a: Assembler) -> None:
-    a.label("ipv6")
-    _read(a, 40, "unmanaged")
-    # The traffic class lies across the first two octets.
-    a.load(1, 1, 10, _READ)
-    a.compute(1, "&", 0x0F)
-    a.compute(1, "<<", 4)
-    a.load(1, 2, 10, _READ + 1)
-    a.compute(2, ">>", 4)
-    a.compute_by(1, "|", 2)
-    a.compute(1, "&", 0xFC)
-    for octet, marked in _MARKS:
-        a.jump_if(1, "!=", octet, f"ipv6 not {octet}")
-        a.set(8, marked)
-        a.label(f"ipv6 not {octet}")
-    a.compute(7, "+", 40)
-    a.load(1, 1, 10, _READ + 6)
-    a.jump_if(1, "==", 17, "ipv6 udp")
-    a.jump_if(1, "!=", 58, "unmanaged")
-    _read(a, 1, "unmanaged")
-    a.load(1, 1, 10, _READ)
-    a.jump_if(1, "<", 133, "unmanaged")
-    a.jump_if(1, "<=", 137, "network control")
-    a.jump("unmanaged")
-    a.label("ipv6 udp")
-    for half in (0, 8):
-        a.load(8, 1, 10, _READ + 24 + half)
-        a.store(8, 10, _KEY + half, 1)
-
-
-def _read_udp(a: Assembler) -> None:
-    """The port, and whether the datagram is a PUBLISH: its type follows a length of one octet or (01) of three.
-
-    The flags follow the type. What is too short to have any is no PUBLISH.
-    """
-    a.label("udp")
-    _read(a, 8, "unmanaged")
-    a.load(2, 1, 10, _READ + 2)
-    a.store(2, 10, _KEY + 16, 1)
-    a.store_number(2, 10, _KEY + 18, 0)
-    a.compute(7, "+", 8)
-    _read(a, 3, "not publish")
-    a.load(1, 1, 10, _READ + 1)
-    a.jump_if(1, "!=", MessageType.ENCAPSULATED, "message")
-    # A forwarder's envelope has a length of one octet, and the message follows it.
-    a.load(1, 2, 10, _READ)
-    a.compute_by(7, "+", 2)
-    _read(a, 3, "not publish")
-    a.label("message")
-    a.load(1, 1, 10, _READ)
-    a.jump_if(1, "!=", 1, "short length")
-    a.compute(7, "+", 2)
-    _read(a, 3, "not publish")
-    a.label("short length")
-    a.load(1, 1, 10, _READ + 1)
-    a.set(9, 0)
-    a.jump_if(1, "!=", MessageType.PUBLISH, "not publish")
-    a.load(1, 1, 10, _READ + 2)
-    a.compute(1, "&", _QOS)
-    a.jump_if(1, "==", _QOS_1, "acknowledged")
-    a.jump_if(1, "!=", _QOS_2, "look up")
-    a.label("acknowledged")
-    a.compute(8, "|", _IS_SPARED)
-    a.jump("look up")
-    a.label("not publish")
-    a.set(9, 1)
-
-
 def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
-    """Register 7 gets the policy that holds in the present generation."""
+    """Register 7 gets the policy that holds in the present generation, if the packet is the exchange's own."""
     a.label("look up")
-    a.load_map(1, maps.flows)
-    a.copy(2, 10)
-    a.compute(2, "+", _KEY)
-    a.call(_LOOKUP)
-    a.jump_if(0, "==", 0, "unmanaged")
+    a.copy(1, 8)
+    a.compute(1, "&", IS_CONTROL)
+    a.compute_by(9, "|", 1)
+    # A flow's key has nothing where a listener's has the protocol.
+    a.store_number(2, 10, Stack.KEY + 18, 0)
+    look_up(a, maps.flows, Stack.KEY)
+    a.jump_if(0, "==", 0, "of no flow")
     a.load_value(1, maps.generation)
     a.load(4, 1, 1, 0)
     a.load(4, 2, 0, 0)
@@ -259,29 +102,34 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.compute(7, "+", _AFTER - _BEFORE)
     a.label("chosen")
     a.load(4, 1, 7, _PORT)
-    a.jump_if(1, "==", 0, "unmanaged")
+    a.jump_if(1, "==", 0, "of no flow")
+    a.load_value(1, maps.generation)
+    a.load(4, 1, 1, 4)
+    a.jump_if(1, "==", 0, "trusted")
+    find_listener(a, maps, Stack.SOURCE, "flow from listener")
+    a.jump_if(0, "==", 0, "unmanaged")
+    a.label("trusted")
 
 
 def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
-    a.store(4, 10, _MARKED, 8)
-    a.compute(8, "&", _IS_CONTROL)
-    a.compute_by(8, "|", 9)
+    a.compute(8, "&", IS_SPARED)
+    a.store(8, 10, Stack.READ, 8)
+    a.copy(8, 9)
     a.set(9, CONTROL)
-    a.jump_if(8, "!=", 0, "enqueue")
+    a.jump_if(8, "!=", 0, "control")
     a.load(4, 9, 7, _QUEUE)
+    a.load(4, 1, 7, _PORT)
     a.jump_if(1, "!=", port, "enqueue")
     a.load(4, 1, 7, _COUNTER)
-    a.store(4, 10, _NUMBER, 1)
-    a.load_map(1, maps.counters)
-    a.copy(2, 10)
-    a.compute(2, "+", _NUMBER)
-    a.call(_LOOKUP)
+    a.store(4, 10, Stack.NUMBER, 1)
+    a.compute(1, "+", 1)
+    a.store(4, 10, Stack.VERDICT + 4, 1)
+    look_up(a, maps.counters, Stack.NUMBER)
     a.jump_if(0, "==", 0, "enqueue")
     a.copy(8, 0)
     a.set(1, 1)
     a.count(8, 0, 1)
-    # What is left of the marks is that of a packet that is not to be dropped.
-    a.load(4, 1, 10, _MARKED)
+    a.load(8, 1, 10, Stack.READ)
     a.jump_if(1, "!=", 0, "kept")
     a.load(8, 7, 7, _THRESHOLD)
     a.jump_if(7, "==", 0, "kept")
@@ -290,6 +138,9 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.compute(0, "<<", 32)
     a.compute(0, ">>", 32)
     a.jump_if_by(0, ">=", 7, "kept")
+    a.store_number(4, 10, Stack.VERDICT, DROPPED)
+    _remember(a, maps, port, "drop")
+    a.label("drop")
     a.set(1, 1)
     a.count(8, 8, 1)
     a.set(0, _DROP)
@@ -300,25 +151,110 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.jump("enqueue")
 
 
-def _unmanaged(a: Assembler) -> None:
-    """Packets of no flow; register 8 becomes the record of unmanaged control packets, or 0."""
+def _fragment_key(a: Assembler, port: int) -> None:
+    """Complete the key of a fragment, which has its identification already."""
+    for place, key in ((0, Stack.SOURCE), (16, Stack.KEY)):
+        for half in (0, 8):
+            a.load(8, 1, 10, key + half)
+            a.store(8, 10, Stack.FRAGMENT + place + half, 1)
+    a.store_number(4, 10, Stack.FRAGMENT + 36, port)
+
+
+def _remember(a: Assembler, maps: ClassifierMaps, port: int, then: str) -> None:
+    """Keep the verdict on a first fragment for those that follow it."""
+    a.load(8, 1, 10, Stack.IS_FIRST)
+    a.jump_if(1, "==", 0, then)
+    _fragment_key(a, port)
+    a.load_map(1, maps.fragments)
+    a.copy(2, 10)
+    a.compute(2, "+", Stack.FRAGMENT)
+    a.copy(3, 10)
+    a.compute(3, "+", Stack.VERDICT)
+    a.set(4, 0)
+    a.call(_UPDATE)
+
+
+def _follow_first_fragment(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+    """Later fragments count as packets of their flow, go where the first went, and are dropped if it was."""
+    a.label("later fragment")
+    _fragment_key(a, port)
+    look_up(a, maps.fragments, Stack.FRAGMENT)
+    a.jump_if(0, "==", 0, "unmanaged")
+    a.load(4, 9, 0, 0)
+    a.load(4, 1, 0, 4)
+    a.jump_if(1, "!=", 0, "of a flow")
+    a.jump_if(9, "==", CONTROL, "control")
+    a.jump("enqueue")
+    a.label("of a flow")
+    a.compute(1, "+", -1)
+    a.store(4, 10, Stack.NUMBER, 1)
+    look_up(a, maps.counters, Stack.NUMBER)
+    a.jump_if(0, "==", 0, "unmanaged")
+    a.copy(8, 0)
+    a.set(1, 1)
+    a.count(8, 0, 1)
+    a.jump_if(9, "==", DROPPED, "drop")
+    a.jump("kept")
+
+
+def _of_no_flow(a: Assembler, maps: ClassifierMaps) -> None:
+    """UDP to nobody's key, in register 9 whether it claims to be control, and all that was not understood."""
+    a.label("of no flow")
+    a.jump_if(9, "==", 0, "unmanaged")
+    find_listener(a, maps, Stack.SOURCE, "of no flow from listener")
+    a.jump_if(0, "!=", 0, "own control")
     a.label("unmanaged")
     a.set(9, UNMANAGED)
-    a.compute(8, "&", _IS_CONTROL)
+    a.compute(8, "&", IS_CONTROL)
     a.jump_if(8, "==", 0, "enqueue")
-    a.label("network control")
+    a.set(9, STRANGERS)
+    a.jump("enqueue")
+    a.label("own control")
     a.set(9, UNMANAGED_CONTROL)
 
 
+def _bound(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+    """Control packets pass while what passed before has not used up the burst; then they go last.
+
+    Only one processor at a time puts packets into a queueing discipline: plain loads and stores will do.
+    """
+    a.label("control")
+    a.set(8, BOUNDS[0])
+    a.jump("bounded")
+    a.label("network control")
+    a.set(9, UNMANAGED_CONTROL)
+    a.set(8, BOUNDS[1])
+    a.label("bounded")
+    a.store_number(4, 10, Stack.NUMBER, port)
+    look_up(a, maps.queues, Stack.NUMBER)
+    a.jump_if(0, "==", 0, "enqueue")
+    a.copy(7, 0)
+    a.compute_by(7, "+", 8)
+    a.call(_TIME)
+    a.load(8, 1, 7, 0)
+    a.jump_if_by(1, ">=", 0, "used")
+    a.copy(1, 0)
+    a.label("used")
+    a.load(8, 2, 7, 16)
+    a.compute_by(0, "+", 2)
+    a.jump_if_by(1, ">", 0, "beyond bound")
+    a.load(4, 2, 6, _SKB_LENGTH)
+    a.load(8, 3, 7, 8)
+    a.compute_by(2, "*", 3)
+    a.compute(2, ">>", 16)
+    a.compute_by(1, "+", 2)
+    a.store(8, 7, 0, 1)
+    a.jump("enqueue")
+    a.label("beyond bound")
+    a.set(9, BEYOND_BOUND)
+
+
 def _enqueue(a: Assembler, maps: ClassifierMaps, port: int) -> None:
-    """Count the packet in the record of its queue, and name the queue's class."""
+    """Count the packet in the record of its kind, and name the class of its queue."""
     a.label("enqueue")
     a.compute(9, "&", 0x0F)
-    a.store_number(4, 10, _NUMBER, port)
-    a.load_map(1, maps.queues)
-    a.copy(2, 10)
-    a.compute(2, "+", _NUMBER)
-    a.call(_LOOKUP)
+    a.store_number(4, 10, Stack.NUMBER, port)
+    look_up(a, maps.queues, Stack.NUMBER)
     a.jump_if(0, "==", 0, "counted")
     a.copy(1, 9)
     a.compute(1, "<<", 4)
@@ -329,8 +265,16 @@ def _enqueue(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.count(0, 8, 1)
     a.label("counted")
     a.jump_if(9, "<=", UNMANAGED, "named")
+    a.copy(1, 9)
     a.set(9, CONTROL)
+    a.jump_if(1, "==", UNMANAGED_CONTROL, "named")
+    a.set(9, UNMANAGED)
     a.label("named")
+    # What goes last does so without being remembered: strangers shall not crowd out the others.
+    a.jump_if(9, "==", UNMANAGED, "remembered")
+    a.store(4, 10, Stack.VERDICT, 9)
+    _remember(a, maps, port, "remembered")
+    a.label("remembered")
     a.compute(9, "+", QUEUE_MINOR)
     a.store(4, 6, _SKB_CLASS, 9)
     a.set(0, _PASS)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.network.linux.netlink import Link, Netlink
 
-__all__ = ["Classifying", "Policy", "PolicyChange", "PortClassifier"]
+__all__ = ["Classifying", "Listener", "Policy", "PolicyChange", "PortClassifier"]
+
+
+class Listener(NamedTuple):
+    """Where a part of the exchange listens: an IP address in digits (0.0.0.0 and :: for all) and a port.
+
+    What comes from there may be control; TCP that goes there is.
+    """
+
+    protocol: Literal["udp", "tcp"]
+    address: str
+    port: int
 
 
 class Policy(NamedTuple):
@@ -36,6 +47,9 @@ class PortClassifier(Protocol):
     def attach(self, netlink: Netlink, link: Link) -> None:
         """Begin to choose queues for the packets that leave by an interface."""
 
+    def set_bandwidth(self, bandwidth_bps: float) -> None:
+        """Of the port: control packets may use a share of it."""
+
     def close(self) -> None:
         """Let go of what is held here; queues that are removed take their classifier with them."""
 
@@ -45,6 +59,9 @@ class Classifying(Protocol):
 
     def open_port(self, number: int, namespace: str | None) -> PortClassifier:
         """A classifier for the port that flows know by this number; its counters are zero."""
+
+    def trust(self, listeners: Sequence[Listener]) -> None:
+        """Whose control packets are believed from now on; nobody else's are."""
 
     def stage(self, changes: Sequence[PolicyChange]) -> None:
         """Write down what is to hold after `switch`."""

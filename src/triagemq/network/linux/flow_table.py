@@ -17,24 +17,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.bpf import ArrayMap, HashMap, load_program
-from triagemq.network.linux.classifier import (
+from triagemq.network.linux.bpf import ArrayMap, HashMap, RecentMap, load_program
+from triagemq.network.linux.classifier import classifier_program
+from triagemq.network.linux.classifying import Listener, Policy, PolicyChange
+from triagemq.network.linux.control_bounds import control_bounds
+from triagemq.network.linux.netlink import Link, Netlink
+from triagemq.network.linux.queues import attach_classifier
+from triagemq.network.linux.records import (
+    BOUND,
+    BOUNDS,
     COUNTER,
     FLOW_KEY,
     FLOW_POLICY,
+    FRAGMENT_KEY,
+    FRAGMENT_VERDICT,
     IPV4_MAPPED,
+    LISTENER_KEY,
     QUEUE_RECORD,
     ClassifierMaps,
-    classifier_program,
 )
-from triagemq.network.linux.classifying import Policy, PolicyChange
-from triagemq.network.linux.netlink import Link, Netlink
-from triagemq.network.linux.queues import attach_classifier
 from triagemq.plan import FlowKey
 
 __all__ = ["FlowTable", "drop_threshold", "packed_key"]
 
-_NUMBER = struct.Struct("=Ixxxx")
+_NOW = struct.Struct("=II")
+"""The generation, and whether it is known where the exchange listens."""
+_TRUSTED = struct.pack("=Q", 1)
+_PROTOCOLS = {"udp": 17, "tcp": 6}
+_MOST_LISTENERS = 64
+_MOST_FRAGMENTED = 16_384
+"""Datagrams whose fragments may be on their way at one time."""
 _NONE = Policy(0, 0, 0, 0)
 
 
@@ -53,19 +65,34 @@ def packed_key(key: FlowKey) -> bytes:
     >>> packed_key(FlowKey("10.0.0.1", 10000))[10:18].hex()
     'ffff0a0000012710'
     """
-    address = key.address
+    return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), 0)
+
+
+def _packed_listener(listener: Listener) -> bytes:
+    protocol, address, port = listener
+    octets = bytes(16) if address in ("0.0.0.0", "::") else _octets(address)
+    return LISTENER_KEY.pack(octets, socket.htons(port), _PROTOCOLS[protocol])
+
+
+def _octets(address: str) -> bytes:
     if ":" in address:
-        octets = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    else:
-        octets = IPV4_MAPPED + socket.inet_pton(socket.AF_INET, address)
-    return FLOW_KEY.pack(octets, socket.htons(key.udp_port), 0)
+        return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    return IPV4_MAPPED + socket.inet_pton(socket.AF_INET, address)
 
 
 class _Program:
-    """A loaded program for one port."""
+    """A loaded program for one port, and the port's record."""
 
-    def __init__(self, program: bytes) -> None:
+    def __init__(self, program: bytes, queues: ArrayMap, port: int) -> None:
         self._file = load_program(program)
+        self._queues, self._record = queues, port * QUEUE_RECORD
+
+    def set_bandwidth(self, bandwidth_bps: float) -> None:
+        for place, bound in zip(BOUNDS, control_bounds(bandwidth_bps), strict=True):
+            # What has been used up stays so.
+            settings = BOUND.pack(0, round(bound.ns_per_byte * 2**16), bound.burst_ns)[8:]
+            begin = self._record + place + 8
+            self._queues.memory[begin : begin + len(settings)] = settings
 
     def attach(self, netlink: Netlink, link: Link) -> None:
         attach_classifier(netlink, link.index, self._file)
@@ -78,21 +105,40 @@ class FlowTable:
     """Classifying by eBPF: the maps that the programs of all ports share."""
 
     def __init__(self, most_flows: int, most_counters: int, most_ports: int) -> None:
-        self._generation = ArrayMap(_NUMBER.size, 1)
+        self._generation = ArrayMap(_NOW.size, 1)
         self._flows = HashMap(FLOW_KEY.size, FLOW_POLICY.size, most_flows)
         self._counters = ArrayMap(COUNTER.size, most_counters)
         self._queues = ArrayMap(QUEUE_RECORD, most_ports + 1)
+        self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
+        self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
         self._most_flows = most_flows
         self._now = 0
+        self._trusted: set[bytes] = set()
         self._staged: Sequence[PolicyChange] = ()
 
     @property
     def maps(self) -> ClassifierMaps:
-        return ClassifierMaps(self._generation.file, self._flows.file, self._counters.file, self._queues.file)
+        return ClassifierMaps(
+            generation=self._generation.file,
+            flows=self._flows.file,
+            counters=self._counters.file,
+            queues=self._queues.file,
+            listeners=self._listeners.file,
+            fragments=self._fragments.file,
+        )
 
     def open_port(self, number: int, namespace: str | None) -> _Program:
         self._queues.set(number, bytes(QUEUE_RECORD))
-        return _Program(classifier_program(self.maps, number))
+        return _Program(classifier_program(self.maps, number), self._queues, number)
+
+    def trust(self, listeners: Sequence[Listener]) -> None:
+        wanted = {_packed_listener(each) for each in listeners}
+        if len(wanted) > _MOST_LISTENERS:
+            raise PlanError(f"an exchange may listen at {_MOST_LISTENERS} addresses, not at {len(wanted)}")
+        self._listeners.delete(sorted(self._trusted - wanted))
+        self._listeners.update([(key, _TRUSTED) for key in sorted(wanted)])
+        self._trusted = wanted
+        self._hold()
 
     def stage(self, changes: Sequence[PolicyChange]) -> None:
         self._staged = changes
@@ -100,7 +146,7 @@ class FlowTable:
 
     def switch(self) -> None:
         self._now += 1
-        self._generation.set(0, _NUMBER.pack(self._now))
+        self._hold()
 
     def settle(self) -> None:
         """The change stays: flows that have gone leave the table."""
@@ -110,7 +156,7 @@ class FlowTable:
     def take_back(self, *, switched: bool) -> None:
         if switched:
             self._now -= 1
-            self._generation.set(0, _NUMBER.pack(self._now))
+            self._hold()
         staged, self._staged = self._staged, ()
         self._write([PolicyChange(key, before, before) for key, before, _ in staged if before is not None])
         self._flows.delete([each.packed_key for each in staged if each.before is None])
@@ -129,8 +175,18 @@ class FlowTable:
         self._counters.set(number, bytes(COUNTER.size))
 
     def close(self) -> None:
-        for each in (self._generation, self._flows, self._counters, self._queues):
+        for each in (
+            self._generation,
+            self._flows,
+            self._counters,
+            self._queues,
+            self._listeners,
+            self._fragments,
+        ):
             each.close()
+
+    def _hold(self) -> None:
+        self._generation.set(0, _NOW.pack(self._now, bool(self._trusted)))
 
     def _write(self, changes: Sequence[PolicyChange]) -> None:
         next_generation, pack = self._now + 1, FLOW_POLICY.pack

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux import nftables as nft
-from triagemq.network.linux.classifier import CONTROL, FLOW_KEY, IPV4_MAPPED, QUEUE_MINOR
 from triagemq.network.linux.netlink import Link, Netlink, attribute, text_attribute
 from triagemq.network.linux.queues import OUR_HANDLE
+from triagemq.network.linux.records import CONTROL, FLOW_KEY, IPV4_MAPPED, QUEUE_MINOR
 
 __all__ = [
     "NftablesPort",
@@ -35,6 +35,9 @@ class NftablesPort:
     number: int
     socket: nft.Nftables
     table: str
+
+    def set_bandwidth(self, bandwidth_bps: float) -> None:
+        """Control packets have no bound here."""
 
     def attach(self, netlink: Netlink, link: Link) -> None:
         chain = f"port{self.number}"

@@ -10,8 +10,9 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
 * `port` of a flow says where it is managed (dropped and counted); the path is the network's. Other managed ports on
   that path serve the flow by its class.
 * Packets to keys without a flow are not sent at once, past the queues: they would take the bandwidth of promised flows.
-  They go last, beside the lowest class, except those marked DSCP CS6 and ARP and the like, which go with control
-  packets.
+  They go last, beside the lowest class. What the exchange itself needs (`trust`) goes with control packets, and so do
+  ARP and the like; both up to a bound (control_bounds.py), beyond which they go last, too.
+* Where an event is larger than a packet, its fragments are packets: all are counted, all are dropped or none.
 * Where several flows share a class, what left and what found the buffer full is known for the class, and shared out
   (see accounting.py).
 * Packets should come to a port from elsewhere, over a bridge or as a router: what a process of this machine sends by
@@ -35,13 +36,13 @@ from numpy.typing import NDArray
 from triagemq.errors import NetworkError, PlanError
 from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.accounting import FlowAccount, Ledger
-from triagemq.network.linux.classifier import CONTROL, UNMANAGED
-from triagemq.network.linux.classifying import Classifying, Policy, PolicyChange
+from triagemq.network.linux.classifying import Classifying, Listener, Policy, PolicyChange
 from triagemq.network.linux.flow_table import FlowTable, drop_threshold
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort
 from triagemq.network.linux.port_counters import add_unmanaged, queue_counters
 from triagemq.network.linux.queues import QueueStatistics
+from triagemq.network.linux.records import BEYOND_BOUND, CONTROL, STRANGERS, UNMANAGED
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import (
     Counters,
@@ -134,6 +135,11 @@ class LinuxDataPlane:
                 self._draining[name] = self._ports.pop(name)
         self._put_back_drained()
 
+    def trust(self, listeners: Sequence[Listener]) -> None:
+        """Where the gateway and the coordinator listen: from now on nobody else's control packets are believed."""
+        self._require_open()
+        self._table.trust(listeners)
+
     def counters(self) -> Counters:
         self._require_open()
         read = self._read()
@@ -149,7 +155,12 @@ class LinuxDataPlane:
                 queue_counters(counted, put_in[queue] if queue != CONTROL else None, width_bps)
                 for queue, counted in enumerate(statistics[: port.reported_classes + 1])
             ]
-            ports[name] = PortCounters(tuple(queues[1:]), queues[CONTROL])
+            ports[name] = PortCounters(
+                tuple(queues[1:]),
+                queues[CONTROL],
+                beyond_bound=int(put_in[BEYOND_BOUND, 0]),
+                strange_marks=int(put_in[STRANGERS, 0]),
+            )
         found = Counters(
             ports=ports,
             flows={key: account.counters() for key, account in self._ledger.accounts.items()},

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
 from triagemq.network.journal import Entry, Journal, open_entries, owner_lives
-from triagemq.network.linux.classifier import CONTROL, QUEUES, UNMANAGED, UNMANAGED_CONTROL
 from triagemq.network.linux.classifying import PortClassifier
 from triagemq.network.linux.netlink import Link, Netlink, find_link
 from triagemq.network.linux.queues import (
@@ -29,6 +28,14 @@ from triagemq.network.linux.queues import (
     set_bandwidth,
     set_limits,
     waiting_room,
+)
+from triagemq.network.linux.records import (
+    BEYOND_BOUND,
+    CONTROL,
+    QUEUES,
+    STRANGERS,
+    UNMANAGED,
+    UNMANAGED_CONTROL,
 )
 from triagemq.plan import SetPort
 
@@ -73,12 +80,14 @@ class LinuxPort:
         self._before = [QueueStatistics()] * QUEUES
         self._missing, self._lost = [0] * QUEUES, [0] * QUEUES
         self._take(settings)
+        classifier.set_bandwidth(settings.bandwidth_bps)
 
     def configure(self, settings: SetPort) -> None:
         """Change the port in place: what is queued stays queued."""
         before = self.settings
         if settings.bandwidth_bps != before.bandwidth_bps:
             set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
+            self._classifier.set_bandwidth(settings.bandwidth_bps)
         if settings.buffer_packets != before.buffer_packets:
             set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
         self.settings = settings
@@ -98,6 +107,7 @@ class LinuxPort:
         now = queue_statistics(self._netlink, self._link.index)
         packets = put_in[:, 0].tolist()
         packets[CONTROL] += packets[UNMANAGED_CONTROL]
+        packets[UNMANAGED] += packets[BEYOND_BOUND] + packets[STRANGERS]
         found = []
         for queue, (each, before) in enumerate(zip(now, self._before, strict=True)):
             packets_out, drops = each.packets_out - before.packets_out, each.drops - before.drops

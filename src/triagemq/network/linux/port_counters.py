@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.network.linux.classifier import UNMANAGED, UNMANAGED_CONTROL
 from triagemq.network.linux.queues import QueueStatistics
+from triagemq.network.linux.records import STRANGERS, UNMANAGED, UNMANAGED_CONTROL
 from triagemq.plan import QueueCounters
 
 __all__ = ["add_unmanaged", "queue_counters"]
@@ -14,7 +14,7 @@ __all__ = ["add_unmanaged", "queue_counters"]
 
 def add_unmanaged(sums: list[int], put_in: NDArray[np.uint64]) -> None:
     """Add a port's packets of no flow to the sums of packets, control packets and bytes."""
-    plain, control = put_in[UNMANAGED].tolist(), put_in[UNMANAGED_CONTROL].tolist()
+    plain, control = (put_in[UNMANAGED] + put_in[STRANGERS]).tolist(), put_in[UNMANAGED_CONTROL].tolist()
     sums[0] += plain[0] + control[0]
     sums[1] += control[0]
     sums[2] += plain[1] + control[1]

@@ -18,7 +18,6 @@ import math
 import struct
 from dataclasses import dataclass
 
-from triagemq.network.linux.classifier import QUEUE_MINOR, QUEUES, UNMANAGED
 from triagemq.network.linux.netlink import (
     CREATE,
     EXCLUSIVE,
@@ -28,6 +27,7 @@ from triagemq.network.linux.netlink import (
     attributes,
     text_attribute,
 )
+from triagemq.network.linux.records import QUEUE_MINOR, QUEUES, UNMANAGED
 
 __all__ = [
     "OUR_HANDLE",

@@ -7,7 +7,9 @@ their class, and drop at random. What differs from eBPF:
 * A plan changes at once as far as the system's limit of a message goes (about 100 flows, see net.core.wmem_max), and in
   several steps beyond it.
 * A flow has its class at its own port only; elsewhere it is unmanaged. Unmanaged packets are not counted.
-* A PUBLISH in a forwarder's envelope counts as a control packet.
+* A PUBLISH in a forwarder's envelope counts as a control packet, and so does every record of DTLS.
+* Marks of control packets are believed whoever sets them, control packets have no bound, and fragments other than the
+  first are unmanaged.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
 from triagemq.network.linux import nftables as nft
-from triagemq.network.linux.classifier import QUEUE_COUNTER, QUEUE_RECORD
-from triagemq.network.linux.classifying import PolicyChange
+from triagemq.network.linux.classifying import Listener, PolicyChange
 from triagemq.network.linux.netlink import text_attribute
 from triagemq.network.linux.nftables_rules import (
     NftablesPort,
@@ -35,6 +36,7 @@ from triagemq.network.linux.nftables_rules import (
 )
 from triagemq.network.linux.plane import LinuxDataPlane
 from triagemq.network.linux.port import Interface
+from triagemq.network.linux.records import QUEUE_COUNTER, QUEUE_RECORD
 
 __all__ = ["NftablesTable", "open_linux_data_plane"]
 
@@ -97,6 +99,9 @@ class NftablesTable:
                 "on a kernel with CONFIG_NETFILTER_EGRESS"
             ) from None
         return NftablesPort(number, opened, self._name)
+
+    def trust(self, listeners: Sequence[Listener]) -> None:
+        """Here marks are believed whoever sets them."""
 
     def stage(self, changes: Sequence[PolicyChange]) -> None:
         self._staged = changes

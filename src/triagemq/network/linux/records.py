@@ -1,0 +1,92 @@
+"""What a classifier and this process share: the queues of a port by number, and how keys and values of maps lie."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+__all__ = [
+    "BEYOND_BOUND",
+    "BOUND",
+    "BOUNDS",
+    "CONTROL",
+    "COUNTER",
+    "DROPPED",
+    "FLOW_KEY",
+    "FLOW_POLICY",
+    "FRAGMENT_KEY",
+    "FRAGMENT_VERDICT",
+    "IPV4_MAPPED",
+    "LISTENER_KEY",
+    "QUEUES",
+    "QUEUE_COUNTER",
+    "QUEUE_MINOR",
+    "QUEUE_RECORD",
+    "STRANGERS",
+    "UNMANAGED",
+    "UNMANAGED_CONTROL",
+    "ClassifierMaps",
+]
+
+CONTROL = 0
+"""The queue of control packets; class c has queue c + 1."""
+
+UNMANAGED = 8
+"""The queue of packets that belong to no flow."""
+
+QUEUES = 9
+QUEUE_MINOR = 0x10
+"""Queue q is the HTB class with the minor number QUEUE_MINOR + q."""
+
+FLOW_KEY = struct.Struct("=16sHH")
+"""IPv6 address (or IPv4 mapped into it), UDP port in network order, nothing."""
+
+IPV4_MAPPED = bytes(10) + b"\xff\xff"
+"""What stands before an IPv4 address that is mapped into an IPv6 one."""
+
+FLOW_POLICY = struct.Struct("=IxxxxIIQIxxxxIIQIxxxx")
+"""The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter.
+
+A port of 0 means that there is no such flow.
+"""
+
+COUNTER = struct.Struct("=QQQ")
+"""Of one flow in one queue: PUBLISH packets that came, those dropped by policy, bytes that were passed on."""
+
+LISTENER_KEY = FLOW_KEY
+"""Where the exchange listens: address as above (all zero for any), port in network order, number of the protocol."""
+
+FRAGMENT_KEY = struct.Struct("=16s16sII")
+"""Source, destination, identification, number of the port."""
+
+FRAGMENT_VERDICT = struct.Struct("=II")
+"""What became of a first fragment: its queue or DROPPED, and its flow's counter plus one, or 0."""
+DROPPED = 15
+
+QUEUE_COUNTER = struct.Struct("=QQ")
+"""Of a queue of a port: packets and bytes put into it; and of three kinds of packets that are among those of a queue.
+
+Control packets of no flow (in the control queue), control packets beyond the port's bound, and packets that strangers
+have marked as control (both in the queue of unmanaged packets).
+"""
+UNMANAGED_CONTROL, BEYOND_BOUND, STRANGERS = 9, 10, 11
+
+BOUND = struct.Struct("=QQQxxxxxxxx")
+"""A bound of control packets: the time (ns) until which those that passed use it up, 2^-16 ns a byte, burst in ns."""
+BOUNDS = (12 * QUEUE_COUNTER.size, 14 * QUEUE_COUNTER.size)
+"""Where in a port's record the bound of the exchange's own control packets is, and that of the network's."""
+
+QUEUE_RECORD = 16 * QUEUE_COUNTER.size
+"""Bytes for the counters and bounds of one port; a power of two suits the verifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierMaps:
+    """File descriptors of the maps of a data plane, which its ports share."""
+
+    generation: int
+    flows: int
+    counters: int
+    queues: int
+    listeners: int
+    fragments: int
