@@ -126,7 +126,7 @@ def test_a_publisher_that_waits_for_input_ends_by_ctrl_c(gateway: str, tmp_path:
         assert (listener.returncode, listener.stdout, listener.stderr) == (0, "", "")
         child.send_signal(signal.SIGINT)
         output, errors = child.communicate(timeout=30)
-        assert child.returncode == 0, errors
+        assert child.returncode == 130, errors
         assert json.loads(output)["acknowledged"] == 1
         assert errors == b""
 

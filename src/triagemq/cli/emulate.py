@@ -14,7 +14,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, utility_line
-from triagemq.cli.stopping import on_stop
+from triagemq.cli.stopping import INTERRUPTED, on_stop
 
 if TYPE_CHECKING:
     from triagemq.coordinator.emulate.emulated_run import EmulationResult
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["emulate"]
 
 DEFAULT_SECONDS = 30.0
-INTERRUPTED = 130
 
 
 def emulate(
@@ -157,7 +156,8 @@ def _print(result: EmulationResult, dataplane: str) -> None:
     for figure in ("success", "mean latency"):
         for kind in ("measured", "simulated", "forecast"):
             table.add_column(f"{figure}\n{kind}" if kind == "measured" else f"\n{kind}", justify="right")
-    simulated = {row["priority_class"]: row for row in result.simulated.as_json()["classes"]}
+    rows = [] if result.simulated is None else result.simulated.as_json()["classes"]
+    simulated = {row["priority_class"]: row for row in rows}
     forecast = {row["priority_class"]: row for row in result.forecast.by_level}
     for row in result.measured.classes:
         others = [rows.get(row["priority_class"], {}) for rows in (simulated, forecast)]

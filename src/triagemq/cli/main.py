@@ -7,12 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from triagemq.cli.stopping import Listening
+from triagemq.cli.stopping import INTERRUPTED, Listening
 
 __all__ = ["main", "run"]
-
-INTERRUPTED = 130
-"""What a shell expects of a program ended by Ctrl-C."""
 
 UNTIL_ENDED = (("up",), ("gateway",), ("sub",), ("pipeline", "stream"))
 """Commands that run until Ctrl-C: for them it is no failure."""
@@ -94,9 +91,10 @@ def _runs_until_ended(arguments: Sequence[str]) -> bool:
 
 def _leave(listening: Listening, code: int) -> None:
     """End now, without waiting for threads that still compile or compute what nobody wants any more."""
+    if not listening.heeded:
+        _say(listening.words)
     if code == INTERRUPTED or not listening.heeded:
         code = listening.exit_code
-        _say(listening.words)
     listening.end_children()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

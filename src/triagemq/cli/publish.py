@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triagemq.cli import client_options
-from triagemq.cli.stopping import stop_on_signals
+from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def pub(
             retain,
         )
     )
+    interrupted = result.pop("interrupted")
     if json:
         typer.echo(json_format.dumps(result))
     if result["not_acknowledged"] or result["refused"] or result["not_sent"]:
@@ -87,7 +88,9 @@ def pub(
             f"{result[key]} {key.replace('_', ' ')}" for key in ("not_acknowledged", "refused", "not_sent")
         )
         typer.echo(f"triage: {result['published']} published: {lost}", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(INTERRUPTED if interrupted else 1)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _payloads(message: str | None, rate: float | None, size: int, count: int | None) -> AsyncIterator[bytes]:
@@ -126,7 +129,8 @@ async def _publish(
         for task in (working, stopping):
             task.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
-        await publisher.close()
+        async with leaving(stop):
+            await publisher.close()
     counters = publisher.counters
     acknowledgeable = counters.published if qos > 0 else 0
     return {
@@ -138,6 +142,7 @@ async def _publish(
         "refused": counters.refused,
         "not_sent": counters.not_sent,
         "retransmissions": counters.retransmissions,
+        "interrupted": stop.is_set(),
     }
 
 

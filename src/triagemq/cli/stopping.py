@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,10 +26,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["GRACE_SECONDS", "Listening", "on_stop", "on_stop_anywhere", "stop_on_signals"]
+__all__ = [
+    "GRACE_SECONDS",
+    "INTERRUPTED",
+    "Listening",
+    "leaving",
+    "on_stop",
+    "on_stop_anywhere",
+    "stop_on_signals",
+]
+
+INTERRUPTED = 130
+"""What a shell expects of a program ended by Ctrl-C."""
 
 GRACE_SECONDS = 1.4
 """How long the main thread has to heed a signal."""
+
+LEAVING_SECONDS = 1.0
+"""What a client gets to take leave of a gateway that may not answer, when the user waits."""
 
 PATIENCE_SECONDS = 10.0
 """How long a command that has heeded it may take to end its processes and tell its figures; two are what it should."""
@@ -70,6 +84,16 @@ def on_stop_anywhere(callback: Callable[[], None]) -> None:
         return
     for number in _SIGNALS:
         signal.signal(number, lambda *_: callback())
+
+
+@contextlib.asynccontextmanager
+async def leaving(stop: asyncio.Event) -> AsyncIterator[None]:
+    """A block that is given up after a while if the user has ended the command."""
+    import asyncio
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LEAVING_SECONDS if stop.is_set() else None):
+            yield
 
 
 class Listening:

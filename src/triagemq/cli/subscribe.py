@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triagemq.cli import client_options
-from triagemq.cli.stopping import stop_on_signals
+from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ async def _listen(
         stopping.cancel()
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
-        await subscriber.close()
+        async with leaving(stop):
+            await subscriber.close()
         if subscriber.overflowed:
             typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
 

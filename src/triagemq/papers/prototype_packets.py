@@ -115,6 +115,7 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Ru
                 on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / seconds)),
             )
         )
+    assert result.simulated is not None  # nobody has ended it
     level = result.forecast.level
     classes = CLASSES
     by_paper = np.bincount(

@@ -20,7 +20,7 @@ from triagemq.coordinator.emulate.merging import merge_trace
 from triagemq.coordinator.emulate.rig import Rig
 from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.up.comparison import Promise, promise
-from triagemq.coordinator.up.measured import Measured, Transmission, measure
+from triagemq.coordinator.up.measured import Measured, Transmission, load_reading, measure
 from triagemq.errors import NetworkError, OutputError
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load, port_paths
@@ -34,6 +34,8 @@ __all__ = ["EmulationResult", "run_emulation"]
 _WARM_UP_SHARE = 0.1
 _LONGEST_WARM_UP_SECONDS = 5.0
 _MOST_DRAINING_SECONDS = 15.0
+_HURRIED_SECONDS = 0.2
+"""The same where the user has ended the run and waits."""
 _TICK_SECONDS = 1.0
 
 OnTick = Callable[[Rig, float], None]
@@ -41,18 +43,22 @@ OnTick = Callable[[Rig, float], None]
 
 @dataclass(frozen=True, slots=True)
 class EmulationResult:
-    """The same classes three times. Latencies of real packets have their own transmission added where it is missing."""
+    """The same classes three times. Latencies of real packets have their own transmission added where it is missing.
+
+    `simulated` is None for a run that the user has ended: simulating it would take longer than he wants to wait.
+    """
 
     scenario: Scenario
     measured: Measured
-    simulated: SimulationResult
+    simulated: SimulationResult | None
     forecast: Promise
     trace: Path
 
     def as_json(self) -> dict[str, Any]:
         """What was measured with the keys of `triage simulate --json`, and beside it the other two."""
-        simulated = self.simulated.as_json()
-        del simulated["subscriptions"]
+        simulated = None if self.simulated is None else self.simulated.as_json()
+        if simulated is not None:
+            del simulated["subscriptions"]
         return {
             "scenario": self.scenario.name,
             **self.measured.as_json(),
@@ -91,6 +97,7 @@ async def run_emulation(
         )
         await rig.in_force()
         in_force_ns = time.time_ns()
+        loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
         playing = asyncio.get_running_loop().create_task(play_conditions(rig, conditions, begun_ns))
         try:
             await _let_run(rig, begun_ns, seconds, ended, on_tick)
@@ -99,11 +106,13 @@ async def run_emulation(
                 playing.result()
             await asyncio.gather(playing, return_exceptions=True)
         until_ns = time.time_ns()
-        await rig.stop("publishers")
-        await _drained(rig)
-        await rig.stop("subscribers")
+        hurry = ended.is_set()
+        await rig.stop("publishers", hurry=hurry)
+        await _drained(rig, _HURRIED_SECONDS if hurry else _MOST_DRAINING_SECONDS)
+        await rig.stop("subscribers", hurry=hurry)
         if rig.plane is not None:
             rig.samples.append((time.time_ns(), rig.plane.counters()))
+    await loading
     lasted = max(0.0, (until_ns - begun_ns) * 1e-9)
     warm_up = min(_LONGEST_WARM_UP_SECONDS, _WARM_UP_SHARE * lasted)
     from_ns = max(in_force_ns, begun_ns + round(warm_up * 1e9))
@@ -132,6 +141,8 @@ async def run_emulation(
     )
     if not measured.publications:
         raise NetworkError("the run ended before anything was published; let it run for longer")
+    if hurry:
+        return EmulationResult(scenario, measured, None, expected, where)
     simulated = simulate(
         scenario,
         expected.plan,
@@ -161,13 +172,14 @@ def _absent(names: Sequence[str], there: NDArray[np.bool_]) -> list[str]:
     return [name for name, present in zip(names, there, strict=True) if not present]
 
 
-async def _drained(rig: Rig) -> None:
-    """Wait until the queues are empty."""
-    deadline = time.monotonic() + _MOST_DRAINING_SECONDS
-    await asyncio.sleep(0.5)
-    while rig.waiting_packets() and time.monotonic() < deadline:
-        await asyncio.sleep(0.2)
-    await asyncio.sleep(0.2)
+async def _drained(rig: Rig, most_seconds: float) -> None:
+    """Wait until the queues are empty, and not for longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_seconds):
+            await asyncio.sleep(0.5)
+            while rig.waiting_packets():
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)
 
 
 def _transmission(scenario: Scenario, widths: Sequence[tuple[int, Floats]]) -> Transmission:

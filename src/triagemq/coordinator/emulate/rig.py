@@ -23,6 +23,7 @@ from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.emulate.rig_processes import RigProcesses, together
 from triagemq.coordinator.follower import Follower
 from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.up.children import HURRY_SECONDS
 from triagemq.coordinator.up.commands import tell
 from triagemq.errors import NetworkError
 from triagemq.exchange import BrokerProcess
@@ -244,9 +245,10 @@ class Rig:
             for name, bridge in self.layout.switches.items()
         }
 
-    async def stop(self, name: str) -> None:
-        """End one of the children."""
-        await self.processes.children[name].stop()
+    async def stop(self, name: str, *, hurry: bool = False) -> None:
+        """End one of the children; it gets less time for that if somebody waits."""
+        child = self.processes.children[name]
+        await (child.stop(HURRY_SECONDS) if hurry else child.stop())
 
     def tell_publisher(self, name: str, *, works: bool) -> None:
         """Let a publisher fall silent, or speak again."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from triagemq.coordinator.up.children import Child
+from triagemq.coordinator.up.children import HURRY_SECONDS, Child
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.network.emulated import Running
 from triagemq.network.emulated.processes import Processes
@@ -98,13 +98,15 @@ class RigProcesses:
                 raise NetworkError(f"the {name} has ended; see {self._logs}")
 
     async def end(self) -> None:
-        """Clients first, the gateway last; the box ends the rest."""
-        for name in ("publishers", "subscribers", "controller", "coordinator"):
-            if name in self.children:
-                await self.children[name].stop()
-        if "gateway" in self._inside:
-            # It finishes its trace; the box would give it less time.
-            await asyncio.to_thread(self._box.end, self._inside["gateway"])
+        """Clients first, then all others, whose state nobody asks for again; the box ends the rest."""
+        for names in (("publishers", "subscribers"), ("controller", "coordinator")):
+            ending: list[Awaitable[Any]] = [
+                self.children[name].stop(HURRY_SECONDS) for name in names if name in self.children
+            ]
+            if "controller" in names and "gateway" in self._inside:
+                # It finishes its trace; the box would give it less time.
+                ending.append(asyncio.to_thread(self._box.end, self._inside["gateway"]))
+            await asyncio.gather(*ending)
 
 
 async def together(*work: Coroutine[Any, Any, None]) -> None:

@@ -19,7 +19,10 @@ from triagemq.errors import TriageError
 from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 
-__all__ = ["Child", "ChildError", "EndedError"]
+__all__ = ["HURRY_SECONDS", "Child", "ChildError", "EndedError"]
+
+HURRY_SECONDS = 0.5
+"""What a process that may be killed at any moment gets to end by itself, when the user waits for it."""
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0

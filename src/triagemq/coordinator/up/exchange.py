@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from triagemq.certificates import own_certificate
 from triagemq.coordinator.gateway_link import GatewayLink
-from triagemq.coordinator.up.children import Child, EndedError
+from triagemq.coordinator.up.children import HURRY_SECONDS, Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerAddress, BrokerProcess
 from triagemq.exchange.private_files import private_directory, write_private
@@ -29,9 +29,6 @@ __all__ = ["Exchange", "ExchangeOptions"]
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 EMBEDDED_BROKER = "embedded"
 """Instead of a broker's address: the one in Python, even where there is Mosquitto."""
-
-_HURRY_SECONDS = 0.5
-"""What those who may be killed at any moment get to end by themselves, when the user waits for it."""
 
 _Result = TypeVar("_Result")
 
@@ -272,7 +269,7 @@ class Exchange:
     async def _stop(self, name: str) -> None:
         # The gateway has a trace to finish.
         if self._ended.is_set() and name != "gateway":
-            await self.children[name].stop(_HURRY_SECONDS)
+            await self.children[name].stop(HURRY_SECONDS)
         else:
             await self.children[name].stop()
 

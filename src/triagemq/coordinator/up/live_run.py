@@ -14,7 +14,7 @@ from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_link import Measured as GatewayFigures
 from triagemq.coordinator.up.comparison import Promise, promise
 from triagemq.coordinator.up.exchange import EMBEDDED_CLASSES, Exchange, ExchangeOptions
-from triagemq.coordinator.up.measured import Measured, measure
+from triagemq.coordinator.up.measured import Measured, load_reading, measure
 from triagemq.scenario import Scenario, load
 
 __all__ = ["LiveResult", "OnTick", "planner_settings", "run_live"]
@@ -75,6 +75,7 @@ async def run_live(
     async with Exchange(options, ended) as exchange:
         on_ready(exchange)
         begun_ns = await exchange.start_clients()
+        loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
         limit = float("inf") if seconds is None else seconds
         while not ended.is_set():
             elapsed = (time.time_ns() - begun_ns) * 1e-9
@@ -89,6 +90,7 @@ async def run_live(
         await exchange.stop_publishers()
         await _drained(exchange, _HURRIED_SECONDS if ended.is_set() else MOST_DRAINING_SECONDS)
         restarts = exchange.restarts
+    await loading
     lasted_ns = max(0, until_ns - begun_ns)
     warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
     measured = measure(

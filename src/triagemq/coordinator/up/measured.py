@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from scipy.special import stdtrit
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.trace import Outcome, Trace, runs
 
-__all__ = ["Measured", "Transmission", "measure"]
+__all__ = ["Measured", "Transmission", "load_reading", "measure"]
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
@@ -65,6 +66,11 @@ class Measured:
     def as_json(self) -> dict[str, Any]:
         """One object for --json."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def load_reading() -> None:
+    """Load what reading a trace needs, while nobody waits for the figures yet."""
+    importlib.import_module("pyarrow.dataset")
 
 
 def measure(
