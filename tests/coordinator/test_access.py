@@ -34,8 +34,8 @@ from triagemq.coordinator.access import Role, TokenBook, new_token, session_key
 from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
-from triagemq.coordinator.topic_patterns import covers
 from triagemq.errors import TriageError
+from triagemq.exchange.topic_patterns import covers
 from triagemq.mqttsn import matches, valid_topic_filter
 
 

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exchange.guarded import Guest
 from tests.exchange.real import Publisher, SnClient, ended
 
 from triagemq.exchange import BrokerError, BrokerProcess, Gateway, GatewaySettings
 from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker_users import BrokerUser, hashed_password
 
 
-def with_gateway(tmp_path: Path, scenario: Any, *, embedded: bool) -> None:
+def with_gateway(tmp_path: Path, scenario: Any, *, embedded: bool, guarded: bool = False) -> None:
     async def run() -> None:
-        broker = BrokerProcess(tmp_path / "broker", embedded=embedded)
+        broker = BrokerProcess(tmp_path / "broker", embedded=embedded, guarded=guarded)
+        if guarded:
+            broker.let_in(USERS)
         await broker.start()
         gateway = Gateway(GatewaySettings(broker_grace_seconds=60), broker.address, ("127.0.0.1", 0))
         gateway.core.on_subscriptions = broker.save_soon
@@ -93,6 +97,64 @@ def test_mosquitto_that_is_killed_comes_back_with_its_subscriptions(tmp_path: Pa
             assert broker.restarts == 1
 
     with_gateway(tmp_path, scenario, embedded=False)
+
+
+USERS = [
+    BrokerUser("pump", hashed_password("pump's"), publish=("pump/#",)),
+    BrokerUser("crew", hashed_password("crew's"), subscribe=("pump/+", "$test/#")),
+    BrokerUser("evil\nuser", hashed_password("x"), publish=("#",), subscribe=("#",)),
+    BrokerUser("sly", hashed_password("sly's"), publish=("x\ntopic readwrite #",), subscribe=(" #",)),
+]
+
+
+@pytest.mark.parametrize("embedded", [False, True], ids=["mosquitto", "embedded"])
+def test_a_guarded_broker_lets_in_only_users_for_what_they_may_do(tmp_path: Path, embedded: bool) -> None:
+    if embedded:
+        pytest.importorskip("amqtt")
+    elif find_mosquitto() is None:
+        pytest.skip("needs Mosquitto (apt install mosquitto)")
+
+    def scenario(broker: BrokerProcess, gateway: Gateway) -> None:
+        port = broker.address.port
+        for user, password in ((None, None), ("pump", "crew's"), ("stranger", "x"), ("evil", "x")):
+            stranger = Guest(port, user, password)
+            stranger.end()
+            assert stranger.code != 0
+        client = SnClient(gateway.address[1], "one")
+        pump, crew, sly = (Guest(port, name, f"{name}'s", client_id=name) for name in ("pump", "crew", "sly"))
+        with ended(pump, crew, sly, client):
+            assert (pump.code, crew.code, sly.code) == (0, 0, 0)
+            client.connect().subscribe("#", 0)
+            crew.subscribe("pump/+")
+            for topic_filter in ("#", "$SYS/#", "secret"):
+                sly.subscribe(topic_filter)
+                crew.subscribe(topic_filter)
+            # Mosquitto ends the connection of who publishes what it must not.
+            for name, topic in (("sly", "pump/1"), ("sly", "x"), ("crew", "pump/1"), ("pump", "secret")):
+                forger = Guest(port, name, f"{name}'s", client_id="forger")
+                forger.publish(topic, b"forged")
+                forger.collect(0.1)
+                forger.end()
+            pump.publish("pump/1", b"real")
+            assert crew.collect(5.0) == [b"real"]
+            client.collect(5.0, 1)
+            assert sly.collect(0.3) == []
+            assert crew.collect(0.2, 2) == [b"real"]
+            assert [message.payload for message in client.messages] == [b"real"]
+            broker.let_in(USERS[:1])
+            # The embedded one does not end connections, but nothing goes in or out by them any more.
+            assert crew.collect(0.5, 2) == [b"real"]
+            assert crew.closed or embedded
+            returning = Guest(port, "crew", "crew's")
+            returning.end()
+            assert returning.code != 0
+            pump.publish("pump/2", b"later")
+            client.collect(5.0, 2)
+            assert [message.payload for message in client.messages] == [b"real", b"later"]
+            assert crew.collect(0.3, 2) == [b"real"]
+        assert gateway.core.counters.broker_losses == 0
+
+    with_gateway(tmp_path, scenario, embedded=embedded, guarded=True)
 
 
 def test_broker_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -11,15 +11,28 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Any
 
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
-from triagemq.coordinator.topic_patterns import within
+from triagemq.exchange.broker_users import hashed_password
+from triagemq.exchange.topic_patterns import within
 
-__all__ = ["ANYONE", "Caller", "Role", "Token", "TokenBook", "new_token", "prefix_of", "session_key"]
+__all__ = [
+    "ANYONE",
+    "Caller",
+    "Role",
+    "Token",
+    "TokenBook",
+    "new_token",
+    "prefix_of",
+    "session_key",
+    "token_from_json",
+    "token_to_json",
+]
 
 _MARK = "triage_"
 _FORM = re.compile(r"triage_[A-Za-z0-9_-]{43}", re.ASCII)
@@ -33,6 +46,7 @@ class Role(StrEnum):
     PUBLISHER = "publisher"
     SUBSCRIBER = "subscriber"
     OPERATOR = "operator"
+    VIEWER = "viewer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +54,8 @@ class Token:
     """What is kept about a token. Limits are over everything announced with it; None means no limit.
 
     `names` are the names that may be announced, with `*` for any characters; `publish` and `subscribe` are topic
-    patterns. An operator may do everything with everything.
+    patterns. An operator may do everything with everything, a viewer reads what an operator reads and changes nothing.
+    `mqtt_password` is the token as brokers keep passwords, for those who speak MQTT to the exchange's own.
     """
 
     token_id: str
@@ -56,6 +71,7 @@ class Token:
     created_ns: int = 0
     expires_ns: int | None = None
     revoked_ns: int | None = None
+    mqtt_password: str = field(default="", repr=False)
 
     def valid(self, now_ns: int) -> bool:
         return self.revoked_ns is None and (self.expires_ns is None or now_ns < self.expires_ns)
@@ -95,8 +111,17 @@ class Caller:
         if role not in self.roles and not self.is_operator:
             raise ForbiddenError(f"this token is not a {role}'s")
 
+    def require_look(self) -> None:
+        """Refuse unless the caller may read the exchange as a whole."""
+        if not self.may_look:
+            raise ForbiddenError("this token is not an operator's or a viewer's")
+
+    @property
+    def may_look(self) -> bool:
+        return self.is_operator or Role.VIEWER in self.roles
+
     def owns(self, owner: str) -> bool:
-        """May the caller read and change what this owner announced?"""
+        """May the caller change what this owner announced, and know its keys?"""
         return self.is_operator or self.owner == owner
 
     def require_name(self, name: str) -> None:
@@ -112,7 +137,7 @@ class Caller:
         _require_topics(topic_filters, self.subscribe, "subscribing to")
 
     def may_see(self, topic: str) -> bool:
-        return within(topic, self.publish) or within(topic, self.subscribe)
+        return self.may_look or within(topic, self.publish) or within(topic, self.subscribe)
 
 
 ANYONE = Caller(owner="", roles=frozenset(Role))
@@ -171,7 +196,25 @@ def new_token(
         most_publications_per_second=most_publications_per_second,
         created_ns=now_ns,
         expires_ns=None if expires_seconds is None else now_ns + int(expires_seconds * 1e9),
+        mqtt_password=hashed_password(secret),
     )
+
+
+def token_to_json(token: Token) -> dict[str, Any]:
+    """What `token_from_json` reads; nothing in it lets anybody in."""
+    return asdict(token) | {"roles": sorted(token.roles)}
+
+
+def token_from_json(value: Mapping[str, Any]) -> Token:
+    """A token as it was kept.
+
+    >>> _, token = new_token(label="pump", roles=[Role.PUBLISHER], publish=("pump/#",))
+    >>> token_from_json(token_to_json(token)) == token
+    True
+    """
+    lists = {name: tuple(value[name]) for name in ("names", "publish", "subscribe") if name in value}
+    roles = frozenset(Role(role) for role in value.get("roles", ()))
+    return Token(**{**value, **lists, "roles": roles})
 
 
 def prefix_of(secret: str) -> str:

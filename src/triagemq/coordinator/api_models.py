@@ -243,7 +243,9 @@ class TokenRequest(Body):
     """A new token: what for, which names and topics, and how much."""
 
     label: Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,200}$")] = ""
-    roles: Annotated[list[Literal["publisher", "subscriber", "operator"]], Field(min_length=1, max_length=3)]
+    roles: Annotated[
+        list[Literal["publisher", "subscriber", "operator", "viewer"]], Field(min_length=1, max_length=4)
+    ]
     names: Annotated[list[NamePattern], Field(min_length=1, max_length=1_000)] = ["*"]
     publish: Annotated[list[TopicFilter], Field(max_length=10_000)] = []
     subscribe: Annotated[list[TopicFilter], Field(max_length=10_000)] = []

@@ -34,6 +34,7 @@ class GatewayConfig:
     timestamps: bool = False
     dataplane: str = "embedded"
     gateway_id: int = 1
+    broker_client_id: str | None = None
     rotate_seconds: float = 5.0
     certificate: str | None = None
     private_key: str | None = None
@@ -52,6 +53,7 @@ class GatewayConfig:
             "timestamps": bool,
             "dataplane": str,
             "gateway_id": int,
+            "broker_client_id": (str, type(None)),
             "rotate_seconds": (int, float),
             "certificate": (str, type(None)),
             "private_key": (str, type(None)),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triagemq.coordinator.orders import Orders, client_id_of, subscriber_of
-from triagemq.coordinator.topic_patterns import within
 from triagemq.errors import ParameterError
 from triagemq.exchange import Policy
+from triagemq.exchange.topic_patterns import within
 from triagemq.mqttsn import valid_topic_filter
 
 __all__ = ["Grant", "Grants", "ManagedPolicy", "Rules", "grants_from_json", "grants_to_json"]

@@ -104,7 +104,7 @@ class ManagedGateway:
         self.gateway = Gateway(
             GatewaySettings(
                 gateway_id=config.gateway_id,
-                broker_client_id=f"triage-gateway-{config.gateway_id}",
+                broker_client_id=config.broker_client_id or f"triage-gateway-{config.gateway_id}",
                 policy=ManagedPolicy(rules=self.rules),
                 seed=config.seed,
                 read_timestamps=config.timestamps,

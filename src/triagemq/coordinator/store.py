@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from triagemq.coordinator.access import Role, Token
+from triagemq.coordinator.access import Token, token_from_json
 from triagemq.coordinator.health import Check
 from triagemq.coordinator.intents_json import parse_intent
 from triagemq.coordinator.orders import Orders
@@ -221,19 +221,5 @@ def _first_line(error: Exception) -> str:
 
 
 def _token(row: Any) -> Token:
-    rights = json.loads(row.rights)
-    return Token(
-        token_id=row.token_id,
-        prefix=row.prefix,
-        sha256=row.sha256,
-        label=rights["label"],
-        roles=frozenset(Role(role) for role in rights["roles"]),
-        names=tuple(rights["names"]),
-        publish=tuple(rights["publish"]),
-        subscribe=tuple(rights["subscribe"]),
-        most_subscriptions=rights["most_subscriptions"],
-        most_publications_per_second=rights["most_publications_per_second"],
-        created_ns=row.created_ns,
-        expires_ns=row.expires_ns,
-        revoked_ns=row.revoked_ns,
-    )
+    columns = {name: value for name, value in row._mapping.items() if name != "rights"}
+    return token_from_json(columns | json.loads(row.rights))

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from triagemq.coordinator.access import Token
+from triagemq.coordinator.access import Token, token_to_json
 from triagemq.coordinator.intents_json import dump_intent
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.orders_json import orders_to_json
@@ -155,28 +155,11 @@ def measuring(measured: Mapping[str, Any]) -> Change:
 
 
 def adding_token(token: Token) -> Change:
-    rights = {
-        "label": token.label,
-        "roles": sorted(token.roles),
-        "names": token.names,
-        "publish": token.publish,
-        "subscribe": token.subscribe,
-        "most_subscriptions": token.most_subscriptions,
-        "most_publications_per_second": token.most_publications_per_second,
-    }
+    rights = token_to_json(token)
+    columns = {column.name: rights.pop(column.name) for column in TOKENS.c if column.name in rights}
 
     def change(connection: Connection) -> None:
-        connection.execute(
-            insert(TOKENS).values(
-                token_id=token.token_id,
-                prefix=token.prefix,
-                sha256=token.sha256,
-                rights=json.dumps(rights),
-                created_ns=token.created_ns,
-                expires_ns=token.expires_ns,
-                revoked_ns=token.revoked_ns,
-            )
-        )
+        connection.execute(insert(TOKENS).values(**columns, rights=json.dumps(rights)))
         _tokens_changed(connection)
 
     return change

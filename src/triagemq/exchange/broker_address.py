@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from triagemq.errors import BrokerError, ParameterError
 from triagemq.hiding import without_password
@@ -77,6 +77,20 @@ class BrokerAddress:
         """Without the password: this goes into logs and error messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+    def with_password(self) -> str:
+        """The whole address, as `parse` reads it; for files that nobody else reads, never for messages.
+
+        >>> BrokerAddress.parse(BrokerAddress("hall", 1883, "fire", "s3:cret@").with_password()).password
+        's3:cret@'
+        """
+        login = ":".join(quote(word, safe="") for word in (self.user, self.password) if word is not None)
+        options = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+        given = {name: value for name, value in options.items() if value is not None}
+        given |= {} if self.verify else {"verify": "no"}
+        given |= {"version": "3.1.1"} if self.version == _VERSIONS["3.1.1"] else {}
+        scheme, _, place = str(self).partition("://")
+        return f"{scheme}://{login}{'@' if login else ''}{place}{'?' if given else ''}{urlencode(given)}"
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """What TLS needs, or None for a plain connection."""

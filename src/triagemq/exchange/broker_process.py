@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import getpass
+import hashlib
+import json
 import os
+import secrets
 import shutil
 import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from triagemq.errors import BrokerError
 from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.broker_users import BrokerUser, hashed_password, write_users
 from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, write_private
 
-__all__ = ["BrokerProcess", "find_mosquitto", "free_port"]
+__all__ = ["BrokerProcess", "FurtherListener", "find_mosquitto", "free_port"]
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/usr/bin")
 _START_SECONDS = 15.0
@@ -28,8 +33,7 @@ _SAVE_AFTER_SECONDS = 0.2
 
 _CONFIGURATION = """\
 listener {port} {host}
-allow_anonymous true
-user {user}
+{access}user {user}
 persistence true
 persistence_location {directory}/
 autosave_interval 60
@@ -39,7 +43,10 @@ max_queued_messages 0
 set_tcp_nodelay true
 log_type error
 log_type warning
-"""
+{further}"""
+_ANYBODY = "allow_anonymous true\n"
+_USERS_ONLY = "allow_anonymous false\npassword_file {passwords}\nacl_file {rights}\n"
+_OWN_SECRET = "gateway.secret"
 
 
 def find_mosquitto() -> str | None:
@@ -55,8 +62,27 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
+@dataclass(frozen=True, slots=True)
+class FurtherListener:
+    """Where a broker of ours is reached by others; with a certificate (PEM files) it speaks TLS there."""
+
+    host: str
+    port: int
+    certificate: str | None = None
+    private_key: str | None = None
+
+    @property
+    def address(self) -> BrokerAddress:
+        """For those others."""
+        return BrokerAddress(self.host, self.port, tls=self.certificate is not None)
+
+
 class BrokerProcess:
-    """A broker as a child process. It keeps its port when it is restarted; `directory` is what it remembers."""
+    """A broker as a child process. It keeps its port when it is restarted; `directory` is what it remembers.
+
+    With `guarded` it lets in nobody but the gateway, by a secret that is in `address`, and whom `let_in` names.
+    `gateway_client_id` is nobody else's either: whoever came with the gateway's would have the broker drop the gateway.
+    """
 
     def __init__(
         self,
@@ -66,12 +92,23 @@ class BrokerProcess:
         port: int | None = None,
         mosquitto: str | None = None,
         embedded: bool = False,
+        guarded: bool = False,
+        further: FurtherListener | None = None,
     ) -> None:
-        self._directory = directory.absolute()
+        self._directory = private_directory(directory.absolute())
         self._mosquitto = None if embedded else mosquitto or find_mosquitto()
+        secret = _own_secret(self._directory / _OWN_SECRET)
+        self.gateway_client_id = f"triage-gateway-{hashlib.sha256(secret.encode()).hexdigest()[:16]}"
         self.address = BrokerAddress(
-            host, free_port(host) if port is None else port, version=4 if self._mosquitto is None else 5
+            host,
+            free_port(host) if port is None else port,
+            user=self.gateway_client_id if guarded else None,
+            password=secret if guarded else None,
+            version=4 if self._mosquitto is None else 5,
         )
+        self.further = further
+        self._own_password = hashed_password(secret)
+        self._users: Sequence[BrokerUser] | None = () if guarded else None
         self._attempts = _ATTEMPTS if port is None else 1
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -134,15 +171,48 @@ class BrokerProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGUSR1)
 
+    def let_in(self, users: Sequence[BrokerUser]) -> None:
+        """From now on these, with what they may do, and nobody else but the gateway; others are disconnected."""
+        self._users = tuple(users)
+        self._write_users()
+        if self._mosquitto is not None and self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGHUP)
+
+    def _write_users(self) -> tuple[Path, Path]:
+        users = self._users or ()
+        # A wildcard in front takes in no topic that begins with $: what others may do, the gateway does for them.
+        patterns = {pattern for user in users for pattern in (*user.publish, *user.subscribe)}
+        special = {pattern.partition("/")[0] + "/#" for pattern in patterns if pattern.startswith("$")}
+        everything = ("#", *sorted(special | {"$SYS/#"}))
+        own = BrokerUser(self.gateway_client_id, self._own_password, everything, everything)
+        return write_users(self._directory, (own, *users))
+
     def command(self) -> list[str]:
         """What runs it, with its configuration written; for those who start it themselves."""
         host, port = self.address.host, self.address.port
+        files = None if self._users is None else self._write_users()
         if self._mosquitto is None:
-            return [sys.executable, "-m", "triagemq.exchange.embedded_broker", host, str(port)]
-        private_directory(self._directory)
+            document = {
+                "listeners": [
+                    (host, port, None, None),
+                    *([] if self.further is None else [astuple(self.further)]),
+                ],
+                "users": None if files is None else str(self._directory),
+            }
+            configuration = write_private(self._directory / "embedded.json", json.dumps(document))
+            return [sys.executable, "-m", "triagemq.exchange.embedded_broker", str(configuration)]
+        access = _ANYBODY if files is None else _USERS_ONLY.format(passwords=files[0], rights=files[1])
         configuration = write_private(
             self._directory / "mosquitto.conf",
-            _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), directory=self._directory),
+            _CONFIGURATION.format(
+                host=host,
+                port=port,
+                access=access,
+                user=getpass.getuser(),
+                directory=self._directory,
+                further="" if self.further is None else _listener(self.further),
+            ),
         )
         return [self._mosquitto, "-c", str(configuration)]
 
@@ -192,3 +262,20 @@ class BrokerProcess:
                 delay = 0.1
             except (BrokerError, OSError):
                 delay = min(2 * delay, 5.0)
+
+
+def _listener(further: FurtherListener) -> str:
+    lines = [f"listener {further.port} {further.host}"]
+    if further.certificate is not None:
+        lines += [f"certfile {further.certificate}", f"keyfile {further.private_key}"]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _own_secret(path: Path) -> str:
+    """Kept, so that the broker knows the gateway's session again after a restart of both."""
+    with contextlib.suppress(FileNotFoundError):
+        if found := path.read_text(encoding="ascii").strip():
+            return found
+    secret = secrets.token_urlsafe(32)
+    write_private(path, secret + "\n")
+    return secret

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
-from triagemq.coordinator.access import Role, Token, new_token
+from triagemq.coordinator.access import Role, Token, new_token, token_to_json
 from triagemq.coordinator.api.answers import MeasurementsAnswer, PortAnswer, TokenAnswer, WhatIfAnswer
 from triagemq.coordinator.api.callers import Here, Operator
 from triagemq.coordinator.api_models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
@@ -98,32 +98,12 @@ async def revoke_token(
 
 def made_token(body: TokenRequest) -> tuple[str, Token]:
     """The secret, and what to keep of it."""
-    return new_token(
-        label=body.label,
-        roles=[Role(role) for role in body.roles],
-        names=tuple(body.names),
-        publish=tuple(body.publish),
-        subscribe=tuple(body.subscribe),
-        most_subscriptions=body.most_subscriptions,
-        most_publications_per_second=body.most_publications_per_second,
-        expires_seconds=body.expires_seconds,
-    )
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in body.model_dump().items()
+    }
+    return new_token(**given | {"roles": [Role(role) for role in body.roles]})
 
 
 def token_answer(token: Token, secret: str | None = None) -> TokenAnswer:
     """A token as people may see it."""
-    return TokenAnswer(
-        token_id=token.token_id,
-        prefix=token.prefix,
-        label=token.label,
-        roles=sorted(token.roles),
-        names=list(token.names),
-        publish=list(token.publish),
-        subscribe=list(token.subscribe),
-        most_subscriptions=token.most_subscriptions,
-        most_publications_per_second=token.most_publications_per_second,
-        created_ns=token.created_ns,
-        expires_ns=token.expires_ns,
-        revoked_ns=token.revoked_ns,
-        token=secret,
-    )
+    return TokenAnswer.model_validate(token_to_json(token) | {"token": secret})

@@ -18,10 +18,11 @@ from triagemq.certificates import own_certificate
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import HURRY_SECONDS, Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
-from triagemq.exchange import BrokerAddress, BrokerProcess
+from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.private_files import private_directory, write_private
 
 if TYPE_CHECKING:
+    from triagemq.coordinator.broker_rights import BrokerRights
     from triagemq.coordinator.up.kernel_ports import KernelPorts
 
 __all__ = ["Exchange", "ExchangeOptions"]
@@ -48,6 +49,8 @@ class ExchangeOptions:
     rest_host: str = "127.0.0.1"
     rest_port: int = 0
     broker: str | None = None
+    broker_listener: FurtherListener | None = None
+    """Where clients of MQTT reach the built-in broker; without it there is a port on loopback."""
     no_triage: bool = False
     seed: int = 0
     qos: int = 0
@@ -84,6 +87,7 @@ class Exchange:
         """What clients of the gateway have to trust, where it speaks DTLS."""
         self.link = GatewayLink(self._control)
         self.kernel_ports: KernelPorts | None = None
+        self._broker_rights: BrokerRights | None = None
         self._saving: asyncio.Task[None] | None = None
         self._lock: int | None = None
 
@@ -132,13 +136,10 @@ class Exchange:
             self.kernel_ports = KernelPorts(self.link, self.options.interfaces)
         broker_url = self.options.broker
         if broker_url is None or broker_url == EMBEDDED_BROKER:
-            self.broker = BrokerProcess(self.state / "broker", embedded=broker_url == EMBEDDED_BROKER)
-            await self.broker.start()
-            broker_url = str(self.broker.address)
-        self.broker_address = str(BrokerAddress.parse(broker_url))
-        # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
-        older = self.broker is not None and self.broker.address.version == 4
-        await self._start_gateway(f"{broker_url}?version=3.1.1" if older else broker_url)
+            await self._start_broker(embedded=broker_url == EMBEDDED_BROKER)
+        else:
+            self.broker_address = str(BrokerAddress.parse(broker_url))
+        await self._start_gateway()
         await self._start_coordinator()
         self.link.start()
         if self.kernel_ports is not None:
@@ -148,10 +149,27 @@ class Exchange:
         if self.broker is not None:
             self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
 
-    async def _start_gateway(self, broker_url: str) -> None:
+    async def _start_broker(self, *, embedded: bool) -> None:
+        guarded = bool(self.options.coordinator.get("access"))
+        self.broker = BrokerProcess(
+            self.state / "broker", embedded=embedded, guarded=guarded, further=self.options.broker_listener
+        )
+        if guarded:
+            # Late: the database takes a second to load.
+            from triagemq.coordinator.broker_rights import BrokerRights
+
+            self._broker_rights = BrokerRights(self.broker, self._database)
+            await self._broker_rights.start()
+        await self.broker.start()
+        further = self.options.broker_listener
+        self.broker_address = str(self.broker.address if further is None else further.address)
+
+    async def _start_gateway(self) -> None:
+        own = self.broker
         config: dict[str, Any] = {
             "listen": self.options.gateway,
-            "broker": broker_url,
+            "broker": self.options.broker if own is None else own.address.with_password(),
+            "broker_client_id": None if own is None else own.gateway_client_id,
             "state": str(self.state / "gateway"),
             "control": str(self._control),
             "trace": str(self.trace),
@@ -247,6 +265,8 @@ class Exchange:
         await self.link.close()
         for names in (("publishers", "subscribers"), ("coordinator", "gateway")):
             await asyncio.gather(*(self._stop(name) for name in names if name in self.children))
+        if self._broker_rights is not None:
+            await self._broker_rights.close()
         if self.broker is not None:
             await self.broker.stop()
         if self._lock is not None:
