@@ -49,6 +49,11 @@ class MemoryBroker:
         self.forbidden_topics: set[str] = set()
         self.passwords: dict[str, str] | None = None
         self.holds_acknowledgements = False
+        # Topics and filters over which it ends the connection, perhaps after an answer; and whose it has ended.
+        self.poison: set[str] = set()
+        self.answers_poison = False
+        self.ended: list[MqttSession] = []
+        self.losses = 0
         self._connections: list[_Connection] = []
 
     def connect(self, session: MqttSession) -> None:
@@ -80,6 +85,9 @@ class MemoryBroker:
             data, connection.session.output = bytes(connection.session.output), bytearray()
             for first, body in connection.stream.feed(data):
                 moved = True
+                if self._is_poison(connection, first, body):
+                    self._end(connection, first, body)
+                    break
                 self._packet(connection, first, body)
             while connection.output and connection in self._connections:
                 moved = True
@@ -91,6 +99,29 @@ class MemoryBroker:
                     self.lose(connection.session)
                     raise
         return moved
+
+    def _is_poison(self, connection: _Connection, first: int, body: bytes) -> bool:
+        kind = PacketType(first >> 4)
+        if not self.poison or kind not in (
+            PacketType.PUBLISH,
+            PacketType.SUBSCRIBE,
+            PacketType.UNSUBSCRIBE,
+        ):
+            return False
+        if kind is PacketType.PUBLISH:
+            return parse_publish(connection.version, first, body).topic.decode() in self.poison
+        position = 2 if connection.version < 5 else parse_properties(body, 2)[1]
+        end = position + 2 + int.from_bytes(body[position : position + 2])
+        return body[position + 2 : end].decode() in self.poison
+
+    def _end(self, connection: _Connection, first: int, body: bytes) -> None:
+        self.losses += 1
+        if self.answers_poison:
+            del connection.output[:]
+            self._packet(connection, first, body)
+            connection.session.receive(bytes(connection.output))
+        self.lose(connection.session)
+        self.ended.append(connection.session)
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> None:
         """Somebody publishes."""

@@ -1,4 +1,4 @@
-"""Random datagrams and many clients against a running gateway: it neither ends, nor leaks, nor loses a session."""
+"""Random datagrams, many clients and poison against a running gateway: it neither ends, nor leaks, nor loses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import random
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, ended
+from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, TouchyBroker, ended
 
 from triagemq.exchange.broker_process import find_mosquitto
 from triagemq.mqttsn import (
@@ -32,10 +32,12 @@ from triagemq.mqttsn import (
     SubAck,
     Subscribe,
     TopicIdType,
+    UnsubAck,
     Unsubscribe,
     WillMsg,
     WillMsgUpd,
     WillTopic,
+    WillTopicResp,
     WillTopicUpd,
     encode,
 )
@@ -225,3 +227,117 @@ def test_five_hundred_clients_while_others_come_and_go(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_five_thousand_clients_while_five_hundred_a_second_come_and_go(tmp_path: Path) -> None:
     _crowd(tmp_path, 5000, 60.0, 500)
+
+
+@pytest.mark.parametrize("topic", ["a\x01", "a\x9f", "a\uffff", "a/" * 200])
+def test_topics_that_mosquitto_ends_connections_over_do_not_reach_it(tmp_path: Path, topic: str) -> None:
+    octets = topic.encode()
+    stand_in = "t" * len(octets)
+
+    def attack(bad: SnClient) -> None:
+        for message in (
+            Register(0, 1, stand_in),
+            Subscribe(TopicIdType.NORMAL, stand_in, 2, 1),
+            Unsubscribe(TopicIdType.NORMAL, stand_in, 3),
+            WillTopicUpd(stand_in, 1),
+        ):
+            bad.socket.send(encode(message).replace(stand_in.encode(), octets))
+        rejected = ReturnCode.REJECTED_NOT_SUPPORTED
+        answers = [bad.receive(5) for _ in range(4)]
+        assert answers == [
+            RegAck(0, 1, rejected),
+            SubAck(0, 2, rejected),
+            UnsubAck(3),
+            WillTopicResp(rejected),
+        ]
+
+    _without_harm(tmp_path, attack)
+
+
+def test_topics_of_mosquitto_itself_are_not_published_to(tmp_path: Path) -> None:
+    def attack(bad: SnClient) -> None:
+        topic_id = bad.register("$SYS/broker/uptime")
+        for qos in (0, 1, 2):
+            message = Publish(TopicIdType.NORMAL, topic_id, b"x", qos=qos, message_id=qos)
+            assert bad.ask(message, PubAck).return_code is ReturnCode.REJECTED_NOT_SUPPORTED
+
+    _without_harm(tmp_path, attack)
+
+
+def _without_harm(tmp_path: Path, attack: Callable[[SnClient], None]) -> None:
+    """The connection to the broker stays, and others get their messages."""
+    broker = Mosquitto(tmp_path / "broker")
+    with ended(broker):
+        gateway = GatewayProcess(tmp_path, "--broker", broker.url)
+        client, bad = SnClient(gateway.port, "bystander"), SnClient(gateway.port, "bad")
+        publisher = Publisher(broker.port)
+        with ended(gateway, client, bad, publisher):
+            client.connect().subscribe("quiet", 1)
+            attack(bad.connect())
+            publisher.publish("quiet", b"still here", 1)
+            client.collect(5, 1)
+            counters = gateway.counters()
+            assert (counters["broker_losses"], counters["quarantined"]) == (0, 0)
+            assert [message.payload for message in client.messages] == [b"still here"]
+
+
+def test_poison_for_the_broker_is_set_aside_and_everything_else_arrives(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path / "broker")
+    touchy = TouchyBroker(broker.port, "poison/0", "poison/1", "poison/2", "poison/#")
+    with ended(broker, touchy):
+        gateway = GatewayProcess(
+            tmp_path,
+            "--broker",
+            touchy.url,
+            "--state",
+            str(tmp_path / "state"),
+            "--broker-loss",
+            "keep",
+        )
+        subscriber, good = SnClient(gateway.port, "subscriber"), SnClient(gateway.port, "good")
+        bad = SnClient(gateway.port, "bad")
+        with ended(gateway, subscriber, good, bad):
+            subscriber.connect().subscribe("good", 2)
+            topic_id = good.connect().register("good")
+            bad.connect()
+            poison = [bad.register(f"poison/{number}") for number in range(3)]
+            number = 0
+
+            def publish(count: int) -> None:
+                nonlocal number
+                for _ in range(count):
+                    number += 1
+                    payload = b"%d" % number
+                    if number % 2:
+                        message = Publish(TopicIdType.NORMAL, topic_id, payload, qos=1, message_id=number)
+                        answer = good.ask(message, PubAck, each=10.0)
+                        assert answer.return_code is ReturnCode.ACCEPTED
+                    else:
+                        message = Publish(TopicIdType.NORMAL, topic_id, payload, qos=2, message_id=number)
+                        good.ask(message, PubRec, each=10.0)
+                        good.ask(PubRel(number), PubComp, each=10.0)
+
+            publish(20)
+            bad.send(Publish(TopicIdType.NORMAL, poison[1], b"x", qos=1, message_id=1))
+            bad.send(Publish(TopicIdType.NORMAL, poison[2], b"x", qos=2, message_id=2))
+            bad.ask(PubRel(2), PubComp, each=20.0)
+            publish(20)
+            bad.send(Subscribe(TopicIdType.NORMAL, "poison/#", 3, 1))
+            publish(20)
+            deadline = time.monotonic() + 20
+            while gateway.counters()["quarantined"] < 4 and time.monotonic() < deadline:
+                bad.send(Publish(TopicIdType.NORMAL, poison[0], b"x"))
+                bad.receive(0.2)
+            losses = touchy.losses
+            publish(20)
+            gateway.kill()
+            gateway.start()
+            publish(20)
+            deadline = time.monotonic() + 20
+            while len({message.payload for message in subscriber.messages}) < number:
+                assert time.monotonic() < deadline
+                subscriber.receive(1)
+            assert touchy.losses == losses
+            log = (tmp_path / "gateway.log").read_text()
+            assert log.count("quarantined: PUBLISH of 'bad' to 'poison/") == 3
+            assert "quarantined: SUBSCRIBE to 'poison/#'" in log

@@ -247,6 +247,9 @@ class VirtualGateway:
                 if "MQTT 5" not in str(error) and "refuses" not in str(error):
                     raise
                 moved = True
+            ended, self.broker.ended = self.broker.ended, []
+            for session in ended:
+                self._link(session).lost(session)
             if not actions and not moved:
                 return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from triagemq.exchange.gateway.actions import (
     Gone,
     OpenBroker,
     Present,
+    Say,
     SendControl,
     SendMany,
     SendPublish,
@@ -281,6 +283,8 @@ class Gateway:
                         self._connections.close(session)
                     case Broadcast(datagram):
                         self._broadcast_datagram(datagram)
+                    case Say(text):
+                        print(text, file=sys.stderr, flush=True)
                     case Present() | Gone():
                         if self._presence is not None:
                             self._presence(action)

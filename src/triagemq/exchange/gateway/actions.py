@@ -16,6 +16,7 @@ __all__ = [
     "Gone",
     "OpenBroker",
     "Present",
+    "Say",
     "SendControl",
     "SendMany",
     "SendPublish",
@@ -77,6 +78,12 @@ class Gone(NamedTuple):
     client_id: str
 
 
+class Say(NamedTuple):
+    """A line for whoever runs the gateway."""
+
+    text: str
+
+
 Action: TypeAlias = (
-    SendControl | SendPublish | SendMany | Broadcast | OpenBroker | CloseBroker | Present | Gone
+    SendControl | SendPublish | SendMany | Broadcast | OpenBroker | CloseBroker | Present | Gone | Say
 )

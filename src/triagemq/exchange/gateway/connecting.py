@@ -137,9 +137,9 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
         gateway.deliver.requeue(session)
         if session.link.is_closed:
             session.link.open()
-            for message_id, arrival in session.arrivals.items():
+            for message_id, arrival in list(session.arrivals.items()):
                 if arrival.packet_id:
-                    publishing.resume(session, message_id, arrival)
+                    publishing.resume(gateway, session, message_id, arrival)
     if message.will:
         session.will = will
     move(gateway, session, endpoint)

@@ -31,6 +31,7 @@ from triagemq.exchange.gateway.delivering import Deliverer
 from triagemq.exchange.gateway.link import Link
 from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
 from triagemq.exchange.gateway.observer import Numbers, Observer
+from triagemq.exchange.gateway.quarantine import Quarantine
 from triagemq.exchange.gateway.settings import GatewaySettings
 from triagemq.exchange.gateway.slots import Identify, Slots, own_name
 from triagemq.exchange.gateway.spreading import Spreader
@@ -105,6 +106,7 @@ class GatewayCore:
         self.slots = Slots(self, identify)
         # A number from 0 to 1, to decide what is dropped on purpose.
         self.draw = random.Random(settings.seed).random
+        self.quarantine = Quarantine(self)
         self._actions: list[Action] = []
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
         self._timer_number = 0

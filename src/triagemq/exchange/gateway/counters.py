@@ -27,6 +27,8 @@ class GatewayCounters:
     broker_losses: int = 0
     client_messages: int = 0
     duplicates: int = 0
+    quarantined: int = 0
+    """Packets that are not sent to the broker any more: it ends the connection over them, or over others like them."""
     sent: int = 0
     """PUBLISH datagrams handed to the network."""
     delivered: int = 0

@@ -120,6 +120,8 @@ def revoke(gateway: GatewayCore) -> None:
                 gateway.send(session.endpoint, Disconnect())
             gateway.counters.refused["session: no longer allowed"] += 1
             end(gateway, session, "no longer allowed")
+            for lane in session.link.lanes:
+                lane.withdraw(client_id)
             continue
         for topic_filter in [
             one for one in session.subscriptions if policy.forbids_subscription(client_id, one)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import broker_presence, publishing
+from triagemq.exchange.gateway import broker_presence, publishing, subscribing
 from triagemq.exchange.gateway.actions import CloseBroker, OpenBroker
 from triagemq.exchange.gateway.filters import Filter, Join
 from triagemq.exchange.gateway.model import Session, Subscription
@@ -25,6 +25,7 @@ from triagemq.mqttsn import matches
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
+    from triagemq.exchange.mqtt.suspicion import Packet
 
 __all__ = ["Link"]
 
@@ -73,9 +74,15 @@ class Link:
         for lane in self.lanes:
             self._gateway.act(CloseBroker(lane))
 
-    def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, token: object = None) -> bool:
+    def publish(
+        self, topic: str, payload: bytes, *, qos: int, retain: bool, sender: str = "", token: object = None
+    ) -> bool:
         """Publish over the first lane; False if it is lost."""
-        return self.lanes[0].publish(topic.encode(), payload, qos=qos, retain=retain, token=token)
+        if self._gateway.quarantine.refuses(sender, topic):
+            return False
+        return self.lanes[0].publish(
+            topic.encode(), payload, qos=qos, retain=retain, sender=sender, token=token
+        )
 
     # Subscriptions.
 
@@ -313,6 +320,21 @@ class Link:
             self._gateway.spread.retained(self, origin, message)
         self._ask(entry)
         self._drop_if_unused(entry)
+
+    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
+        """The broker has ended the connection over a packet."""
+        self._gateway.quarantine.rejected(self, session, packet)
+
+    def reject(self, topic_filter: str) -> None:
+        """The broker will not be asked for a filter: whoever waits for it is refused, whoever has it loses it."""
+        entry = self.filters.pop(topic_filter, None)
+        if entry is None:
+            return
+        self._gateway.changes.remove("filters", (self.key, topic_filter))
+        for join in (*entry.asking, *entry.joining):
+            join.answer(REFUSED)
+        for session in list(entry.members):
+            subscribing.drop(self._gateway, session, topic_filter)
 
     def mqtt_writes(self, session: MqttSession) -> None:
         """There is something to write to the broker, once everything is stored."""

@@ -49,6 +49,8 @@ def without_connection(gateway: GatewayCore, message: Publish) -> None:
         gateway.counters.refused["publish: topic of the broker"] += 1
     elif gateway.settings.policy.forbids_publication("", name):
         gateway.counters.refused["publish: not allowed"] += 1
+    elif gateway.quarantine.refuses("", name):
+        gateway.counters.refused["publish: quarantined"] += 1
     elif not gateway.link.publish(name, message.payload, qos=0, retain=message.retain):
         gateway.counters.refused["publish: no broker"] += 1
 
@@ -71,10 +73,14 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "topic of the broker")
     elif gateway.settings.policy.forbids_publication(session.client_id, name):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
+    elif gateway.quarantine.refuses(session.client_id, name):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "quarantined")
     elif gateway.settings.policy.refuses_publication(session.client_id, name, gateway.now_ns):
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
     elif message.qos <= 0:
-        if not session.link.publish(name, message.payload, qos=0, retain=message.retain):
+        if not session.link.publish(
+            name, message.payload, qos=0, retain=message.retain, sender=session.client_id
+        ):
             # QoS 0 has no answer but this one; -1 has none at all.
             _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no broker")
     elif lane.backlog + len(session.arrivals) >= gateway.settings.broker_backlog:
@@ -83,7 +89,9 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         session.publishing.add(message.message_id)
         session.answered[message.message_id] = (message.topic_id, zlib.crc32(message.payload))
         token = _Token(session.client_id, message.message_id, message.topic_id, 1)
-        session.link.publish(name, message.payload, qos=1, retain=message.retain, token=token)
+        session.link.publish(
+            name, message.payload, qos=1, retain=message.retain, sender=session.client_id, token=token
+        )
     else:
         arrival = Arrival(name, message.payload, message.retain)
         session.arrivals[message.message_id] = arrival
@@ -101,17 +109,22 @@ def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
     else:
         arrival.packet_id = session.link.lanes[0].reserve()
         gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
-        resume(session, message.message_id, arrival)
+        resume(gateway, session, message.message_id, arrival)
 
 
-def resume(session: Session, message_id: int, arrival: Arrival) -> None:
+def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arrival) -> None:
     """Hand a released QoS 2 message to the broker, perhaps for the second time after a restart."""
+    token = _Token(session.client_id, message_id, 0, 2)
+    if gateway.quarantine.refuses(session.client_id, arrival.topic):
+        broker_answered(gateway, token, REFUSED)
+        return
     session.link.lanes[0].publish(
         arrival.topic.encode(),
         arrival.payload,
         qos=2,
         retain=arrival.retain,
-        token=_Token(session.client_id, message_id, 0, 2),
+        sender=session.client_id,
+        token=token,
         packet_id=arrival.packet_id,
         released=arrival.broker_holds_it,
     )

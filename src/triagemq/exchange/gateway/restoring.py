@@ -56,7 +56,7 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
             arrival = Arrival(topic_name, payload, bool(retain), abs(packet_id), packet_id < 0)
             session.arrivals[message_id] = arrival
             if packet_id:
-                publishing.resume(session, message_id, arrival)
+                publishing.resume(gateway, session, message_id, arrival)
     for session in gateway.sessions.values():
         if session.connected:
             gateway.present(session)

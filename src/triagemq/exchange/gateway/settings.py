@@ -143,6 +143,8 @@ class GatewaySettings:
     session_expiry_seconds: float = 7 * 86400
     """How long a session that is not clean is kept for a client that is away."""
     connect_timeout_seconds: float = 5.0
+    quarantine_seconds: float = 600.0
+    """How long a client's messages to a topic are refused after the broker has ended the connection over one."""
     retained_quiet_seconds: float = 0.5
     """MQTT 3.1.1 only: pause between two fetches of the retained messages of one filter."""
     read_timestamps: bool = False

@@ -42,6 +42,10 @@ class Slots:
         self._sessions: dict[tuple[str, int], Session] = {}
         self.ordered: Mapping[str, Mapping[str, int]] = {}
 
+    def name_of(self, client_id: str) -> str:
+        """The name of the subscriber or publisher whose client id it is."""
+        return self._identify(client_id)[0]
+
     def order(self, ordered: Mapping[str, Mapping[str, int]]) -> None:
         """From now on topics go this way."""
         before, self.ordered = self.ordered, ordered

@@ -52,6 +52,9 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
         # It would take its share of the messages away from others, and no client here would get them.
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "shared subscription")
         return
+    if gateway.quarantine.refuses_filter(topic_filter):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "quarantined")
+        return
     policy = gateway.settings.policy
     is_new = topic_filter not in session.subscriptions
     topic: Topic | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from triagemq.exchange.mqtt.packets import ConnAck, Message
     from triagemq.exchange.mqtt.session import MqttSession
+    from triagemq.exchange.mqtt.suspicion import Packet
 
 __all__ = ["Login", "MqttOwner"]
 
@@ -50,6 +51,9 @@ class MqttOwner(Protocol):
 
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """The broker's answer to the SUBSCRIBE of that packet id."""
+
+    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
+        """The broker has ended connections over a packet, which is not sent again. The connection is gone now."""
 
     def mqtt_writes(self, session: MqttSession) -> None:
         """The session's `output`, which was empty, is to be written."""

@@ -12,6 +12,7 @@ from triagemq.exchange.mqtt import properties as property_names
 from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
 
 __all__ = [
+    "LARGEST_PACKET_BYTES",
     "REFUSED",
     "ConnAck",
     "Message",
@@ -33,6 +34,11 @@ __all__ = [
 REFUSED = 0x80
 """Codes of SUBACK, PUBACK and PUBREC from here on are refusals."""
 
+LARGEST_PACKET_BYTES = 5 + 0x0FFF_FFFF
+"""What the length of a packet can say."""
+
+# No datagram holds more than a sixteenth of it. What is larger the broker need not send, nor we have in memory.
+_MOST_RECEIVED_BYTES = 1 << 20
 _LARGEST_CACHED_PROPERTIES = 5
 
 
@@ -66,6 +72,7 @@ class ConnAck:
     receive_maximum: int = 0xFFFF
     server_keep_alive: int | None = None
     subscription_identifiers: bool = False
+    maximum_packet_bytes: int = LARGEST_PACKET_BYTES
 
 
 class Message(NamedTuple):
@@ -116,6 +123,7 @@ def encode_connect(
             [
                 (property_names.SESSION_EXPIRY, session_expiry_seconds),
                 (property_names.RECEIVE_MAXIMUM, 0xFFFF),
+                (property_names.MAXIMUM_PACKET_SIZE, _MOST_RECEIVED_BYTES),
             ]
         )
     body += _text(client_id)
@@ -215,6 +223,7 @@ def parse_connack(version: int, body: bytes) -> ConnAck:
         receive_maximum=found.get(property_names.RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
         server_keep_alive=found.get(property_names.SERVER_KEEP_ALIVE),
         subscription_identifiers=bool(found.get(property_names.SUBSCRIPTION_IDENTIFIERS_AVAILABLE, 1)),
+        maximum_packet_bytes=found.get(property_names.MAXIMUM_PACKET_SIZE) or LARGEST_PACKET_BYTES,
     )
 
 

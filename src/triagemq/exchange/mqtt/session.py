@@ -2,17 +2,18 @@
 
 What is published at QoS 1 or 2 is kept until the broker has it, over any number of connections. What the broker sends
 at QoS 1 or 2 is acknowledged in `output`, which whoever owns the socket writes only after everything that was
-reported has been stored; so nothing acknowledged is ever lost.
+reported has been stored; so nothing acknowledged is ever lost. A packet over which the broker ends the connection is
+found (see suspicion.py), reported, and not sent again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from triagemq.errors import MqttError
 from triagemq.exchange.mqtt.owner import Login, MqttOwner
 from triagemq.exchange.mqtt.packets import (
+    LARGEST_PACKET_BYTES,
     REFUSED,
     ConnAck,
     Message,
@@ -30,22 +31,14 @@ from triagemq.exchange.mqtt.packets import (
     parse_suback,
 )
 from triagemq.exchange.mqtt.stream import PacketStream
+from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
 
 __all__ = ["MqttSession"]
 
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    topic: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-    token: object
-    released: bool = False
-    sent: bool = False
+_PACKET_TOO_LARGE = 0x95
+_MOST_HELD_BACK = 1_000
 
 
 class MqttSession:
@@ -54,17 +47,21 @@ class MqttSession:
     def __init__(self, owner: MqttOwner, login: Login, *, version: int = 5) -> None:
         self.owner = owner
         self._stream = PacketStream()
-        self._outgoing: dict[int, _Outgoing] = {}
-        self._waiting: deque[int] = deque()
-        self._in_flight = 0
+        # Messages that the broker does not have for sure, and requests over the present connection, by packet id.
+        self._outgoing: dict[int, Packet] = {}
+        self._requests: set[int] = set()
+        self._waiting: deque[Packet] = deque()
+        self._in_flight: set[int] = set()
+        self._suspicion = Suspicion()
         self._window = 0xFFFF
         self._next_packet_id = 1
-        self._subscribing: set[int] = set()
         self._opened = False
         self._version_is_known = False
         self._has_left = False
         self._was_connected = False
         self._is_purging = False
+        self._is_beginning = False
+        self._most_packet_bytes = LARGEST_PACKET_BYTES
         self.login = login
         self.keep_alive_seconds = login.keep_alive_seconds
         self.version = version
@@ -78,6 +75,11 @@ class MqttSession:
     def backlog(self) -> int:
         """Messages at QoS 1 or 2 that the broker does not have yet."""
         return len(self._outgoing)
+
+    @property
+    def unanswered_requests(self) -> int:
+        """SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
+        return len(self._requests)
 
     def opened(self) -> None:
         """A TCP connection is there: introduce ourselves."""
@@ -105,10 +107,20 @@ class MqttSession:
         if self._opened and not self._version_is_known:
             # Some brokers answer a CONNECT of a version they do not know by closing: try the other one next.
             self.version = 4 if self.version == 5 else 5
-        self._opened = False
-        self.connected = False
+        was_connected, self._opened, self.connected = self.connected, False, False
         self.output = bytearray()
-        self._subscribing.clear()
+        self._requests.clear()
+        self._waiting.clear()
+        self._in_flight.clear()
+        culprit = None
+        if was_connected and not self._has_left:
+            culprit = self._suspicion.lost()
+        else:
+            self._suspicion.reset()
+        if culprit is not None:
+            if self._outgoing.get(culprit.packet_id) is culprit:
+                del self._outgoing[culprit.packet_id]
+            self.owner.mqtt_rejected(self, culprit)
 
     def receive(self, data: bytes) -> None:
         """Octets from the broker; MqttError if they are not MQTT."""
@@ -133,6 +145,7 @@ class MqttSession:
         *,
         qos: int = 0,
         retain: bool = False,
+        sender: str = "",
         token: object = None,
         packet_id: int | None = None,
         released: bool = False,
@@ -145,23 +158,57 @@ class MqttSession:
         if qos == 0:
             if not self.connected or self.is_congested:
                 return False
-            self._write(encode_publish(self.version, topic, payload, retain=retain))
-            return True
+            octets = encode_publish(self.version, topic, payload, retain=retain)
+            if len(octets) > self._most_packet_bytes:
+                return False
+            return self._offer(
+                Packet(
+                    PacketType.PUBLISH, topic, payload=payload, retain=retain, sender=sender, octets=octets
+                )
+            )
         if packet_id is None:
             packet_id = self.reserve()
-        self._outgoing[packet_id] = _Outgoing(topic, payload, qos, retain, token, released)
-        self._waiting.append(packet_id)
-        self._send_waiting()
+        packet = self._outgoing[packet_id] = Packet(
+            PacketType.PUBLISH,
+            topic,
+            payload=payload,
+            qos=qos,
+            retain=retain,
+            sender=sender,
+            token=token,
+            packet_id=packet_id,
+        )
+        packet.released = released
+        if self.connected:
+            self._waiting.append(packet)
+            self._send_waiting()
         return True
+
+    def withdraw(self, sender: str, topic: bytes | None = None) -> list[Packet]:
+        """Messages of a sender, or only those to one topic, are not sent to the broker any more."""
+        found = [
+            packet
+            for packet in self._outgoing.values()
+            if packet.sender == sender and (topic is None or packet.topic == topic) and not packet.released
+        ]
+        for packet in found:
+            if packet.qos == 2 and packet.sent:
+                # The broker may know its packet id: a new message under it would be taken for this one.
+                packet.released, packet.payload, packet.sender = True, b"", ""
+            else:
+                del self._outgoing[packet.packet_id]
+                self._in_flight.discard(packet.packet_id)
+        self._send_waiting()
+        return found
 
     def reserve(self) -> int:
         """A packet id that is in no use."""
-        if len(self._outgoing) + len(self._subscribing) >= 0xFFFE:
+        if len(self._outgoing) + len(self._requests) >= 0xFFFE:
             raise MqttError("more than 65,000 packets wait for the broker")
         while True:
             packet_id = self._next_packet_id
             self._next_packet_id = packet_id % 0xFFFF + 1
-            if packet_id not in self._outgoing and packet_id not in self._subscribing:
+            if packet_id not in self._outgoing and packet_id not in self._requests:
                 return packet_id
 
     def subscribe(
@@ -169,23 +216,26 @@ class MqttSession:
     ) -> int:
         """Subscribe over the present connection; the answer comes with the packet id that this returns."""
         packet_id = self.reserve()
-        self._subscribing.add(packet_id)
-        self._write(
-            encode_subscribe(
-                self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
-            )
+        octets = encode_subscribe(
+            self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
         )
+        self._request(PacketType.SUBSCRIBE, topic_filter, packet_id, octets)
         return packet_id
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe over the present connection."""
         packet_id = self.reserve()
-        self._subscribing.add(packet_id)
-        self._write(encode_unsubscribe(self.version, packet_id, topic_filter))
+        octets = encode_unsubscribe(self.version, packet_id, topic_filter)
+        self._request(PacketType.UNSUBSCRIBE, topic_filter, packet_id, octets)
+
+    def _request(self, kind: PacketType, topic_filter: str, packet_id: int, octets: bytes) -> None:
+        self._requests.add(packet_id)
+        self._offer(Packet(kind, topic_filter.encode(), packet_id=packet_id, octets=octets))
 
     def ping(self) -> None:
         """Show the broker that we are there, and see whether it is."""
         self._write(encode_ping())
+        self._suspicion.ping_sent()
 
     def leave(self) -> None:
         """Say good-bye: the broker need not wait for the connection to die."""
@@ -228,11 +278,14 @@ class MqttSession:
             self._write(encode_acknowledgement(PacketType.PUBCOMP, packet_id))
         elif packet_type == PacketType.SUBACK:
             packet_id, code = parse_suback(self.version, body)
-            self._subscribing.discard(packet_id)
+            self._requests.discard(packet_id)
             self.owner.mqtt_subscribed(self, packet_id, code)
         elif packet_type == PacketType.UNSUBACK:
-            self._subscribing.discard(parse_acknowledgement(body)[0])
-        elif packet_type not in (PacketType.PINGRESP, PacketType.DISCONNECT):
+            self._requests.discard(parse_acknowledgement(body)[0])
+        elif packet_type == PacketType.PINGRESP:
+            self._suspicion.ping_answered()
+            self._send_waiting()
+        elif packet_type != PacketType.DISCONNECT:
             raise MqttError(f"the broker sent a packet of type {packet_type}, which only clients send")
 
     def _connack(self, answer: ConnAck) -> None:
@@ -255,37 +308,75 @@ class MqttSession:
         self.connected = self._was_connected = True
         self.has_identifiers = answer.subscription_identifiers
         self._window = answer.receive_maximum
+        self._most_packet_bytes = answer.maximum_packet_bytes
         # 0 means that the broker does not look; we still want to know whether it is there.
         self.keep_alive_seconds = answer.server_keep_alive or self.login.keep_alive_seconds
         if not answer.session_present:
             for packet_id in self.receiving:
                 self.owner.mqtt_receiving(self, packet_id, False)
             self.receiving.clear()
-        self._in_flight = 0
-        self._waiting = deque(self._outgoing)
+        # First the subscriptions, then what was published before, then what follows from the connection.
+        self._is_beginning = True
         self.owner.mqtt_connected(self, answer)
+        self._is_beginning = False
+        requests = [packet for packet in self._waiting if not packet.qos]
+        self._waiting = deque((*requests, *self._outgoing.values()))
         self._send_waiting()
 
+    def _offer(self, packet: Packet) -> bool:
+        """Send at once, or hold back while others are suspected; False if too much is held back already."""
+        if self._suspicion.is_idle or (not self._waiting and self._suspicion.may_go(packet)):
+            self._transmit(packet, packet.octets)
+            return True
+        if not packet.packet_id and len(self._waiting) >= _MOST_HELD_BACK:
+            return False
+        self._waiting.append(packet)
+        self._send_waiting()
+        return True
+
     def _send_waiting(self) -> None:
-        while self.connected and self._waiting and self._in_flight < self._window:
-            packet_id = self._waiting.popleft()
-            outgoing = self._outgoing[packet_id]
-            self._in_flight += 1
-            if outgoing.released:
-                self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
+        while self._waiting and self.connected and not self._is_beginning:
+            packet = self._waiting[0]
+            if packet.qos and self._outgoing.get(packet.packet_id) is not packet:
+                self._waiting.popleft()
                 continue
-            self._write(
-                encode_publish(
-                    self.version,
-                    outgoing.topic,
-                    outgoing.payload,
-                    qos=outgoing.qos,
-                    retain=outgoing.retain,
-                    dup=outgoing.sent,
-                    packet_id=packet_id,
-                )
+            if packet.qos and len(self._in_flight) >= self._window:
+                return
+            if not self._suspicion.may_go(packet):
+                if self._suspicion.wants_ping:
+                    self.ping()
+                return
+            self._waiting.popleft()
+            if packet.qos:
+                self._send_message(packet)
+            else:
+                self._transmit(packet, packet.octets)
+
+    def _send_message(self, packet: Packet) -> None:
+        packet_id = packet.packet_id
+        if packet.released:
+            octets = encode_acknowledgement(PacketType.PUBREL, packet_id)
+        else:
+            octets = encode_publish(
+                self.version,
+                packet.topic,
+                packet.payload,
+                qos=packet.qos,
+                retain=packet.retain,
+                dup=packet.sent,
+                packet_id=packet_id,
             )
-            outgoing.sent = True
+        self._in_flight.add(packet_id)
+        if len(octets) > self._most_packet_bytes:
+            self._finished(packet_id, _PACKET_TOO_LARGE)
+            return
+        packet.sent = True
+        self._transmit(packet, octets)
+
+    def _transmit(self, packet: Packet, octets: bytes) -> None:
+        self._write(octets)
+        if self._suspicion.sent(packet):
+            self.ping()
 
     def _received(self, packet_id: int, code: int) -> None:
         outgoing = self._outgoing.get(packet_id)
@@ -301,6 +392,6 @@ class MqttSession:
         outgoing = self._outgoing.pop(packet_id, None)
         if outgoing is None:
             return
-        self._in_flight -= 1
+        self._in_flight.discard(packet_id)
         self.owner.mqtt_published(self, outgoing.token, code)
         self._send_waiting()
