@@ -19,6 +19,7 @@ from triagemq.exchange.broker_process import find_mosquitto
 from triagemq.exchange.mqtt import ConnAck, Login, Message, MqttSession, PacketStream
 from triagemq.exchange.mqtt.packets import encode_connect, encode_publish, parse_connack, parse_publish
 from triagemq.exchange.mqtt.properties import (
+    MAXIMUM_PACKET_SIZE,
     SERVER_KEEP_ALIVE,
     encode_length,
     encode_properties,
@@ -185,6 +186,26 @@ def test_receive_maximum_of_the_broker_is_kept() -> None:
     session.receive(b"\x40\x02\x00\x01")
     assert recorder.published == [(0, 0)]
     assert [body[-1:] for _, body in PacketStream().feed(bytes(session.output))] == [b"2"]
+
+
+def test_maximum_packet_size_is_said_and_that_of_the_broker_is_kept() -> None:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me"))
+    session.opened()
+    ((_, connect),) = PacketStream().feed(bytes(session.output))
+    assert dict(parse_properties(connect, 10)[0])[MAXIMUM_PACKET_SIZE] == 1 << 20
+    properties = encode_properties([(MAXIMUM_PACKET_SIZE, 100)])
+    session.receive(bytes((0x20, 2 + len(properties), 0, 0)) + properties)
+    session.output.clear()
+    assert not session.publish(b"a", bytes(100))
+    for qos in (1, 2):
+        session.publish(b"a", bytes(100), qos=qos, token=qos)
+    assert recorder.published == [(1, 0x95), (2, 0x95)]
+    assert not session.output
+    assert session.publish(b"a", bytes(90))
+    session.publish(b"a", bytes(90), qos=1)
+    assert len(list(PacketStream().feed(bytes(session.output)))) == 2
+    assert session.backlog == 1
 
 
 def test_broker_of_3_1_1_is_recognised_by_its_refusal_and_by_its_closing() -> None:
