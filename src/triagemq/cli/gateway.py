@@ -190,14 +190,16 @@ async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
         }
         typer.echo(json_format.dumps(ready))
     else:
-        problem = "" if reached else f", which cannot be reached yet ({running.broker_problem}); still trying"
         where = f"udp {place}" if certificate is None else f"mqttsns://{place} (certificate {certificate})"
-        typer.echo(f"gateway ready on {where}, broker {broker}{problem}")
+        typer.echo(f"gateway ready on {where}, broker {broker}")
+    telling = loop.create_task(
+        running.tell_broker_problems(lambda words: typer.echo(f"triage: {words}", err=True))
+    )
     waiting: set[asyncio.Task[Any]] = {ending, loop.create_task(running.wait())}
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
+    for task in (*pending, telling):
         task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
+    await asyncio.gather(*pending, telling, return_exceptions=True)
     for task in done:
         task.result()
 

@@ -18,7 +18,7 @@ from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, utility_line
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.client.settings import host_and_port
-from triagemq.errors import ParameterError
+from triagemq.errors import ParameterError, TriageError
 
 if TYPE_CHECKING:
     from triagemq.coordinator.gateway_link import Measured as GatewayFigures
@@ -134,6 +134,7 @@ def up(
     else:
         result = asyncio.run(_run(exchange, seconds, json))
         _print_result(result, exchange, json)
+        _require_all(result.gone)
 
 
 async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:
@@ -154,6 +155,7 @@ async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) 
             ended=stop_on_signals(),
             on_ready=lambda running: _say_ready(running, as_json),
             on_tick=tick,
+            on_problem=_say_problem,
         )
 
 
@@ -162,7 +164,7 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     from triagemq.coordinator.up.exchange import Exchange
 
     ended = stop_on_signals()
-    async with Exchange(exchange, ended) as running:
+    async with Exchange(exchange, ended, _say_problem) as running:
         _say_ready(running, as_json)
         try:
             async with asyncio.timeout(seconds):
@@ -173,6 +175,17 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
         _print_kernel_ports(running, as_json)
     if not as_json:
         typer.echo(f"trace: {running.trace}")
+    _require_all(running.gone)
+
+
+def _say_problem(words: str) -> None:
+    typer.echo(f"triage: {words}", err=True)
+
+
+def _require_all(gone: Sequence[str]) -> None:
+    """What is left of an exchange goes on without one of its processes, but that is no success."""
+    if gone:
+        raise TriageError(gone[0])
 
 
 def _print_kernel_ports(running: Exchange, as_json: bool) -> None:

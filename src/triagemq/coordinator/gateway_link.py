@@ -54,6 +54,7 @@ class Measured:
     generation: int
     sessions: int
     broker_connected: bool
+    broker_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +301,7 @@ def _measured(answer: Mapping[str, Any]) -> Measured:
         generation=answer["generation"],
         sessions=answer["sessions"],
         broker_connected=answer["broker_connected"],
+        broker_problem=answer["broker_problem"],
     )
 
 

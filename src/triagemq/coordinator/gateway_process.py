@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -60,17 +61,23 @@ async def _run(config: GatewayConfig) -> None:
         await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
         reaching.cancel()
         _say_ready(config, running)
+        telling = loop.create_task(running.gateway.tell_broker_problems(_log))
         failing = loop.create_task(running.wait())
         await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         if failing.done():
             failing.result()
         failing.cancel()
-        await asyncio.gather(ending, failing, reaching, return_exceptions=True)
+        telling.cancel()
+        await asyncio.gather(ending, failing, reaching, telling, return_exceptions=True)
         await running.close()
     except BaseException as error:
         running.abort(f"{type(error).__name__}: {error}")
         raise
+
+
+def _log(words: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", file=sys.stderr, flush=True)
 
 
 def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:

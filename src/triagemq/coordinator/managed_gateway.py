@@ -359,6 +359,7 @@ class ManagedGateway:
             "generation": self.generation,
             "sessions": len(core.sessions),
             "broker_connected": self.gateway.broker_is_connected,
+            "broker_problem": self.gateway.broker_words,
         }
 
     # The trace.

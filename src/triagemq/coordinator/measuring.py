@@ -71,7 +71,7 @@ class Measuring:
         if measured.broker_connected:
             self._broker.worked()
         else:
-            self._broker.failed("the gateway has no broker")
+            self._broker.failed(measured.broker_problem or "the gateway has no broker")
 
     async def one_second(self) -> None:
         """A second's measurements; shorter if the gateway is away."""

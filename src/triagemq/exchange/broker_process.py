@@ -114,6 +114,8 @@ class BrokerProcess:
         self._watcher: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
         self.restarts = 0
+        self.problem = ""
+        """Why it does not run, if it could not be started again."""
 
     @property
     def kind(self) -> str:
@@ -260,7 +262,9 @@ class BrokerProcess:
             try:
                 await self._launch()
                 delay = 0.1
-            except (BrokerError, OSError):
+                self.problem = ""
+            except (BrokerError, OSError) as error:
+                self.problem = str(error)
                 delay = min(2 * delay, 5.0)
 
 

@@ -51,6 +51,7 @@ Presence = Callable[[Present | Gone], None]
 """Is told where clients are, before anything is sent there."""
 
 _TRACE_EVERY_SECONDS = 0.5
+_LOOK_EVERY_SECONDS = 0.5
 
 
 class Gateway:
@@ -76,6 +77,7 @@ class Gateway:
     ) -> None:
         self.clock = unix_clock()
         self._listen = listen
+        self._broker = broker
         self._broadcast = broadcast
         self._trace = trace
         self._make_egress = make_egress
@@ -131,6 +133,27 @@ class Gateway:
     def broker_problem(self) -> str:
         """Why not, if it could not at the last attempt."""
         return self._connections.problem(self.core.link.lanes[0])
+
+    @property
+    def broker_words(self) -> str:
+        """What is wrong with the broker now, as a sentence; nothing while it is there."""
+        problem = self.broker_problem
+        if self.broker_is_connected or not problem:
+            return ""
+        at = f"the broker at {self._broker.host}:{self._broker.port}"
+        if problem.startswith("the broker "):
+            return at + problem.removeprefix("the broker")
+        return f"{at} cannot be reached: {problem}"
+
+    async def tell_broker_problems(self, say: Callable[[str], None]) -> None:
+        """Say what is wrong with the broker whenever that changes; until cancelled."""
+        said = ""
+        while True:
+            words = self.broker_words
+            if words != said and (words or self.broker_is_connected):
+                say(f"{words}; still trying" if words else "the broker is there again")
+                said = words
+            await asyncio.sleep(_LOOK_EVERY_SECONDS)
 
     async def start(self) -> None:
         """Take the sessions up again, listen, and connect to the broker, now or as soon as it is there."""

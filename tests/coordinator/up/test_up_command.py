@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import socketserver
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -127,3 +130,47 @@ def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
         assert "Traceback" not in running.errors()
         assert "bad.yaml" in running.errors()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_coordinator_that_cannot_be_started_again_is_said_and_is_no_success(tmp_path: Path) -> None:
+    with Up(tmp_path, "--state", str(tmp_path / "state")) as running:
+        ready = running.ready()
+        (tmp_path / "state" / "coordinator.json").write_text('{"database": 7}')
+        os.kill(ready["pids"]["coordinator"], signal.SIGKILL)
+        _wait(lambda: "still trying" in running.errors())
+        assert is_alive(ready["pids"]["gateway"])
+        running.signal(signal.SIGINT)
+        assert running.result(LONG_SECONDS)[0] == 1
+        said = running.errors().splitlines()
+    assert len(said) == 2
+    for line in said:
+        assert "the coordinator ended before it was ready" in line
+        assert "database" in line
+
+
+class _Denying(socketserver.BaseRequestHandler):
+    """A broker that lets nobody in."""
+
+    def handle(self) -> None:
+        self.request.recv(4096)
+        self.request.sendall(bytes([0x20, 3, 0, 0x86, 0]))
+
+
+def test_a_broker_that_refuses_the_password_is_said_and_tried_again(tmp_path: Path) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Denying) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        broker = f"127.0.0.1:{server.server_address[1]}"
+        words = f"the broker at {broker} refuses user or password"
+        try:
+            with Up(
+                tmp_path, "--state", str(tmp_path / "state"), "--broker", f"mqtt://me:s3cret@{broker}"
+            ) as up:
+                url = up.ready()["coordinator"]
+                _wait(lambda: words in up.errors())
+                _wait(lambda: words in json.dumps(ask(url, "/v1/health")))
+                assert words in (tmp_path / "state" / "logs" / "gateway.log").read_text()
+                up.signal(signal.SIGINT)
+                assert up.result(LONG_SECONDS)[0] == 0
+                assert up.errors() == f"triage: {words}; still trying\n"
+        finally:
+            server.shutdown()

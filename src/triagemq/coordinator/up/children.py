@@ -62,6 +62,8 @@ class Child:
     ) -> None:
         self.name = name
         self.restarts = 0
+        self.problem = ""
+        """Why it does not run, if it could not be started again."""
         self.said: dict[str, Any] = {}
         self._command = [sys.executable, "-m", module, *arguments]
         self._log = log
@@ -174,9 +176,12 @@ class Child:
             )
             self.restarts += 1
             await asyncio.sleep(pause)
-            # If it does not start, the next round of this loop finds it ended and tries again.
-            with contextlib.suppress(ChildError, OSError):
+            try:
                 await self._launch()
+                self.problem = ""
+            except (ChildError, OSError) as error:
+                # The next round of this loop finds it ended and tries again.
+                self.problem = str(error)
 
 
 async def _drain(stdout: asyncio.StreamReader) -> None:

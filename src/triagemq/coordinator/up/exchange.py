@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from triagemq.certificates import own_certificate
+from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import HURRY_SECONDS, Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
@@ -30,6 +31,8 @@ __all__ = ["Exchange", "ExchangeOptions"]
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 EMBEDDED_BROKER = "embedded"
 """Instead of a broker's address: the one in Python, even where there is Mosquitto."""
+
+_LOOK_SECONDS = 1.0
 
 _Result = TypeVar("_Result")
 
@@ -68,11 +71,21 @@ class ExchangeOptions:
 class Exchange:
     """Use as `async with`; `start_clients` and `stop_publishers` are for a scenario's own clients.
 
-    It is not started further when `ended` is set (EndedError), and then ends as quickly as it can.
+    It is not started further when `ended` is set (EndedError), and then ends as quickly as it can. `on_problem` gets a
+    line for whatever does not work from some moment on.
     """
 
-    def __init__(self, options: ExchangeOptions, ended: asyncio.Event | None = None) -> None:
+    def __init__(
+        self,
+        options: ExchangeOptions,
+        ended: asyncio.Event | None = None,
+        on_problem: Callable[[str], None] = lambda words: None,
+    ) -> None:
         self.options = options
+        self.gone: list[str] = []
+        """At the end: why a process did not run any more."""
+        self._on_problem = on_problem
+        self._telling: asyncio.Task[None] | None = None
         self._ended = asyncio.Event() if ended is None else ended
         self.state = options.state.absolute()
         self.trace = (options.trace or self.state / "trace").absolute()
@@ -115,6 +128,26 @@ class Exchange:
             counted["broker"] = self.broker.restarts
         return counted
 
+    def _cannot_start(self) -> dict[str, str]:
+        """By name, why a process could not be started again."""
+        found = {name: child.problem for name, child in self.children.items()}
+        if self.broker is not None:
+            found["broker"] = self.broker.problem
+        return {name: problem for name, problem in found.items() if problem}
+
+    async def _tell_problems(self) -> None:
+        told: dict[str, str] = {}
+        while True:
+            problems = self._cannot_start()
+            with contextlib.suppress(ControlError, TimeoutError, OSError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    problems["link"] = (await self.link.measure(flows=False)).broker_problem
+            for name, words in problems.items():
+                if words and told.get(name) != words:
+                    self._on_problem(f"{words}; still trying")
+            told |= problems
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def __aenter__(self) -> Exchange:
         try:
             await self._unless_ended(self._start())
@@ -142,6 +175,7 @@ class Exchange:
         await self._start_gateway()
         await self._start_coordinator()
         self.link.start()
+        self._telling = asyncio.get_running_loop().create_task(self._tell_problems())
         if self.kernel_ports is not None:
             from triagemq.coordinator.up.kernel_ports import listeners_of
 
@@ -257,9 +291,11 @@ class Exchange:
 
     async def close(self) -> None:
         """End everything, clients first, the broker last."""
-        if self._saving is not None:
-            self._saving.cancel()
-            await asyncio.gather(self._saving, return_exceptions=True)
+        self.gone = list(self._cannot_start().values())
+        for task in (self._saving, self._telling):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self.kernel_ports is not None:
             await self.kernel_ports.close()
         await self.link.close()

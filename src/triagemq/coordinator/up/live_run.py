@@ -42,6 +42,8 @@ class LiveResult:
     measured: Measured
     forecast: Promise
     restarts: dict[str, int]
+    gone: list[str]
+    """Why a process did not run any more at the end."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `triage simulate --json` for what was measured; the forecast as `triage forecast --json`."""
@@ -66,13 +68,14 @@ async def run_live(
     ended: asyncio.Event,
     on_ready: Callable[[Exchange], None] = lambda exchange: None,
     on_tick: OnTick = lambda exchange, figures, elapsed: None,
+    on_problem: Callable[[str], None] = lambda words: None,
 ) -> LiveResult:
     """Start everything, let the scenario's clients work for so long or until `ended`, stop, and measure."""
     assert options.scenario is not None
     scenario = load(options.scenario)
     settings, triage = planner_settings(options)
     expected = promise(scenario, settings, triage)
-    async with Exchange(options, ended) as exchange:
+    async with Exchange(options, ended, on_problem) as exchange:
         on_ready(exchange)
         begun_ns = await exchange.start_clients()
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
@@ -101,7 +104,7 @@ async def run_live(
         planned=expected.level,
         by_plan=options.no_triage,
     )
-    return LiveResult(scenario, measured, expected, restarts)
+    return LiveResult(scenario, measured, expected, restarts, exchange.gone)
 
 
 async def _drained(exchange: Exchange, most_seconds: float) -> None:

@@ -125,6 +125,7 @@ class MqttConnection(asyncio.Protocol):
             self._abort(str(error))
         if self.session.connected:
             self._was_accepted = True
+            self.last_problem = ""
         self._changed(self)
 
     def pause_writing(self) -> None:

@@ -36,6 +36,8 @@ from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
 __all__ = ["MqttSession"]
 
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
+# Of MQTT 3.1.1 and of MQTT 5, each for a wrong user or password, and for one that may not connect.
+_DENIED = {0x04, 0x05, 0x86, 0x87}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
 _PACKET_TOO_LARGE = 0x95
 _MOST_HELD_BACK = 1_000
@@ -295,6 +297,8 @@ class MqttSession:
             if self.version == 5 and answer.code in _UNACCEPTABLE_VERSION:
                 raise MqttError("the broker does not speak MQTT 5")
             self.owner.mqtt_refused(self, answer)
+            if answer.code in _DENIED:
+                raise MqttError("the broker refuses user or password")
             raise MqttError(
                 f"the broker refuses the connection with code {answer.code} {answer.reason}".strip()
             )
