@@ -7,14 +7,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
 from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.trace_journal import OutcomeJournal, recover
 from triagemq.mqttsn import Disconnect
 from triagemq.mqttsn.timestamps import stamp_payload
-from triagemq.trace import Trace
+from triagemq.trace import Outcome, Trace, TraceWriter
+from triagemq.trace.schema import TABLES
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
@@ -179,3 +182,50 @@ def test_numbers_of_a_scenario_are_its_rows() -> None:
         assert numbers.subscriber(f"{subscriber}/3") == subscriptions.subscriber[row]
         assert numbers.subscription(f"{subscriber}/3", topic) == row
     assert numbers.topic("unheard of") == len(scenario.topics.name)
+
+
+def test_what_was_given_up_survives_a_kill_and_is_added_to_the_killed_run(tmp_path: Path) -> None:
+    """The first rows are shown before the kill, the others are only in the journal, one of them half."""
+    run = tmp_path / "run-0"
+    writer = TraceWriter(run, scenario_text="", plan_text=None, producer="test", rotate_seconds=0.05)
+    journal = OutcomeJournal(run)
+    rows = [
+        (number, 0, 0, 0, 0, 3, 10 + number, -1, -1, -1, 60, int(Outcome.dropped_by_policy))
+        for number in range(5)
+    ]
+    for row in rows[:2]:
+        journal.add(row)
+    journal.keep()
+    columns = dict(zip(TABLES["deliveries"].names, np.array(rows[:2]).T, strict=True))
+    writer.deliveries(columns)
+    journal.handed_over(2)
+    deadline = time.monotonic() + 10
+    while writer.shown("deliveries") < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # The run shows them, but it was killed before it could remove its file.
+    for row in rows[2:]:
+        journal.add(row)
+    journal.keep()
+    journal.handed_over(5)
+    with (run / ".outcomes-1").open("ab") as file:
+        file.write(b"half a row")
+
+    assert recover(tmp_path) == 3
+    found = Trace.open(run, allow_incomplete=True).table("deliveries").to_pylist()
+    assert [row["publication_id"] for row in found] == [0, 1, 2, 3, 4]
+    assert {row["outcome"] for row in found} == {"dropped_by_policy"}
+    assert recover(tmp_path) == 0
+    assert not list(run.glob(".outcomes-*"))
+    writer.abort("killed")
+
+
+def test_a_journal_keeps_only_what_the_run_does_not_show(tmp_path: Path) -> None:
+    journal = OutcomeJournal(tmp_path)
+    for number in range(3):
+        journal.add((number,) * 12)
+        journal.keep()
+        journal.handed_over(10 * (number + 1))
+    journal.shown(20)
+    assert [path.name for path in tmp_path.glob(".outcomes-*")] == [".outcomes-2"]
+    journal.finish()
+    assert not list(tmp_path.glob(".outcomes-*"))

@@ -39,6 +39,7 @@ from triagemq.exchange import (
     Present,
 )
 from triagemq.exchange.private_files import private_directory
+from triagemq.exchange.trace_journal import recover
 from triagemq.network import UDP_OVER_ETHERNET_BYTES, DatagramSender, EmbeddedDataPlane
 from triagemq.plan import Counters
 
@@ -92,6 +93,7 @@ class ManagedGateway:
         self.trace_directory = None if config.trace is None else next_run(Path(config.trace))
         self._trace = None
         if self.trace_directory is not None:
+            recover(self.trace_directory.parent)
             self._trace = LiveTrace(
                 self.trace_directory,
                 numbers,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
 from triagemq.exchange.gateway.observer import Numbers
+from triagemq.exchange.trace_journal import OutcomeJournal
 from triagemq.trace import Outcome, TraceWriter
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class LiveTrace:
         self._publications: list[Publication] = []
         self._fanned_out: list[tuple[Group, Publication, int]] = []
         self._single: list[tuple[int, ...]] = []
+        # Rows of deliveries that the writer has been given.
+        self._handed_over = 0
+        self._journal = OutcomeJournal(directory)
         # Counts plans: columns that were made for a group hold for one of them.
         self._plans = 0
 
@@ -94,22 +98,27 @@ class LiveTrace:
         if outcome is Outcome.delivered:
             at_qos_0 = delivery is None or delivery.qos == 0
             delivered_ns = dequeued_ns if at_qos_0 and dequeued_ns >= 0 else now_ns
-        self._single.append(
-            (
-                publication.publication_id,
-                self._numbers.subscription_for(session, subscription, publication.topic),
-                session.number,
-                self._numbers.topic(publication.topic),
-                flow_id,
-                priority_class,
-                publication.published_ns,
-                enqueued_ns,
-                dequeued_ns,
-                delivered_ns,
-                len(publication.payload),
-                int(outcome),
-            )
+        row = (
+            publication.publication_id,
+            self._numbers.subscription_for(session, subscription, publication.topic),
+            session.number,
+            self._numbers.topic(publication.topic),
+            flow_id,
+            priority_class,
+            publication.published_ns,
+            enqueued_ns,
+            dequeued_ns,
+            delivered_ns,
+            len(publication.payload),
+            int(outcome),
         )
+        self._single.append(row)
+        if delivery is not None and delivery.qos and outcome not in (Outcome.delivered, Outcome.in_flight):
+            self._journal.add(row)
+
+    def keep(self) -> None:
+        """Before anything is acknowledged: what has been given up since must survive a kill."""
+        self._journal.keep()
 
     def flows_changed(self) -> None:
         """A new plan: what was sent until now went by the old one."""
@@ -126,6 +135,10 @@ class LiveTrace:
             rows, self._single = self._single, []
             table = np.array(rows, dtype=np.int64)
             self._writer.deliveries(dict(zip(_DELIVERY_COLUMNS, table.T, strict=True)))
+            self._handed_over += len(rows)
+            self._journal.keep()
+            self._journal.handed_over(self._handed_over)
+        self._journal.shown(self._writer.shown("deliveries"))
 
     def finish(self, core: GatewayCore) -> Manifest:
         """What is still queued is in flight; then the trace is valid."""
@@ -149,7 +162,9 @@ class LiveTrace:
             "subscriptions": [list(pair) for pair in numbers.subscriptions],
             "counters": core.counters.as_json(),
         }
-        return self._writer.finish(measured_from_ns=self._first_ns, extra=names)
+        manifest = self._writer.finish(measured_from_ns=self._first_ns, extra=names)
+        self._journal.finish()
+        return manifest
 
     def abort(self, reason: str) -> None:
         """Give it up."""
@@ -180,6 +195,7 @@ class LiveTrace:
             return np.repeat(np.array(values, dtype=np.int64), lengths)
 
         rows = int(lengths.sum())
+        self._handed_over += rows
         nothing = np.full(rows, -1, dtype=np.int64)
         self._writer.deliveries(
             {

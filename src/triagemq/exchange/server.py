@@ -289,6 +289,8 @@ class Gateway:
         core, outlet = self.core, self._outlet
         assert outlet is not None
         while True:
+            if self._trace is not None:
+                self._trace.keep()
             if self._store is not None:
                 self._store.save(core.changes.take())
             actions = core.take_actions()

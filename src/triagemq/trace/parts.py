@@ -48,7 +48,9 @@ class PartFiles:
     and on disk it is renamed, so whoever watches the directory only ever sees whole files.
     """
 
-    def __init__(self, run: Path, table: str, rotation: Rotation) -> None:
+    def __init__(self, run: Path, table: str, rotation: Rotation, *, first: int = 0) -> None:
+        """`first` is the number of the first part, where a run has some already."""
+        self._first = first
         self.finished: list[PartFile] = []
         self._run = run
         self._table = table
@@ -148,10 +150,10 @@ class PartFiles:
             # Renaming before the data is on disk could show an empty file after a power cut.
             os.fsync(written.fileno())
             size_bytes = os.fstat(written.fileno()).st_size
-        name = f"{self._table}/part-{len(self.finished):05d}.parquet"
+        name = f"{self._table}/part-{self._first + len(self.finished):05d}.parquet"
         hidden.rename(self._run / name)
         self.finished.append(PartFile(name, self._file_rows, size_bytes, sha256))
         self._file_rows = 0
 
     def _hidden_path(self) -> Path:
-        return self._run / self._table / f".part-{len(self.finished):05d}.parquet"
+        return self._run / self._table / f".part-{self._first + len(self.finished):05d}.parquet"

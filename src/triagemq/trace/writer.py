@@ -137,6 +137,10 @@ class TraceWriter:
         """How much waits to be written; a live producer that must not block looks here first."""
         return self._background.waiting_bytes
 
+    def shown(self, table: str) -> int:
+        """How many rows of a table whoever watches the run can see by now."""
+        return sum(part.rows for part in tuple(self._tables[table].finished))
+
     def publications(self, columns: Columns) -> None:
         """Add rows: events that publishers handed in."""
         self._add("publications", columns)

@@ -65,7 +65,11 @@ class Deliverer:
         if qos and not drawn:
             drop_rate = policy.drop_rate(session.client_id, publication.topic)
             if drop_rate > 0.0 and gateway.draw() < drop_rate:
-                gateway.settle(session, subscription, publication, Outcome.dropped_by_policy, "planned")
+                priority_class = policy.priority_class(session.client_id, publication.topic)
+                dropped = Delivery(0, publication, subscription, qos, retain, priority_class)
+                gateway.settle(
+                    session, subscription, publication, Outcome.dropped_by_policy, "planned", dropped
+                )
                 return
         priority_class = policy.priority_class(session.client_id, publication.topic)
         delivery = Delivery(session.next_sequence, publication, subscription, qos, retain, priority_class)
