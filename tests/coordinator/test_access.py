@@ -60,6 +60,7 @@ TOKENS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "slow": (("publisher",), {"publish": ("#",), "most_publications_per_second": 10.0}),
     "both": (("publisher", "subscriber"), {"publish": ("#",), "subscribe": ("#",)}),
     "blind": (("subscriber",), {}),
+    "viewer": (("viewer",), {}),
 }
 
 GOOD = [
@@ -75,6 +76,21 @@ GOOD = [
     Attempt("crew", "GET", "/v1/subscribers/ff-1/assignment", 200),
     Attempt("operator", "GET", "/v1/subscribers/ff-1", 200),
     Attempt("operator", "GET", "/v1/decisions", 200),
+    *(
+        Attempt("viewer", "GET", path, 200)
+        for path in (
+            "/v1/subscribers",
+            "/v1/publishers",
+            "/v1/subscribers/ff-1",
+            "/v1/publishers/s-1",
+            "/v1/subscribers/ff-1/assignment",
+            "/v1/topics",
+            "/v1/decisions",
+            "/v1/ports",
+            "/v1/tokens",
+            "/metrics",
+        )
+    ),
     Attempt("nobody", "GET", "/v1/health", 200),
     Attempt("nobody", "GET", "/openapi.json", 200),
 ]
@@ -97,6 +113,13 @@ BAD = [
     Attempt("other", "GET", "/v1/publishers/s-1", 404),
     Attempt("both", "DELETE", "/v1/publishers/s-1", 404),
     Attempt("crew", "POST", "/v1/intents", 404, {"withdraw": {"subscribers": ["theirs"]}}),
+    # A viewer looks, and nothing else.
+    Attempt("viewer", "POST", "/v1/subscribers", 403, subscriber("v", "building/3/smoke")),
+    Attempt("viewer", "PUT", "/v1/publishers/s-1", 403, {"publications": []}),
+    Attempt("viewer", "DELETE", "/v1/subscribers/ff-1", 403),
+    Attempt("viewer", "POST", "/v1/subscribers/ff-1/heartbeat", 404, {}),
+    Attempt("viewer", "POST", "/v1/intents", 403, {"withdraw": {"publishers": ["s-1"]}}),
+    Attempt("viewer", "GET", "/v1/subscribers/nobodys", 404),
     # Names.
     Attempt("other", "PUT", "/v1/subscribers/ff-1", 409, {"subscriptions": []}, "is taken"),
     Attempt("other", "POST", "/v1/subscribers", 409, subscriber("ff-1", "building/3")),
@@ -139,7 +162,7 @@ BAD = [
     ),
     # What only operators do.
     *(
-        Attempt(who, method, path, 403, body, "not a operator's")
+        Attempt(who, method, path, 403, body, "operator's")
         for who, method, path, body in [
             ("crew", "GET", "/v1/scenario", None),
             ("sensor", "GET", "/v1/plan", None),
@@ -154,6 +177,11 @@ BAD = [
             ("both", "POST", "/v1/tokens", {"roles": ["operator"]}),
             ("both", "GET", "/v1/tokens", None),
             ("both", "DELETE", "/v1/tokens/x", None),
+            ("viewer", "PUT", "/v1/ports/port", {"bandwidth_bps": 1e6}),
+            ("viewer", "POST", "/v1/what-if", {"rate_factors": {"#": 2}}),
+            ("viewer", "POST", "/v1/measurements", {"table": "topic_rates", "batch": 0, "rows": []}),
+            ("viewer", "POST", "/v1/tokens", {"roles": ["operator"]}),
+            ("viewer", "DELETE", "/v1/tokens/x", None),
         ]
     ),
     # Tokens that are none.
@@ -259,6 +287,61 @@ def test_topics_outside_the_patterns_are_not_seen(tmp_path: Path) -> None:
             assert [each["topic"] for each in seen] == ["building/3/smoke"]
             everything = (await here.client.get("/v1/topics", headers=bearer(operator))).json()
             assert len(everything) == 2
+
+    asyncio.run(run())
+
+
+def test_a_viewer_sees_everything_but_what_would_let_it_in(tmp_path: Path) -> None:
+    database = database_in(tmp_path)
+    crew = make_token(database, "subscriber", subscribe=("building/3/#",))
+    viewer, operator = (make_token(database, role) for role in ("viewer", "operator"))
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            body = subscriber("ff-1", "building/3/+/smoke")
+            made = (await here.client.post("/v1/subscribers", json=body, headers=bearer(crew))).json()
+            key = made["connection"]["client_id"].removeprefix("ff-1.")
+            await here.settled()
+            for path in (
+                "/v1/subscribers/ff-1",
+                "/v1/plan?full=true",
+                "/v1/scenario",
+                "/v1/forecast",
+                "/v1/tokens",
+            ):
+                seen, whole = [
+                    await here.client.get(path, headers=bearer(secret)) for secret in (viewer, operator)
+                ]
+                assert (seen.status_code, whole.status_code) == (200, 200)
+                assert key not in seen.text
+            seen = (await here.client.get("/v1/subscribers/ff-1", headers=bearer(viewer))).json()
+            assert seen["subscriptions"][0]["topic"] == "building/3/+/smoke"
+            assert seen["connection"]["client_id"] == "ff-1"
+            async with (
+                served(here.app) as address,
+                connect(f"ws://{address}/v1/live", additional_headers=bearer(viewer)) as figures,
+            ):
+                assert json.loads(await asyncio.wait_for(figures.recv(), LONG_SECONDS))["subscribers"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_client_is_told_an_address_that_it_can_reach(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as here:
+            for listens, told in (("0.0.0.0:9", "{}:9"), ("mqttsns://0.0.0.0:9", "mqttsns://{}:9")):
+                here.coordinator.gateway_address = listens
+                here.coordinator.broker_address = "mqtts://0.0.0.0:8883"
+                for host, shown in (("hall.example", "hall.example"), ("[2001:db8::7]", "[2001:db8::7]")):
+                    answer = await here.client.put(
+                        f"http://{host}:8080/v1/publishers/p", json={"publications": []}
+                    )
+                    connection = answer.json()["connection"]
+                    assert connection["gateway"] == told.format(shown)
+                    assert connection["broker"] == f"mqtts://{shown}:8883"
+            here.coordinator.gateway_address = "192.0.2.4:9"
+            answer = await here.client.put("http://hall.example/v1/publishers/p", json={"publications": []})
+            assert answer.json()["connection"]["gateway"] == "192.0.2.4:9"
 
     asyncio.run(run())
 

@@ -35,7 +35,9 @@ Url = Annotated[
 
 @app.command("create")
 def create(
-    role: Annotated[list[str], typer.Option("--role", help="publisher, subscriber or operator; may repeat.")],
+    role: Annotated[
+        list[str], typer.Option("--role", help="publisher, subscriber, operator or viewer; may repeat.")
+    ],
     publish: Annotated[
         list[str] | None, typer.Option("--publish", help="Topic pattern it may publish on; may repeat.")
     ] = None,

@@ -6,6 +6,7 @@ import asyncio
 import json as json_format
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,8 +87,17 @@ def up(
         ),
     ] = False,
     client_ca: options.ClientAuthority = None,
+    broker_listen: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT where MQTT clients reach the built-in broker; TLS with that certificate."
+        ),
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="Host that clients are told (default: the one they reached REST by).")
+    ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Listen beyond this machine without TLS.")
+        bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
     ] = False,
     seed: options.Seed = 0,
     json: options.Json = False,
@@ -95,7 +105,8 @@ def up(
     """Start broker, gateway and coordinator, and with a FILE its publishers and subscribers as real clients."""
     from triagemq.coordinator.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.coordinator.up.state_directory import fresh_directory
-    from triagemq.exchange import BrokerAddress
+    from triagemq.exchange import BrokerAddress, FurtherListener
+    from triagemq.exchange.exposure import check_listeners
     from triagemq.scenario import load
 
     ports = (PLAIN_PORT,) if file is None else load(file).ports.name
@@ -106,9 +117,16 @@ def up(
     host_and_port(gateway, "--gateway", lowest_port=0)
     if broker not in (None, EMBEDDED_BROKER):
         BrokerAddress.parse(broker)
+        if broker_listen is not None:
+            raise ParameterError("--broker-listen", "is for the built-in broker; leave --broker away")
+    further = None
+    if broker_listen is not None:
+        place = host_and_port(broker_listen, "--broker-listen")
+        files = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
+        further = FurtherListener(*place, *(str(each.absolute()) for each in files or ()))
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     exchange = ExchangeOptions(
-        state=state or fresh_directory(Path("out/up")),
+        state=state or Path(),
         scenario=file,
         trace=trace,
         gateway=gateway,
@@ -126,9 +144,14 @@ def up(
             **({} if file is not None else {"bandwidth_bps": bandwidth}),
         },
         interfaces=interfaces,
+        advertise=advertise,
+        broker_listener=further,
         dtls=dtls,
         client_authority=client_ca,
     )
+    check_listeners(exchange.listeners(), insecure=insecure)
+    if state is None:
+        exchange = replace(exchange, state=fresh_directory(Path("out/up")))
     if file is None or interfaces:
         asyncio.run(_serve(exchange, seconds, json))
     else:
@@ -222,6 +245,8 @@ def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> d
 
 
 def _say_ready(running: Exchange, as_json: bool) -> None:
+    for line in running.said_aloud:
+        typer.echo(line, err=True)
     if as_json:
         facts = {
             "ready": True,

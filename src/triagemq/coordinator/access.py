@@ -79,7 +79,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever sent a request: a token, or (access off) anyone at all, who may do everything."""
+    """Whoever sent a request: a token, or (access off) anyone at all, who may do everything.
+
+    `reached` is the host by which the request came here.
+    """
 
     owner: str
     roles: frozenset[Role]
@@ -88,6 +91,7 @@ class Caller:
     subscribe: tuple[str, ...] = EVERY_TOPIC
     most_subscriptions: int | None = None
     most_publications_per_second: float | None = None
+    reached: str = ""
 
     @classmethod
     def of(cls, token: Token) -> Caller:

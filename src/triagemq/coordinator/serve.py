@@ -29,7 +29,7 @@ from triagemq.coordinator.control import PlannerSettings
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.gateway_link import GatewayLink
-from triagemq.coordinator.settings import Settings, load_settings
+from triagemq.coordinator.settings import Settings, check_listening, load_settings
 from triagemq.coordinator.store import Store
 from triagemq.dtls import RECORD_BYTES
 from triagemq.errors import ParameterError, TriageError
@@ -38,11 +38,15 @@ from triagemq.scenario import load
 
 __all__ = ["main", "serve"]
 
+_LOG = logging.getLogger("triagemq.coordinator")
+
 _log = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings) -> None:
     """Run until a signal ends it."""
+    for line in check_listening(settings):
+        _LOG.warning(line)
     listening = _sockets(settings)
     try:
         link = GatewayLink(settings.gateway_socket)

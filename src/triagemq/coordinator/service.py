@@ -88,8 +88,13 @@ class Service:
 
     # Intents.
 
+    def look(self, caller: Caller, key: Key) -> Record:
+        """A record that the caller may read; whatever else it is, it is not there."""
+        record = self.registry.get(key)
+        return record if record is not None and caller.may_look else self.find(caller, key)
+
     def find(self, caller: Caller, key: Key) -> Record:
-        """A record that the caller may read and change; whatever else it is, it is not there."""
+        """A record that the caller may read and change."""
         record = self.registry.get(key)
         if record is None or not caller.owns(record.owner):
             raise MissingError(f"there is no {key[0]} {key[1]!r} of yours")

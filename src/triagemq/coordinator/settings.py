@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import ssl
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triagemq.errors import ParameterError
+from triagemq.exchange.exposure import Listener, check_listeners
 
 __all__ = ["Algorithms", "Settings", "check_listening", "load_settings"]
 
@@ -32,7 +32,7 @@ class Settings(BaseModel):
     `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
     class and no drops. `priority_classes` is what the data plane has. `gateway_address` is what clients are told,
     HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS.
-    `insecure` waives TLS beyond loopback, `open_to_all` waives tokens there.
+    `insecure` waives tokens and TLS beyond loopback.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +52,6 @@ class Settings(BaseModel):
     no_triage: bool = False
     priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
     access: bool = False
-    open_to_all: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None
     insecure: bool = False
@@ -83,13 +82,13 @@ def load_settings(path: Path | str) -> Settings:
     return settings
 
 
-def check_listening(settings: Settings) -> None:
-    """Nothing listens beyond loopback without TLS and tokens, unless each is waived in so many words.
+def check_listening(settings: Settings) -> list[str]:
+    """The certificate can be used, and REST is not open to others by mistake; what must be said aloud about that.
 
     >>> check_listening(Settings(host="0.0.0.0", database="", gateway_socket="", gateway_address=""))
     Traceback (most recent call last):
     ...
-    triagemq.errors.ParameterError: host: 0.0.0.0 is reached from other machines: give tls_certificate and tls_key, ...
+    triagemq.errors.ParameterError: host: 0.0.0.0 is reached from other machines: add access and tls_certificate ...
     """
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise ParameterError("tls_certificate", "and tls_key belong together: give both or none")
@@ -102,26 +101,11 @@ def check_listening(settings: Settings) -> None:
             raise ParameterError(
                 "tls_certificate", f"cannot be used: {getattr(error, 'strerror', None) or error}"
             ) from None
-    if _is_loopback(settings.host):
-        return
-    if settings.tls_certificate is None and not settings.insecure:
-        raise ParameterError(
-            "host",
-            f"{settings.host} is reached from other machines: give tls_certificate and tls_key, "
-            "or set insecure (--insecure) if the network protects them",
-        )
-    if not settings.access and not settings.open_to_all:
-        raise ParameterError(
-            "access",
-            f"must be on, because {settings.host} is reached from other machines; "
-            "set open_to_all if everyone who reaches it may do everything",
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    rest = Listener(
+        "REST",
+        "host",
+        settings.host,
+        tokens=None if settings.access else "access",
+        encryption=None if settings.tls_certificate is not None else "tls_certificate with tls_key",
+    )
+    return check_listeners([rest], insecure=settings.insecure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -12,7 +14,10 @@ from triagemq.coordinator.access import ANYONE, Caller, Role
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import UnauthorisedError
 
-__all__ = ["Asker", "Here", "Operator", "coordinator_of", "who_asks"]
+__all__ = ["Asker", "Here", "Looker", "Operator", "coordinator_of", "who_asks"]
+
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
+_WILDCARDS = ("0.0.0.0", "::")
 
 # Only for the OpenAPI description: the header is read below, so that every refusal is the same.
 _bearer = HTTPBearer(auto_error=False, description="A token, as `triage token create` prints it.")
@@ -27,18 +32,33 @@ async def who_asks(connection: HTTPConnection) -> Caller:
     """The caller; UnauthorisedError if access is on and there is no valid token."""
     service = coordinator_of(connection).service
     if not service.access:
-        return ANYONE
+        return replace(ANYONE, reached=_reached(connection))
     headers = connection.headers.getlist("authorization")
     scheme, _, secret = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise UnauthorisedError
-    return await service.tokens.caller(secret.strip())
+    return replace(await service.tokens.caller(secret.strip()), reached=_reached(connection))
+
+
+def _reached(connection: HTTPConnection) -> str:
+    """The host that the client named, or the address that it came to."""
+    named = connection.url.hostname or ""
+    if _HOST.fullmatch(named) and named not in _WILDCARDS:
+        return named
+    host, port = connection.scope.get("server") or ("", None)
+    # A Unix socket has no port.
+    return host if port is not None else "127.0.0.1"
 
 
 async def _caller(
     request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
     return await who_asks(request)
+
+
+async def _looker(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+    caller.require_look()
+    return caller
 
 
 async def _operator(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
@@ -51,5 +71,6 @@ def _here(request: Request) -> Coordinator:
 
 
 Asker = Annotated[Caller, Depends(_caller)]
+Looker = Annotated[Caller, Depends(_looker)]
 Operator = Annotated[Caller, Depends(_operator)]
 Here = Annotated[Coordinator, Depends(_here)]

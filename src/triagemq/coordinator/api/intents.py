@@ -30,6 +30,7 @@ from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER, intent_document
 from triagemq.coordinator.records import Record
 from triagemq.coordinator.service import Announcement
+from triagemq.exchange.exposure import reached_by
 
 __all__ = ["router"]
 
@@ -38,7 +39,9 @@ router = APIRouter(prefix="/v1", tags=["intents"])
 NamePath = Annotated[Name, Path(description="The name it was announced with.")]
 
 
-def _subscriber(here: Coordinator, record: Record, *, whole: bool = False) -> SubscriberAnswer:
+def _subscriber(
+    here: Coordinator, caller: Caller, record: Record, *, whole: bool = False
+) -> SubscriberAnswer:
     name = record.intent.name
     assigned = here.runtime.assignments.of(name)
     document = intent_document(record.intent) if whole else {}
@@ -47,14 +50,12 @@ def _subscriber(here: Coordinator, record: Record, *, whole: bool = False) -> Su
         lease_seconds=record.lease_seconds,
         generation=here.runtime.generation,
         in_force=here.runtime.is_in_force(record.key),
-        connection=Connection(
-            gateway=here.gateway_address, client_id=here.client_id_base(record), flows=assigned.flows
-        ),
+        connection=Connection(**_whereto(here, caller, record), flows=assigned.flows),
         **document,
     )
 
 
-def _publisher(here: Coordinator, record: Record, *, whole: bool = False) -> PublisherAnswer:
+def _publisher(here: Coordinator, caller: Caller, record: Record, *, whole: bool = False) -> PublisherAnswer:
     document = intent_document(record.intent) if whole else {}
     return PublisherAnswer(
         name=record.intent.name,
@@ -62,10 +63,19 @@ def _publisher(here: Coordinator, record: Record, *, whole: bool = False) -> Pub
         generation=here.runtime.generation,
         in_force=here.runtime.is_in_force(record.key),
         connection=Connection(
-            gateway=here.gateway_address, client_id=here.client_id_base(record), broker=here.broker_address
+            **_whereto(here, caller, record),
+            broker=None if here.broker_address is None else reached_by(here.broker_address, caller.reached),
         ),
         **document,
     )
+
+
+def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str]:
+    """Where and as whom; who only looks is not told the key."""
+    return {
+        "gateway": reached_by(here.gateway_address, caller.reached),
+        "client_id": here.client_id_base(record) if caller.owns(record.owner) else record.intent.name,
+    }
 
 
 async def _announce(
@@ -78,7 +88,9 @@ async def _announce(
 @router.post("/subscribers", status_code=201)
 async def announce_subscriber(body: SubscriberRequest, caller: Asker, here: Here) -> SubscriberAnswer:
     """Say what a subscriber wants; the same name again replaces what it wanted."""
-    return _subscriber(here, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds))
+    return _subscriber(
+        here, caller, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds)
+    )
 
 
 @router.put("/subscribers/{name}", responses={201: {"model": SubscriberAnswer}})
@@ -87,17 +99,17 @@ async def change_subscriber(
 ) -> SubscriberAnswer:
     """Replace what a subscriber wants, or announce it (201)."""
     response.status_code = 200 if here.service.registry.get((SUBSCRIBER, name)) else 201
-    return _subscriber(here, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
+    return _subscriber(here, caller, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
 
 
 @router.get("/subscribers/{name}")
 async def read_subscriber(name: NamePath, caller: Asker, here: Here) -> SubscriberAnswer:
-    return _subscriber(here, here.service.find(caller, (SUBSCRIBER, name)), whole=True)
+    return _subscriber(here, caller, here.service.look(caller, (SUBSCRIBER, name)), whole=True)
 
 
 @router.get("/subscribers")
 async def list_subscribers(caller: Asker, here: Here) -> list[str]:
-    """Names: your own, or for an operator all."""
+    """Names: your own, or for operators and viewers all."""
     return _names(here, caller, SUBSCRIBER)
 
 
@@ -130,9 +142,9 @@ async def read_assignment(
     wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
 ) -> AssignmentAnswer:
     """Which flow, class and drop rate each topic has; waits until a generation after `after` changes that."""
-    here.service.find(caller, (SUBSCRIBER, name))
+    here.service.look(caller, (SUBSCRIBER, name))
     await here.runtime.assignments.wait(name, after, wait_seconds)
-    here.service.find(caller, (SUBSCRIBER, name))
+    here.service.look(caller, (SUBSCRIBER, name))
     assigned = here.runtime.assignments.of(name)
     return AssignmentAnswer(
         generation=assigned.generation,
@@ -146,7 +158,9 @@ async def read_assignment(
 @router.post("/publishers", status_code=201)
 async def announce_publisher(body: PublisherRequest, caller: Asker, here: Here) -> PublisherAnswer:
     """Say what a publisher will publish; the same name again replaces what it said."""
-    return _publisher(here, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds))
+    return _publisher(
+        here, caller, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds)
+    )
 
 
 @router.put("/publishers/{name}", responses={201: {"model": PublisherAnswer}})
@@ -155,17 +169,17 @@ async def change_publisher(
 ) -> PublisherAnswer:
     """Replace what a publisher publishes, or announce it (201)."""
     response.status_code = 200 if here.service.registry.get((PUBLISHER, name)) else 201
-    return _publisher(here, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
+    return _publisher(here, caller, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
 
 
 @router.get("/publishers/{name}")
 async def read_publisher(name: NamePath, caller: Asker, here: Here) -> PublisherAnswer:
-    return _publisher(here, here.service.find(caller, (PUBLISHER, name)), whole=True)
+    return _publisher(here, caller, here.service.look(caller, (PUBLISHER, name)), whole=True)
 
 
 @router.get("/publishers")
 async def list_publishers(caller: Asker, here: Here) -> list[str]:
-    """Names: your own, or for an operator all."""
+    """Names: your own, or for operators and viewers all."""
     return _names(here, caller, PUBLISHER)
 
 
@@ -195,8 +209,12 @@ async def change_many(body: BulkRequest, caller: Asker, here: Here) -> BulkAnswe
         *((SUBSCRIBER, name) for name in body.withdraw.subscribers),
     ]
     records = await here.service.change(caller, announce, withdraw)
-    publishers = [_publisher(here, each) for each in records if isinstance(each.intent, PublisherIntent)]
-    subscribers = [_subscriber(here, each) for each in records if isinstance(each.intent, SubscriberIntent)]
+    publishers = [
+        _publisher(here, caller, each) for each in records if isinstance(each.intent, PublisherIntent)
+    ]
+    subscribers = [
+        _subscriber(here, caller, each) for each in records if isinstance(each.intent, SubscriberIntent)
+    ]
     return BulkAnswer(
         generation=here.runtime.generation,
         publishers={each.name: each.connection for each in publishers},
@@ -206,6 +224,7 @@ async def change_many(body: BulkRequest, caller: Asker, here: Here) -> BulkAnswe
 
 
 def _names(here: Coordinator, caller: Caller, kind: str) -> list[str]:
-    caller.require(Role(kind))
-    records = here.service.registry if caller.is_operator else here.service.registry.owned_by(caller.owner)
+    if not caller.may_look:
+        caller.require(Role(kind))
+    records = here.service.registry if caller.may_look else here.service.registry.owned_by(caller.owner)
     return sorted(record.intent.name for record in records if record.key[0] == kind)

@@ -7,7 +7,6 @@ import contextlib
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from triagemq.coordinator.access import Role
 from triagemq.coordinator.api.callers import coordinator_of, who_asks
 from triagemq.coordinator.refusals import RequestError
 
@@ -26,7 +25,7 @@ async def live(socket: WebSocket) -> None:
     """Figures per class, port and topic; the token goes into the Authorization header of the handshake."""
     here = coordinator_of(socket)
     try:
-        (await who_asks(socket)).require(Role.OPERATOR)
+        (await who_asks(socket)).require_look()
     except RequestError:
         # Before it is accepted, a closed WebSocket is answered with HTTP 403.
         await socket.close(_POLICY_VIOLATION)

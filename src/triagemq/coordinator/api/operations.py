@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 
 from triagemq.coordinator.access import Role, Token, new_token, token_to_json
 from triagemq.coordinator.api.answers import MeasurementsAnswer, PortAnswer, TokenAnswer, WhatIfAnswer
-from triagemq.coordinator.api.callers import Here, Operator
+from triagemq.coordinator.api.callers import Here, Looker, Operator
 from triagemq.coordinator.api_models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
 from triagemq.coordinator.refusals import MissingError
 from triagemq.coordinator.what_if import Changes, changed
@@ -59,7 +59,7 @@ async def change_port(
 
 
 @router.get("/ports")
-async def read_ports(caller: Operator, here: Here) -> list[PortAnswer]:
+async def read_ports(caller: Looker, here: Here) -> list[PortAnswer]:
     return [
         PortAnswer(name=name, bandwidth_bps=width, generation=here.runtime.generation)
         for name, width in here.runtime.bandwidths.items()
@@ -82,7 +82,7 @@ async def create_token(body: TokenRequest, caller: Operator, here: Here) -> Toke
 
 
 @router.get("/tokens")
-async def list_tokens(caller: Operator, here: Here) -> list[TokenAnswer]:
+async def list_tokens(caller: Looker, here: Here) -> list[TokenAnswer]:
     """All tokens, without their secrets."""
     return [token_answer(token) for token in await asyncio.to_thread(here.service.store.tokens)]
 

@@ -19,7 +19,7 @@ from triagemq.coordinator.api.answers import (
     PlanAnswer,
     TopicAnswer,
 )
-from triagemq.coordinator.api.callers import Asker, Here, Operator, who_asks
+from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
 from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
@@ -33,12 +33,12 @@ router = APIRouter()
 
 @router.get("/v1/health", tags=["state"])
 async def health(request: Request, here: Here) -> HealthAnswer:
-    """Whether all is well now; needs no token and names nobody, and says why not to those who have one."""
+    """Whether all is well now; needs no token and names nobody, and says why not to operators and viewers."""
     try:
-        await who_asks(request)
+        in_detail = (await who_asks(request)).may_look
     except UnauthorisedError:
-        return HealthAnswer(**here.health(in_detail=False))
-    return HealthAnswer(**here.health())
+        in_detail = False
+    return HealthAnswer(**here.health(in_detail=in_detail))
 
 
 @router.get("/v1/topics", tags=["state"])
@@ -70,7 +70,7 @@ async def topics(
     responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}},
 )
 async def scenario(
-    caller: Operator, here: Here, form: Annotated[Literal["yaml", "json"], Query(alias="format")] = "yaml"
+    caller: Looker, here: Here, form: Annotated[Literal["yaml", "json"], Query(alias="format")] = "yaml"
 ) -> Response:
     """What is planned for, as a scenario file."""
     decided = _decided(here)
@@ -83,7 +83,7 @@ async def scenario(
 
 @router.get("/v1/plan", tags=["state"])
 async def plan(
-    caller: Operator,
+    caller: Looker,
     here: Here,
     full: Annotated[bool, Query(description="With every flow and subscription as columns.")] = False,
 ) -> PlanAnswer:
@@ -112,7 +112,7 @@ async def plan(
 
 
 @router.get("/v1/forecast", tags=["state"])
-async def forecast(caller: Operator, here: Here) -> ForecastAnswer:
+async def forecast(caller: Looker, here: Here) -> ForecastAnswer:
     """What the plan will do: keys as `triage forecast --json`."""
     decided = _decided(here)
     figures = await here.forecasts.of(decided)
@@ -121,7 +121,7 @@ async def forecast(caller: Operator, here: Here) -> ForecastAnswer:
 
 @router.get("/v1/explanation", tags=["state"])
 async def explanation(
-    caller: Operator,
+    caller: Looker,
     here: Here,
     subscriber: Annotated[str, Query(max_length=200)],
     topic: Annotated[str, Query(max_length=1_024)],
@@ -134,7 +134,7 @@ async def explanation(
 
 @router.get("/v1/decisions", tags=["state"])
 async def decisions(
-    caller: Operator,
+    caller: Looker,
     here: Here,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
@@ -156,7 +156,7 @@ async def decisions(
 
 
 @router.get("/metrics", tags=["state"], response_class=Response)
-async def metrics(caller: Operator, here: Here) -> Response:
+async def metrics(caller: Looker, here: Here) -> Response:
     """Figures for Prometheus."""
     return Response(here.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -20,6 +20,7 @@ from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import HURRY_SECONDS, Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
+from triagemq.exchange.exposure import Listener, check_listeners, with_brackets
 from triagemq.exchange.private_files import private_directory, write_private
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class ExchangeOptions:
     rest_host: str = "127.0.0.1"
     rest_port: int = 0
     broker: str | None = None
+    advertise: str | None = None
+    """The host by which clients of other machines reach this one, where it is another than they reached REST by."""
     broker_listener: FurtherListener | None = None
     """Where clients of MQTT reach the built-in broker; without it there is a port on loopback."""
     no_triage: bool = False
@@ -66,6 +69,21 @@ class ExchangeOptions:
     """The gateway speaks DTLS, with the coordinator's certificate, or one of its own making that the state holds."""
     client_authority: Path | None = None
     """With DTLS: whose certificates clients need."""
+
+    def listeners(self) -> list[Listener]:
+        """Everything that could be reached from other machines, and what protects it."""
+        access, certificate = self.coordinator.get("access"), self.coordinator.get("tls_certificate")
+        tokens = None if access else "--access"
+        tls = None if certificate is not None else "--tls-certificate with --tls-key"
+        found = [
+            Listener("REST", "--rest", self.rest_host, tokens, tls),
+            Listener("MQTT-SN", "--gateway", _host(self.gateway), tokens, None if self.dtls else "--dtls"),
+        ]
+        if self.broker_listener is not None:
+            further = self.broker_listener
+            encryption = None if further.certificate is not None else tls
+            found.append(Listener("the broker", "--broker-listen", further.host, tokens, encryption))
+        return found
 
 
 class Exchange:
@@ -98,6 +116,8 @@ class Exchange:
         """As clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
         self.certificate: Path | None = None
         """What clients of the gateway have to trust, where it speaks DTLS."""
+        self.said_aloud: list[str] = []
+        """What people should know about who can reach it."""
         self.link = GatewayLink(self._control)
         self.kernel_ports: KernelPorts | None = None
         self._broker_rights: BrokerRights | None = None
@@ -160,6 +180,9 @@ class Exchange:
         await self.close()
 
     async def _start(self) -> None:
+        self.said_aloud = check_listeners(
+            self.options.listeners(), insecure=bool(self.options.coordinator.get("insecure"))
+        )
         self._lock = hold(self.state)
         private_directory(self._control.parent)
         if self.options.interfaces:
@@ -196,7 +219,9 @@ class Exchange:
             await self._broker_rights.start()
         await self.broker.start()
         further = self.options.broker_listener
-        self.broker_address = str(self.broker.address if further is None else further.address)
+        self.broker_address = (
+            str(self.broker.address) if further is None else self._as_advertised(str(further.address))
+        )
 
     async def _start_gateway(self) -> None:
         own = self.broker
@@ -228,12 +253,20 @@ class Exchange:
 
         await self._child("gateway", _GATEWAY, config, ready)
 
+    def _as_advertised(self, address: str) -> str:
+        """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
+        if self.options.advertise is None:
+            return address
+        place, _, port = address.rpartition(":")
+        scheme, mark, _ = place.rpartition("://")
+        return f"{scheme}{mark}{with_brackets(self.options.advertise)}:{port}"
+
     def _certificate(self) -> tuple[Path, Path]:
         given = self.options.coordinator
         if given.get("tls_certificate") is not None and given.get("tls_key") is not None:
             return Path(given["tls_certificate"]), Path(given["tls_key"])
-        host = self.options.gateway.rpartition(":")[0].strip("[]")
-        return own_certificate(self.state / "certificate", [host])
+        hosts = [_host(self.options.gateway), *([self.options.advertise] if self.options.advertise else [])]
+        return own_certificate(self.state / "certificate", hosts)
 
     async def _start_coordinator(self) -> None:
         config = {
@@ -241,7 +274,7 @@ class Exchange:
             "port": self.options.rest_port,
             "database": self._database,
             "gateway_socket": str(self._control),
-            "gateway_address": self.gateway,
+            "gateway_address": self._as_advertised(self.gateway),
             "broker": self.broker_address,
             "network": None if self.options.scenario is None else str(self.options.scenario.absolute()),
             "planner": dict(self.options.planner),
@@ -349,3 +382,7 @@ class Exchange:
                     if event.kind in ("subscriptions", "connected") or event.overrun:
                         broker.save_soon()
             await asyncio.sleep(0.5)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")

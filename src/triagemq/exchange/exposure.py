@@ -1,0 +1,91 @@
+"""One rule for everything that listens: beyond this machine with tokens and encryption, or openly without."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from triagemq.errors import ParameterError
+
+__all__ = ["Listener", "check_listeners", "is_loopback", "reached_by", "with_brackets"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Something that listens at `host`, which `option` gave it.
+
+    `tokens` and `encryption` say what to add so that it asks for tokens and encrypts; None where it does.
+    """
+
+    name: str
+    option: str
+    host: str
+    tokens: str | None
+    encryption: str | None
+
+
+def check_listeners(listeners: Iterable[Listener], *, insecure: bool) -> list[str]:
+    """What to say aloud, a line for each listener that others reach unprotected; ParameterError unless `insecure`.
+
+    >>> rest = Listener("REST", "--rest", "0.0.0.0", tokens="--access", encryption=None)
+    >>> check_listeners([rest], insecure=True)
+    ['insecure: REST at 0.0.0.0 is reached from other machines without tokens']
+    >>> check_listeners([rest], insecure=False)
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: --rest: 0.0.0.0 is reached from other machines: add --access, or --insecure if ...
+    """
+    said = []
+    for each in listeners:
+        lacks = {"tokens": each.tokens, "encryption": each.encryption}
+        missing = {what: how for what, how in lacks.items() if how is not None}
+        if is_loopback(each.host) or not missing:
+            continue
+        if not insecure:
+            raise ParameterError(
+                each.option,
+                f"{each.host} is reached from other machines: add {' and '.join(missing.values())}, "
+                "or --insecure if the network protects what is said there",
+            )
+        said.append(
+            f"insecure: {each.name} at {each.host} is reached from other machines without {' or '.join(missing)}"
+        )
+    return said
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it? A name may stand for anything, but for `localhost`.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "localhost", "0.0.0.0", "hall.example")]
+    [True, True, True, False, False]
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def reached_by(address: str, host: str) -> str:
+    """An address as a client can use it: a wildcard is replaced by the host by which that client has come.
+
+    >>> reached_by("mqttsns://0.0.0.0:10000", "192.0.2.7"), reached_by("[::]:10000", "2001:db8::7")
+    ('mqttsns://192.0.2.7:10000', '[2001:db8::7]:10000')
+    >>> reached_by("192.0.2.1:10000", "192.0.2.7")
+    '192.0.2.1:10000'
+    """
+    scheme, mark, place = address.rpartition("://")
+    listens, _, port = place.rpartition(":")
+    try:
+        wildcard = ipaddress.ip_address(listens.strip("[]")).is_unspecified
+    except ValueError:
+        wildcard = False
+    return f"{scheme}{mark}{with_brackets(host)}:{port}" if wildcard else address
+
+
+def with_brackets(host: str) -> str:
+    """As it stands in front of a port."""
+    bare = host.strip("[]")
+    return f"[{bare}]" if ":" in bare else bare

@@ -1,0 +1,90 @@
+"""Whatever listens beyond this machine asks for tokens and encrypts, or says aloud that it does not."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from tests.coordinator.coordinating import database_in, make_token
+from tests.coordinator.up.exchanging import LONG_SECONDS, Up, ask
+from tests.exchange.guarded import Guest
+from typer.testing import CliRunner
+
+from triagemq.certificates import own_certificate
+from triagemq.cli.app import app
+from triagemq.client import BlockingPublisher
+from triagemq.errors import ParameterError
+from triagemq.exchange.broker_process import find_mosquitto, free_port
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--gateway", "0.0.0.0:0"],
+            "--gateway: 0.0.0.0 is reached from other machines: add --access and --dtls",
+        ),
+        (
+            ["--gateway", "0.0.0.0:0", "--access"],
+            "--gateway: 0.0.0.0 is reached from other machines: add --dtls",
+        ),
+        (
+            ["--gateway", "0.0.0.0:0", "--dtls"],
+            "--gateway: 0.0.0.0 is reached from other machines: add --access",
+        ),
+        (["--gateway", "[::]:0", "--dtls"], "--gateway: :: is reached from other machines: add --access"),
+        (
+            ["--rest", "192.0.2.1:0"],
+            "--rest: 192.0.2.1 is reached from other machines: add --access and --tls-cert",
+        ),
+        (
+            ["--broker-listen", "0.0.0.0:8883", "--access"],
+            "--broker-listen: 0.0.0.0 is reached from other machines",
+        ),
+    ],
+)
+def test_an_exchange_that_others_could_use_or_overhear_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["up", *options])
+    assert isinstance(result.exception, ParameterError)
+    assert words in str(result.exception)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_open_exchange_says_so_and_tells_clients_an_address_that_they_reach(tmp_path: Path) -> None:
+    with Up(tmp_path, "--gateway", "0.0.0.0:0", "--insecure") as running:
+        ready = running.ready()
+        assert ready["gateway"].startswith("0.0.0.0:")
+        assert running.errors().strip() == (
+            "insecure: MQTT-SN at 0.0.0.0 is reached from other machines without tokens or encryption"
+        )
+        with BlockingPublisher(ready["coordinator"], name="p") as publisher:
+            publisher.publish("a", b"x", qos=1)
+            url = ready["coordinator"].replace("127.0.0.1", "localhost")
+            told = ask(url, "/v1/publishers/p")["connection"]["gateway"]
+            assert told == ready["gateway"].replace("0.0.0.0", "localhost")
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_the_built_in_broker_is_reached_over_tls_with_a_token(tmp_path: Path) -> None:
+    state, port = tmp_path / "state", free_port("0.0.0.0")
+    certificate, key = own_certificate(tmp_path / "tls")
+    state.mkdir(mode=0o700)
+    token = make_token(database_in(state), "publisher", publish=("pump/#",), names=("pump",))
+    options = ("--access", "--broker-listen", f"0.0.0.0:{port}", "--advertise", "127.0.0.1")
+    tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    trust = ssl.create_default_context(cafile=str(certificate))
+    with Up(tmp_path / "up", "--state", str(state), *options, *tls) as running:
+        assert running.ready()["broker"] == f"mqtts://127.0.0.1:{port}"
+        assert running.errors() == ""
+        for password, code in ((token, 0), ("guessed", 5)):
+            guest = Guest(port, "pump", password, trust=trust)
+            guest.end()
+            assert guest.code == code
+        plain = Guest(port, "pump", token)
+        plain.end()
+        assert plain.code is None
+    assert running.result(LONG_SECONDS)[0] == 0
