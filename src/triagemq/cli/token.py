@@ -1,4 +1,4 @@
-"""`triage token create|list|revoke`: who may use a coordinator, in its state directory or through REST."""
+"""`triage token create|list|revoke`: who may use a coordinator, in its database or through REST."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_
 
 State = Annotated[
     Path | None, typer.Option("--state", help="State directory of `triage up`: works on its database.")
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="TRIAGE_STORE",
+        show_envvar=False,
+        help="postgresql://... that `triage up --store` uses (default: TRIAGE_STORE).",
+    ),
 ]
 Url = Annotated[
     str | None,
@@ -55,6 +64,7 @@ def create(
     ] = None,
     expires_seconds: Annotated[float | None, typer.Option(min=1, help="Seconds until it is no good.")] = None,
     state: State = None,
+    store: StoreUrl = None,
     url: Url = None,
     json: options.Json = False,
 ) -> None:
@@ -69,11 +79,8 @@ def create(
         "most_publications_per_second": most_publications_per_second,
         "expires_seconds": expires_seconds,
     }
-    made = (
-        _ask(url, "POST", "/v1/tokens", request)
-        if _remote(state, url)
-        else _create(_database(state), request)
-    )
+    database = _database(state, store, url)
+    made = _ask(url, "POST", "/v1/tokens", request) if database is None else _create(database, request)
     if json:
         print_json(made)
     else:
@@ -81,9 +88,12 @@ def create(
 
 
 @app.command("list")
-def list_tokens(state: State = None, url: Url = None, json: options.Json = False) -> None:
+def list_tokens(
+    state: State = None, store: StoreUrl = None, url: Url = None, json: options.Json = False
+) -> None:
     """Print all tokens, without their secrets."""
-    rows = _ask(url, "GET", "/v1/tokens") if _remote(state, url) else _list(_database(state))
+    database = _database(state, store, url)
+    rows = _ask(url, "GET", "/v1/tokens") if database is None else _list(database)
     if json:
         print_json({"tokens": rows})
         return
@@ -100,24 +110,20 @@ def list_tokens(state: State = None, url: Url = None, json: options.Json = False
 def revoke(
     token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it.")],
     state: State = None,
+    store: StoreUrl = None,
     url: Url = None,
     json: options.Json = False,
 ) -> None:
     """Make a token useless; what was announced with it is withdrawn."""
-    if _remote(state, url):
+    database = _database(state, store, url)
+    if database is None:
         _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
     else:
-        _revoke(_database(state), token_id)
+        _revoke(database, token_id)
     if json:
         print_json({"revoked": token_id})
     else:
         typer.echo(f"revoked {token_id}")
-
-
-def _remote(state: Path | None, url: str | None) -> bool:
-    if (state is None) == (url is None):
-        raise ParameterError("state", "give --state DIR or --url ADDRESS")
-    return url is not None
 
 
 def _condition(row: dict[str, Any]) -> str:
@@ -126,8 +132,15 @@ def _condition(row: dict[str, Any]) -> str:
     return "expired" if row["expires_ns"] is not None and row["expires_ns"] <= time.time_ns() else "good"
 
 
-def _database(state: Path | None) -> str:
-    if state is None or not state.is_dir():
+def _database(state: Path | None, store: str | None, url: str | None) -> str | None:
+    """Where tokens are kept; None for those that a coordinator is asked about. What is said beats the environment."""
+    if (state is None) == (url is None) and (store is None or state is not None):
+        raise ParameterError("state", "give one of --state DIR, --store URL and --url ADDRESS")
+    if url is not None:
+        return None
+    if state is None:
+        return store
+    if not state.is_dir():
         raise ParameterError("state", f"{state} is no directory; give the one that `triage up --state` uses")
     return f"sqlite:///{state / 'coordinator.sqlite'}"
 

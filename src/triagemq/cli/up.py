@@ -50,6 +50,14 @@ def up(
         Path | None,
         typer.Option(help="Directory of everything it remembers (default: a new one under out/up)."),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TRIAGE_STORE",
+            show_envvar=False,
+            help="postgresql://... for what the coordinator remembers (default: TRIAGE_STORE, else in the state).",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Directory of the Trace (default: in the state).")
     ] = None,
@@ -133,6 +141,7 @@ def up(
         rest_host=rest_host,
         rest_port=rest_port,
         broker=broker,
+        store=store,
         no_triage=no_triage,
         seed=seed,
         planner={name: value for name, value in chosen.items() if value is not None},

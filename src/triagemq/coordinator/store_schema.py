@@ -21,7 +21,7 @@ from sqlalchemy import (
     inspect,
     select,
 )
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from triagemq.coordinator.refusals import StoreError
@@ -42,6 +42,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 10
+_CONNECT_SECONDS = 5
 
 _METADATA = MetaData()
 META = Table(
@@ -111,11 +112,12 @@ def open_database(url: str) -> Engine:
     """The engine of a database that has this version's tables; StoreError says what to do if it cannot be had."""
     try:
         address = make_url(url)
-        engine = create_engine(
-            address, **({"connect_args": {"timeout": _BUSY_SECONDS}} if _is_sqlite(address) else {})
-        )
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(error.name or "a database driver", "coordinator") from None
+        if address.drivername in ("postgres", "postgresql"):
+            address = address.set(drivername="postgresql+psycopg")
+        engine = create_engine(address, **_options(address))
+    except ImportError as error:
+        group = "postgres" if "postgres" in url.partition(":")[0] else "coordinator"
+        raise MissingDependencyError(error.name or "psycopg", group) from None
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         # The address may hold a password: what SQLAlchemy says about it is not repeated.
         raise StoreError(
@@ -143,7 +145,16 @@ def open_database(url: str) -> Engine:
     return engine
 
 
-def _is_sqlite(address: Any) -> bool:
+def _options(address: URL) -> dict[str, Any]:
+    if _is_sqlite(address):
+        return {"connect_args": {"timeout": _BUSY_SECONDS}}
+    if address.get_backend_name() == "postgresql":
+        # A server that was started again has ended the connections that are kept: each is tried before it is used.
+        return {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_SECONDS}}
+    return {}
+
+
+def _is_sqlite(address: URL) -> bool:
     return bool(address.get_backend_name() == "sqlite")
 
 

@@ -57,6 +57,8 @@ class ExchangeOptions:
     """The host by which clients of other machines reach this one, where it is another than they reached REST by."""
     broker_listener: FurtherListener | None = None
     """Where clients of MQTT reach the built-in broker; without it there is a port on loopback."""
+    store: str | None = None
+    """The address of the coordinator's database; without it there is one in `state`."""
     no_triage: bool = False
     seed: int = 0
     qos: int = 0
@@ -126,7 +128,7 @@ class Exchange:
 
     @property
     def _database(self) -> str:
-        return f"sqlite:///{self.state / 'coordinator.sqlite'}"
+        return self.options.store or f"sqlite:///{self.state / 'coordinator.sqlite'}"
 
     @property
     def _control(self) -> Path:
