@@ -45,9 +45,9 @@ _log = logging.getLogger(__name__)
 
 async def serve(settings: Settings) -> None:
     """Run until a signal ends it."""
+    listening = _sockets(settings)
     for line in check_listening(settings):
         _LOG.warning(line)
-    listening = _sockets(settings)
     try:
         link = GatewayLink(settings.gateway_socket)
         coordinator = Coordinator(
