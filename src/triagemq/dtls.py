@@ -39,7 +39,8 @@ LONGEST_MESSAGE: Final = 16_384
 
 _MTU: Final = 1_400
 _HEADER: Final = 13
-_ALERT, _HANDSHAKE = 21, 22
+_ALERT, _HANDSHAKE, _APPLICATION_DATA = 21, 22, 23
+_MOST_REPEATS: Final = 8
 _CLIENT_HELLO: Final = 1
 _RANDOM: Final = slice(27, 59)  # of a datagram with a ClientHello: after both headers and the version
 _LONGEST_HELLO: Final = 4_096
@@ -88,8 +89,12 @@ class Association:
     __slots__ = (
         "_connection",
         "_error",
+        "_flight",
+        "_has_last_word",
+        "_ready",
+        "_repeats",
+        "_repeats_left",
         "_want_read",
-        "flight",
         "is_closed",
         "is_established",
         "problem",
@@ -103,23 +108,28 @@ class Association:
         self.is_closed = False
         self.problem = ""
         """Why the handshake failed, or the association was ended by the other side."""
-        self.flight: list[bytes] = []
-        """The datagrams of the handshake that were sent last; to be sent again if nothing comes."""
+        # What was sent last, and whether the handshake ended with it: the other side may miss it without our notice.
+        self._flight: list[bytes] = []
+        self._has_last_word = False
+        self._ready: list[bytes] = []
+        self._repeats = False
+        self._repeats_left = _MOST_REPEATS
 
     def begin(self) -> list[bytes]:
         """Start the handshake: datagrams to send."""
         self._advance()
         return self.take()
 
-    def _advance(self) -> None:
+    def _advance(self) -> bool:
         try:
             self._connection.do_handshake()
         except self._want_read:
-            pass
+            return False
         except self._error as error:
             self._fail(error)
-        else:
-            self.is_established = True
+            return False
+        self.is_established = True
+        return True
 
     def receive(self, datagram: bytes) -> list[bytes]:
         """What was inside. Nothing for a handshake (`take` what follows from it), a forgery, or a replay."""
@@ -127,9 +137,12 @@ class Association:
         connection.bio_write(datagram)
         found: list[bytes] = []
         if not self.is_established:
-            self._advance()
-            if not self.is_established:
+            if not self._advance():
+                # Whoever sends this takes the handshake for complete, and does not know that we do not.
+                self._repeats |= datagram[0] == _APPLICATION_DATA
                 return found
+            self._ready = _in_datagrams(self._waiting())
+            self._has_last_word = bool(self._ready)
         try:
             found.append(connection.recv(LONGEST_MESSAGE))
             # One record a datagram is the rule; asking for a second costs as much as the first.
@@ -137,25 +150,26 @@ class Association:
                 while True:
                     found.append(connection.recv(LONGEST_MESSAGE))
         except self._want_read:
-            pass
+            if self._has_last_word and datagram[0] == _HANDSHAKE and datagram[3:5] == b"\0\0":
+                self._repeats = True
         except self._error as error:
             self._fail(error)
         return found
 
+    def repeat(self) -> None:
+        """The other side has not got what was sent last: `take` gives it again, but not for ever."""
+        self._repeats = True
+
     def take(self) -> list[bytes]:
         """Handshake messages, alerts: what is to be sent now, in datagrams that fit into a frame."""
-        octets = self._waiting()
-        datagrams: list[bytes] = []
-        begin = end = 0
-        while end + _HEADER <= len(octets):
-            record = _HEADER + int.from_bytes(octets[end + 11 : end + 13])
-            if end > begin and end + record - begin > _MTU:
-                datagrams.append(octets[begin:end])
-                begin = end
-            end += record
-        if end > begin:
-            datagrams.append(octets[begin:end])
-        self.flight = datagrams or self.flight
+        datagrams = self._ready or _in_datagrams(self._waiting())
+        self._ready = []
+        if datagrams:
+            self._flight = datagrams
+        elif self._repeats and self._repeats_left > 0:
+            self._repeats_left -= 1
+            datagrams = self._flight
+        self._repeats = False
         return datagrams
 
     def _waiting(self) -> bytes:
@@ -211,6 +225,21 @@ class Association:
     def _fail(self, error: Exception) -> None:
         self.is_closed = True
         self.problem = self.problem or _reason(error)
+
+
+def _in_datagrams(octets: bytes) -> list[bytes]:
+    """Records packed into datagrams that fit into a frame."""
+    datagrams: list[bytes] = []
+    begin = end = 0
+    while end + _HEADER <= len(octets):
+        record = _HEADER + int.from_bytes(octets[end + 11 : end + 13])
+        if end > begin and end + record - begin > _MTU:
+            datagrams.append(octets[begin:end])
+            begin = end
+        end += record
+    if end > begin:
+        datagrams.append(octets[begin:end])
+    return datagrams
 
 
 def _reason(error: Exception) -> str:

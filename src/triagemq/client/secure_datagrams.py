@@ -101,7 +101,8 @@ class SecureSocket:
         """Begin, or ask again if there was no answer: whoever wants to send has the timers."""
         now = asyncio.get_running_loop().time()
         if self._next is not None and now - self._begun_at < _LONGEST_HANDSHAKE_SECONDS:
-            self._send(self._next.flight)
+            self._next.repeat()
+            self._send(self._next.take())
             return
         self._begun_at = now
         self._next = self._security.association(*self._gateway)
@@ -134,6 +135,9 @@ class SecureSocket:
         before, self._association, self._next = self._association, following, None
         self.problem = self.distrust = ""
         self._security.remember(*self._gateway, following)
+        if before is not None:
+            # Quietly: the gateway knows nothing of it, but what is dropped without a farewell cannot be resumed.
+            before.close()
         begins_again = before is not None and self._on_lost("the gateway has lost the association")
         if not begins_again and self._last is not None:
             self.send(self._last)
@@ -142,7 +146,7 @@ class SecureSocket:
 
     def _received(self, datagram: bytes) -> None:
         association = self._association
-        if association is not None and datagram[3:5] != b"\0\0":
+        if association is not None and not is_alert_without_association(datagram):
             found = association.receive(datagram)
             if found:
                 for message in found:

@@ -29,7 +29,6 @@ TICK_SECONDS = 0.25
 Address = tuple[str, int]
 
 _IDLE_EVERY_SECONDS = 5.0
-_MOST_RESENT = 8
 _RECORD_HEADER = 13
 _ALERT = 21
 _FIRST_EPOCH = b"\0\0"
@@ -66,7 +65,6 @@ class _Peer:
     since: float
     heard: float
     admitted: bool = False
-    resent: int = 0
 
 
 class Associations:
@@ -140,7 +138,8 @@ class Associations:
         random = client_random(datagram)
         if random is not None:
             if unfinished is not None and unfinished.random == random:
-                self._answer_again(address, unfinished)
+                unfinished.association.repeat()
+                self._send(address, unfinished.association.take())
             else:
                 self._hello(address, datagram, random, now)
             return []
@@ -163,12 +162,6 @@ class Associations:
                 # Shorter than what it answers, so that nobody can have others flooded with it.
                 self.outgoing.append((address, no_association_alert()))
         return []
-
-    def _answer_again(self, address: Address, unfinished: _Peer) -> None:
-        """The client has not got our answer."""
-        if unfinished.resent < _MOST_RESENT:
-            unfinished.resent += 1
-            self._send(address, unfinished.association.flight)
 
     def _hello(self, address: Address, datagram: bytes, random: bytes, now: float) -> None:
         host = address[0]
