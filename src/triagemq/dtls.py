@@ -139,7 +139,8 @@ class Association:
         if not self.is_established:
             if not self._advance():
                 # Whoever sends this takes the handshake for complete, and does not know that we do not.
-                self._repeats |= datagram[0] == _APPLICATION_DATA
+                if datagram[0] == _APPLICATION_DATA:
+                    self._repeat_unasked()
                 return found
             self._ready = _in_datagrams(self._waiting())
             self._has_last_word = bool(self._ready)
@@ -151,14 +152,20 @@ class Association:
                     found.append(connection.recv(LONGEST_MESSAGE))
         except self._want_read:
             if self._has_last_word and datagram[0] == _HANDSHAKE and datagram[3:5] == b"\0\0":
-                self._repeats = True
+                self._repeat_unasked()
         except self._error as error:
             self._fail(error)
         return found
 
     def repeat(self) -> None:
-        """The other side has not got what was sent last: `take` gives it again, but not for ever."""
+        """No answer has come: `take` gives what was sent last."""
         self._repeats = True
+
+    def _repeat_unasked(self) -> None:
+        """The other side has not got what was sent last; not for ever, or two could go on with each other."""
+        if self._repeats_left > 0:
+            self._repeats_left -= 1
+            self._repeats = True
 
     def take(self) -> list[bytes]:
         """Handshake messages, alerts: what is to be sent now, in datagrams that fit into a frame."""
@@ -166,8 +173,7 @@ class Association:
         self._ready = []
         if datagrams:
             self._flight = datagrams
-        elif self._repeats and self._repeats_left > 0:
-            self._repeats_left -= 1
+        elif self._repeats:
             datagrams = self._flight
         self._repeats = False
         return datagrams
@@ -228,12 +234,13 @@ class Association:
 
 
 def _in_datagrams(octets: bytes) -> list[bytes]:
-    """Records packed into datagrams that fit into a frame."""
+    """Records packed into datagrams that fit into a frame; a ClientHello is alone, for listeners look no further."""
     datagrams: list[bytes] = []
     begin = end = 0
     while end + _HEADER <= len(octets):
         record = _HEADER + int.from_bytes(octets[end + 11 : end + 13])
-        if end > begin and end + record - begin > _MTU:
+        is_full = end + record - begin > _MTU
+        if end > begin and (is_full or client_random(octets[begin:end]) is not None):
             datagrams.append(octets[begin:end])
             begin = end
         end += record
@@ -334,7 +341,8 @@ class ServerSecurity:
     def listen(self, connection: Any, address: tuple[str, int], datagram: bytes) -> Association | None:
         """The association, if the datagram is a ClientHello with the cookie of its address."""
         self._address = repr(address).encode()
-        connection.bio_write(datagram)
+        # Nothing may stay behind that would be taken for the next stranger's.
+        connection.bio_write(datagram[: _HEADER + int.from_bytes(datagram[11:13])])
         try:
             connection.DTLSv1_listen()
         except self._ssl.WantReadError:

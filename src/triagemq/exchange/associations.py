@@ -29,6 +29,7 @@ TICK_SECONDS = 0.25
 Address = tuple[str, int]
 
 _IDLE_EVERY_SECONDS = 5.0
+_MOST_RESENT = 20
 _RECORD_HEADER = 13
 _ALERT = 21
 _FIRST_EPOCH = b"\0\0"
@@ -65,6 +66,7 @@ class _Peer:
     since: float
     heard: float
     admitted: bool = False
+    resent: int = 0
 
 
 class Associations:
@@ -138,8 +140,7 @@ class Associations:
         random = client_random(datagram)
         if random is not None:
             if unfinished is not None and unfinished.random == random:
-                unfinished.association.repeat()
-                self._send(address, unfinished.association.take())
+                self._answer_again(address, unfinished)
             else:
                 self._hello(address, datagram, random, now)
             return []
@@ -162,6 +163,13 @@ class Associations:
                 # Shorter than what it answers, so that nobody can have others flooded with it.
                 self.outgoing.append((address, no_association_alert()))
         return []
+
+    def _answer_again(self, address: Address, unfinished: _Peer) -> None:
+        """The client has not got our answer."""
+        if unfinished.resent < _MOST_RESENT:
+            unfinished.resent += 1
+            unfinished.association.repeat()
+            self._send(address, unfinished.association.take())
 
     def _hello(self, address: Address, datagram: bytes, random: bytes, now: float) -> None:
         host = address[0]
