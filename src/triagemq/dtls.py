@@ -61,9 +61,22 @@ def _openssl() -> Any:
 
 def client_random(datagram: bytes) -> bytes | None:
     """What tells one ClientHello (sent once or again) from another; None if the datagram does not begin with one."""
-    if len(datagram) < _RANDOM.stop or datagram[0] != _HANDSHAKE or datagram[_HEADER] != _CLIENT_HELLO:
+    if len(datagram) <= _RANDOM.stop or datagram[0] != _HANDSHAKE or datagram[_HEADER] != _CLIENT_HELLO:
         return None
     return datagram[_RANDOM] if datagram[3:5] == b"\0\0" else None
+
+
+def _as_sent_once(hello: bytes) -> bytes:
+    """A ClientHello as if nothing had been sent again: record 0, or 1 if it has a cookie.
+
+    OpenSSL answers the first with the number of its record and begins to count at 1 after the second: a client that has
+    sent its first once more would take the ServerHello for a replay. What follows the record in its datagram is left
+    out: it would stay in the listener, and be taken for the next stranger's.
+    """
+    session_length = hello[_RANDOM.stop]
+    has_cookie = hello[_RANDOM.stop + 1 + session_length : _RANDOM.stop + 2 + session_length] > b"\0"
+    end = _HEADER + int.from_bytes(hello[11:13])
+    return hello[:5] + bytes(5) + bytes([has_cookie]) + hello[11:end]
 
 
 def no_association_alert() -> bytes:
@@ -341,8 +354,7 @@ class ServerSecurity:
     def listen(self, connection: Any, address: tuple[str, int], datagram: bytes) -> Association | None:
         """The association, if the datagram is a ClientHello with the cookie of its address."""
         self._address = repr(address).encode()
-        # Nothing may stay behind that would be taken for the next stranger's.
-        connection.bio_write(datagram[: _HEADER + int.from_bytes(datagram[11:13])])
+        connection.bio_write(_as_sent_once(datagram))
         try:
             connection.DTLSv1_listen()
         except self._ssl.WantReadError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -186,6 +187,24 @@ def test_lost_flights_are_sent_again(site: Site, resumed: bool) -> None:
         for datagram in client.take():
             inside += site.give(datagram)
     assert inside == [b"inside"]
+
+
+def test_a_hello_that_is_sent_twice_does_not_spoil_the_handshake(site: Site) -> None:
+    """As by a client that waited for longer than its timer: the copy goes out beside the one with the cookie."""
+    client = site.client()
+    (hello,) = client.begin()
+    time.sleep(1.1)
+    site.give(hello)
+    client.receive(site.answers()[0])
+    flight = client.take()
+    assert len(flight) == 2
+    while flight:
+        for datagram in flight:
+            site.give(datagram)
+        for datagram in site.answers():
+            client.receive(datagram)
+        flight = client.take()
+    assert client.is_established
 
 
 def test_handshakes_and_associations_are_bounded_overall_and_by_host(tmp_path: Path) -> None:
