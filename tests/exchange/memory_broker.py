@@ -82,7 +82,7 @@ class MemoryBroker:
         """Move octets both ways once; `pieces` is the largest piece a session gets. Did anything move?"""
         moved = False
         for connection in list(self._connections):
-            data, connection.session.output = bytes(connection.session.output), bytearray()
+            data = connection.session.take_output()
             for first, body in connection.stream.feed(data):
                 moved = True
                 if self._is_poison(connection, first, body):

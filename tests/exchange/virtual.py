@@ -22,6 +22,7 @@ from triagemq.exchange.gateway.slots import Identify, own_name
 from triagemq.exchange.mqtt import MqttSession
 from triagemq.exchange.outlets import Outlet
 from triagemq.exchange.store import Store
+from triagemq.exchange.storing import Storing
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -156,6 +157,7 @@ class VirtualGateway:
         self._clients: dict[Any, Client] = {}
         self._wanted: list[MqttSession] = []
         self.broadcasts: list[bytes] = []
+        self.said: list[str] = []
         self.outcomes: list[tuple[str, bytes, Outcome]] = []
         self._start(now_ns)
 
@@ -169,6 +171,7 @@ class VirtualGateway:
         )
         if self._make_outlet is not None:
             self._outlet = self._make_outlet(self.core)
+        self._storing = None if self._store is None else Storing(self.core, self._store, self.said.append)
         if self._store is not None:
             restore(self.core, self._store.load())
         self.core.start()
@@ -231,8 +234,8 @@ class VirtualGateway:
     def run(self) -> None:
         """Do everything that is to be done, in the order that the server keeps: store, then send."""
         while True:
-            if self._store is not None:
-                self._store.save(self.core.changes.take())
+            if self._storing is not None:
+                self._storing.keep(lambda: self._wanted, self.core.now_ns)
             actions = self.core.take_actions()
             for action in actions:
                 self._act(action)

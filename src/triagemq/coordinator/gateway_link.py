@@ -55,6 +55,7 @@ class Measured:
     sessions: int
     broker_connected: bool
     broker_problem: str = ""
+    storage_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +303,7 @@ def _measured(answer: Mapping[str, Any]) -> Measured:
         sessions=answer["sessions"],
         broker_connected=answer["broker_connected"],
         broker_problem=answer["broker_problem"],
+        storage_problem=answer["storage_problem"],
     )
 
 

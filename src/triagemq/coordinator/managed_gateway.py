@@ -347,7 +347,11 @@ class ManagedGateway:
             for client_id, key in (self._binder.clients().items() if with_flows else ())
             if key in counters.flows
         }
-        own = {"unbound": self.unbound, "bad_requests": self._control.bad_requests}
+        own = {
+            "unbound": self.unbound,
+            "bad_requests": self._control.bad_requests,
+            "trace_rows_lost": 0 if self._trace is None else self._trace.writer.lost_rows,
+        }
         return {
             "epoch": self._epoch,
             "at_ns": self.gateway.clock(),
@@ -362,6 +366,7 @@ class ManagedGateway:
             "sessions": len(core.sessions),
             "broker_connected": self.gateway.broker_is_connected,
             "broker_problem": self.gateway.broker_words,
+            "storage_problem": self.gateway.storage_problem,
         }
 
     # The trace.

@@ -67,7 +67,10 @@ class Measuring:
 
     def _answered(self, measured: Measured) -> None:
         self._answered_at = time.monotonic()
-        self._gateway.worked()
+        if measured.storage_problem:
+            self._gateway.failed(f"the gateway cannot store its state: {measured.storage_problem}")
+        else:
+            self._gateway.worked()
         if measured.broker_connected:
             self._broker.worked()
         else:

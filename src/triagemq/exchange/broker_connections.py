@@ -51,6 +51,11 @@ class BrokerConnections:
             if found is not None:
                 found[0].flush()
 
+    @property
+    def sessions(self) -> list[MqttSession]:
+        """Those that are connected or are to be."""
+        return list(self._running)
+
     def problem(self, session: MqttSession) -> str:
         """Why a session could not be connected at the last attempt."""
         found = self._running.get(session)

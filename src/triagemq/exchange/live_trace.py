@@ -55,6 +55,8 @@ class LiveTrace:
             producer="gateway",
             scenario_fingerprint=scenario_fingerprint,
             rotate_seconds=rotate_seconds,
+            # Messages go on when there is no room for what is written about them.
+            pauses=True,
         )
         self._publications: list[Publication] = []
         self._fanned_out: list[tuple[Group, Publication, int]] = []

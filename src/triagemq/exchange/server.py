@@ -36,6 +36,7 @@ from triagemq.exchange.listening import bind_udp, control_socket, received
 from triagemq.exchange.mqtt import MqttConnection
 from triagemq.exchange.outlets import DirectOutlet, Outlet
 from triagemq.exchange.store import Store
+from triagemq.exchange.storing import Storing
 
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
@@ -97,6 +98,7 @@ class Gateway:
             observer=trace,
             identify=identify,
         )
+        self._storing = None if self._store is None else Storing(self.core, self._store, _say)
         self._presence = presence
         self.security = security
         self._dtls: DtlsListener | None = None
@@ -133,6 +135,11 @@ class Gateway:
     def broker_problem(self) -> str:
         """Why not, if it could not at the last attempt."""
         return self._connections.problem(self.core.link.lanes[0])
+
+    @property
+    def storage_problem(self) -> str:
+        """Why its state cannot be stored now, if that is so."""
+        return "" if self._storing is None else self._storing.problem
 
     @property
     def broker_words(self) -> str:
@@ -228,11 +235,13 @@ class Gateway:
         if self._failed is not None and self._failed.done() and not self._failed.cancelled():
             # Whoever did not wait for it has left on its own account; it is no surprise for the loop.
             self._failed.exception()
-        if self._trace is not None:
-            self._trace.finish(self.core)
-        if self._store is not None:
-            self._store.save(self.core.changes.take())
-            self._store.close()
+        try:
+            if self._trace is not None:
+                self._trace.finish(self.core)
+        finally:
+            if self._store is not None:
+                self._store.save(self.core.changes.take())
+                self._store.close()
 
     def change(self, how: Callable[[GatewayCore], None]) -> None:
         """Change something from outside, and do what follows from it."""
@@ -291,8 +300,8 @@ class Gateway:
         while True:
             if self._trace is not None:
                 self._trace.keep()
-            if self._store is not None:
-                self._store.save(core.changes.take())
+            if self._storing is not None:
+                self._storing.keep(lambda: self._connections.sessions, core.now_ns)
             actions = core.take_actions()
             for action in actions:
                 match action:
@@ -309,7 +318,7 @@ class Gateway:
                     case Broadcast(datagram):
                         self._broadcast_datagram(datagram)
                     case Say(text):
-                        print(text, file=sys.stderr, flush=True)
+                        _say(text)
                     case Present() | Gone():
                         if self._presence is not None:
                             self._presence(action)
@@ -349,3 +358,7 @@ class Gateway:
             except Exception as error:
                 self._fail(error)
                 return
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from triagemq.errors import TraceError
 from triagemq.trace.columns import Block
@@ -21,8 +22,10 @@ class BackgroundWriter:
     that thread touches the part files until it has ended.
     """
 
-    def __init__(self, tables: Mapping[str, PartFiles], queue_bytes: int) -> None:
+    def __init__(self, tables: Mapping[str, PartFiles], queue_bytes: int, *, pauses: bool = False) -> None:
+        """With `pauses`, what the disk does not take is left out, and the thread goes on with the next rows."""
         self._tables = tables
+        self._pauses = pauses
         self._queue_bytes = queue_bytes
         self._queue: deque[Block] = deque()
         self._waiting_bytes = 0
@@ -85,7 +88,9 @@ class BackgroundWriter:
             while self._wait_for_work():
                 block = self._take()
                 if block is not None:
-                    self._tables[block.table].add(block)
+                    parts = self._tables[block.table]
+                    with self._skipping(parts):
+                        parts.add(block)
                 self._close_parts_that_are_due()
             if not self._aborted:
                 for parts in self._tables.values():
@@ -129,4 +134,14 @@ class BackgroundWriter:
         now = time.monotonic()
         for parts in self._tables.values():
             if parts.due is not None and parts.due <= now:
-                parts.close_part()
+                with self._skipping(parts):
+                    parts.close_part()
+
+    @contextlib.contextmanager
+    def _skipping(self, parts: PartFiles) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            if not self._pauses:
+                raise
+            parts.skip()

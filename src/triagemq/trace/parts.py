@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from triagemq.trace.columns import Block, record_batch
 from triagemq.trace.schema import TABLES, delta_columns, dictionary_columns
 
-__all__ = ["PartFile", "PartFiles", "Rotation"]
+__all__ = ["Gap", "PartFile", "PartFiles", "Rotation"]
 
 # Behind delta encoding a higher level finds nothing more: level 3 is no smaller, level -1 is 9 % larger and
 # hardly faster (tests/trace/write_speed.py).
@@ -30,6 +30,17 @@ class PartFile:
     rows: int
     size_bytes: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Rows that could not be written, collected from one time to another, after so many parts of their table."""
+
+    table: str
+    parts: int
+    from_ns: int
+    until_ns: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,8 @@ class PartFiles:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._due: float | None = None
+        self._began_ns = 0
+        self.gaps: list[Gap] = []
 
     @property
     def due(self) -> float | None:
@@ -72,6 +85,8 @@ class PartFiles:
         """Take some rows; write a row group when there are enough of them."""
         if self._due is None:
             self._due = self._due_from_now()
+        if not self._waiting_rows and not self._file_rows:
+            self._began_ns = time.time_ns()
         self._waiting.append(record_batch(block))
         self._waiting_rows += block.rows
         while self._waiting_rows >= (rows := self._next_group_rows()):
@@ -95,9 +110,22 @@ class PartFiles:
             self._open()
             self._publish()
 
+    def skip(self) -> None:
+        """Give up the open part, note the gap, and be ready for the next rows."""
+        rows = self._file_rows + self._waiting_rows
+        self.discard()
+        now_ns = time.time_ns()
+        if self.gaps and self.gaps[-1].parts == len(self.finished):
+            last = self.gaps.pop()
+            self.gaps.append(replace(last, until_ns=now_ns, rows=last.rows + rows))
+        else:
+            self.gaps.append(Gap(self._table, len(self.finished), self._began_ns, now_ns, rows))
+
     def discard(self) -> None:
         """Give up the open part and remove what was written of it; the finished ones stay."""
         self._waiting.clear()
+        self._waiting_rows = self._file_rows = 0
+        self._due = None
         file, self._file = self._file, None
         sink, self._sink = self._sink, None
         if file is not None:

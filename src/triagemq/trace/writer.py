@@ -8,7 +8,7 @@ import os
 import platform
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -54,7 +54,8 @@ class TraceWriter:
     null, an outcome is its code. The arrays are copied and may be used again at once; a call waits while more
     than `queue_bytes` are still to be written. Any number of threads may call. `row_group_rows` is the unit
     of writing; a file is closed and becomes visible after `rotate_rows` rows or, for a run that is watched
-    while it lasts, `rotate_seconds` after its first row.
+    while it lasts, `rotate_seconds` after its first row. A run that must not end with a full disk `pauses`: rows that
+    cannot be written are left out, and the manifest lists the gaps.
 
     `finish` makes the trace valid. Leaving the context in any other way gives it up: there is no manifest
     then, and the file INCOMPLETE says when and why.
@@ -83,6 +84,7 @@ class TraceWriter:
         rotate_rows: int | None = 1 << 24,
         rotate_seconds: float | None = None,
         queue_bytes: int = 128 << 20,
+        pauses: bool = False,
     ) -> None:
         for parameter, value in (
             ("row_group_rows", row_group_rows),
@@ -115,7 +117,7 @@ class TraceWriter:
             raise self._output_error(error) from error
         rotation = Rotation(row_group_rows, rotate_rows, rotate_seconds)
         self._tables = {table: PartFiles(self._path, table, rotation) for table in tables}
-        self._background = BackgroundWriter(self._tables, queue_bytes)
+        self._background = BackgroundWriter(self._tables, queue_bytes, pauses=pauses)
 
     @property
     def path(self) -> Path:
@@ -138,8 +140,14 @@ class TraceWriter:
         return self._background.waiting_bytes
 
     def shown(self, table: str) -> int:
-        """How many rows of a table whoever watches the run can see by now."""
-        return sum(part.rows for part in tuple(self._tables[table].finished))
+        """How many rows of a table whoever watches the run can see by now, or never will."""
+        parts = self._tables[table]
+        return sum(part.rows for part in tuple(parts.finished)) + sum(gap.rows for gap in tuple(parts.gaps))
+
+    @property
+    def lost_rows(self) -> int:
+        """How many rows could not be written."""
+        return sum(gap.rows for parts in self._tables.values() for gap in tuple(parts.gaps))
 
     def publications(self, columns: Columns) -> None:
         """Add rows: events that publishers handed in."""
@@ -187,7 +195,7 @@ class TraceWriter:
                     "pyarrow": pa.__version__,
                     "numpy": np.__version__,
                 },
-                extra=dict(extra or {}),
+                extra=dict(extra or {}) | self._gaps(),
             )
             try:
                 for table in self._tables:
@@ -201,6 +209,10 @@ class TraceWriter:
         self._ended = True
         self._note_success()
         return manifest
+
+    def _gaps(self) -> dict[str, Any]:
+        gaps = [asdict(gap) for parts in self._tables.values() for gap in parts.gaps]
+        return {"gaps": gaps} if gaps else {}
 
     def abort(self, reason: str) -> None:
         """Give the trace up and say why in INCOMPLETE; finished files stay. Does nothing after `finish`."""

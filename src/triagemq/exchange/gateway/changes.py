@@ -5,7 +5,7 @@ A row that appears and goes again in between is never written: most QoS 1 messag
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 __all__ = ["Changes", "Row"]
@@ -46,6 +46,18 @@ class Changes:
             rows[key] = None
         else:
             rows.pop(key, None)
+
+    def give_back(self, taken: Mapping[str, Mapping[Hashable, Row | None]]) -> None:
+        """What was taken could not be stored: it is to be stored with the next, unless it has changed since.
+
+        >>> changes = Changes(enabled=True)
+        >>> changes.put("topics", 1, (1, "smoke"))
+        >>> changes.give_back(changes.take())
+        >>> changes.take()
+        {'topics': {1: (1, 'smoke')}}
+        """
+        for table, rows in taken.items():
+            self._tables[table] = {**rows, **self._tables.get(table, {})}
 
     def restored(self, table: str, key: Hashable) -> None:
         """The row was read from the store."""

@@ -99,6 +99,9 @@ class GatewayCore:
         self.observer = observer
         # Called when the broker has taken or dropped a subscription: a broker that we run saves it then.
         self.on_subscriptions: Callable[[], None] = lambda: None
+        # False while the store cannot be written: then nothing is promised that a kill would lose.
+        self.can_store = True
+        self._promised: list[tuple[Endpoint, PlainMessage]] = []
         # Broker sessions with octets to write after the changes have been stored.
         self.writers: list[MqttSession] = []
         self.spread = Spreader(self)
@@ -142,6 +145,10 @@ class GatewayCore:
 
     def take_actions(self) -> list[Action]:
         """Everything to be done since the last call, in order."""
+        if self._promised and self.can_store:
+            promised, self._promised = self._promised, []
+            for endpoint, message in promised:
+                self.send(endpoint, message)
         actions = self._actions
         if actions:
             self._actions = []
@@ -154,6 +161,10 @@ class GatewayCore:
     def send(self, endpoint: Endpoint, message: PlainMessage) -> None:
         """Send anything but a PUBLISH."""
         self._actions.append(SendControl(endpoint, self.framed(endpoint, encode(message))))
+
+    def promise(self, endpoint: Endpoint, message: PlainMessage) -> None:
+        """Send it as soon as all that has changed until now is stored."""
+        self._promised.append((endpoint, message))
 
     def framed(self, endpoint: Endpoint, datagram: bytes) -> bytes:
         """A datagram as it goes to an endpoint: encapsulated if a forwarder carries it."""

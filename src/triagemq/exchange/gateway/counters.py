@@ -29,6 +29,8 @@ class GatewayCounters:
     duplicates: int = 0
     quarantined: int = 0
     """Packets that are not sent to the broker any more: it ends the connection over them, or over others like them."""
+    storage_failures: int = 0
+    """How often the state could not be stored from some moment on."""
     sent: int = 0
     """PUBLISH datagrams handed to the network."""
     delivered: int = 0

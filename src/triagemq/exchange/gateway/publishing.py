@@ -59,9 +59,12 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
     """A message from a client that is connected."""
     gateway.counters.client_messages += 1
     name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
+    if message.qos == 2 and not gateway.can_store:
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "cannot be stored")
+        return
     if message.qos == 2 and _is_stored(session, message, name):
         gateway.counters.duplicates += 1
-        gateway.send(session.endpoint, PubRec(message.message_id))
+        gateway.promise(session.endpoint, PubRec(message.message_id))
         return
     if message.qos == 1 and _is_duplicate(gateway, session, message):
         return
@@ -96,7 +99,7 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         arrival = Arrival(name, message.payload, message.retain)
         session.arrivals[message.message_id] = arrival
         gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
-        gateway.send(session.endpoint, PubRec(message.message_id))
+        gateway.promise(session.endpoint, PubRec(message.message_id))
 
 
 def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
@@ -106,7 +109,8 @@ def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
         gateway.send(session.endpoint, PubComp(message.message_id))
     elif arrival.packet_id:
         gateway.counters.duplicates += 1
-    else:
+    elif gateway.can_store:
+        # Else the client asks again: under a packet id that a kill makes us forget it might be published twice.
         arrival.packet_id = session.link.lanes[0].reserve()
         gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
         resume(gateway, session, message.message_id, arrival)

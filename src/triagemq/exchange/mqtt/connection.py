@@ -88,10 +88,8 @@ class MqttConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what the session has to say."""
-        output = self.session.output
-        if output and self._transport is not None:
-            self.session.output = bytearray()
-            self._transport.write(bytes(output))
+        if self.session.output and self._transport is not None:
+            self._transport.write(self.session.take_output())
 
     async def close(self) -> None:
         """Leave the broker in peace."""

@@ -72,6 +72,10 @@ class MqttSession:
         self.is_congested = False
         self.receiving: set[int] = set()
         self.output = bytearray()
+        # Where in `output` acknowledgements are, and those that are held back.
+        self._acknowledged: list[tuple[int, int]] = []
+        self._held = bytearray()
+        self._is_holding = False
 
     @property
     def backlog(self) -> int:
@@ -91,7 +95,7 @@ class MqttSession:
         clean, expiry_seconds = login.clean, 0 if login.clean else login.session_expiry_seconds
         if login.fresh:
             clean, expiry_seconds = self.version < 5, _FRESH_SESSION_EXPIRY_SECONDS
-        self.output.clear()
+        self._forget_output()
         self._write(
             encode_connect(
                 self.version,
@@ -110,7 +114,7 @@ class MqttSession:
             # Some brokers answer a CONNECT of a version they do not know by closing: try the other one next.
             self.version = 4 if self.version == 5 else 5
         was_connected, self._opened, self.connected = self.connected, False, False
-        self.output = bytearray()
+        self._forget_output()
         self._requests.clear()
         self._waiting.clear()
         self._in_flight.clear()
@@ -246,6 +250,40 @@ class MqttSession:
         # What still comes is not acknowledged: the broker keeps it for the next connection.
         self._has_left = True
 
+    def take_output(self) -> bytes:
+        """What is to be written, which is then taken for written."""
+        output, self.output = bytes(self.output), bytearray()
+        self._acknowledged.clear()
+        return output
+
+    def hold(self) -> None:
+        """Acknowledge nothing more, not even what is not written yet: the broker must keep what we cannot store."""
+        self._is_holding = True
+        for start, length in reversed(self._acknowledged):
+            self._held[:0] = self.output[start : start + length]
+            del self.output[start : start + length]
+        self._acknowledged.clear()
+
+    def release(self) -> None:
+        """Everything is stored: acknowledge it."""
+        self._is_holding = False
+        if self._held:
+            held, self._held = bytes(self._held), bytearray()
+            self._write(held)
+
+    def _forget_output(self) -> None:
+        self.output = bytearray()
+        self._acknowledged.clear()
+        self._held.clear()
+
+    def _acknowledge(self, packet_type: PacketType, packet_id: int) -> None:
+        octets = encode_acknowledgement(packet_type, packet_id)
+        if self._is_holding:
+            self._held += octets
+        else:
+            self._acknowledged.append((len(self.output), len(octets)))
+            self._write(octets)
+
     def _write(self, octets: bytes) -> None:
         if not self.output:
             self.owner.mqtt_writes(self)
@@ -255,13 +293,13 @@ class MqttSession:
         packet_id = message.packet_id
         if message.qos == 1:
             self.owner.mqtt_message(self, message)
-            self._write(encode_acknowledgement(PacketType.PUBACK, packet_id))
+            self._acknowledge(PacketType.PUBACK, packet_id)
             return
         if packet_id not in self.receiving:
             self.receiving.add(packet_id)
             self.owner.mqtt_receiving(self, packet_id, True)
             self.owner.mqtt_message(self, message)
-        self._write(encode_acknowledgement(PacketType.PUBREC, packet_id))
+        self._acknowledge(PacketType.PUBREC, packet_id)
 
     def _other(self, packet_type: int, body: bytes) -> None:
         if packet_type == PacketType.CONNACK:
@@ -277,7 +315,7 @@ class MqttSession:
             if packet_id in self.receiving:
                 self.receiving.discard(packet_id)
                 self.owner.mqtt_receiving(self, packet_id, False)
-            self._write(encode_acknowledgement(PacketType.PUBCOMP, packet_id))
+            self._acknowledge(PacketType.PUBCOMP, packet_id)
         elif packet_type == PacketType.SUBACK:
             packet_id, code = parse_suback(self.version, body)
             self._requests.discard(packet_id)
