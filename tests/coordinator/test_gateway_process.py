@@ -338,7 +338,7 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
         ('{"listen": "x"}', "broker: is missing"),
         ({"colour": 1}, "colour: there is no such field"),
         ({"listen": "here"}, "listen: 'here' is not HOST:PORT"),
-        ({"dataplane": "wires"}, 'dataplane: must be "embedded" or "none"'),
+        ({"dataplane": "wires"}, 'dataplane: must be "embedded", "reported" or "none"'),
         ({"seed": "one"}, "seed: 'one' is not what is wanted"),
         ({"scenario": "nowhere.yaml"}, "nowhere.yaml"),
         ({"control": "/nowhere/at/all"}, "control socket /nowhere/at/all"),

@@ -15,7 +15,6 @@ from typing import ParamSpec
 from triagemq.coordinator.binder import FlowBinder
 from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_link import GatewayLink, SessionEvent
-from triagemq.coordinator.orders import FLOW_MARK
 from triagemq.errors import TriageError
 
 __all__ = ["Follower"]
@@ -67,9 +66,9 @@ class Follower:
 
     async def _heard(self, event: SessionEvent) -> None:
         async with self._turn:
-            if event.kind == "connected" and event.endpoint is not None and FLOW_MARK in event.client_id:
+            if event.kind in ("connected", "subscribes") and event.endpoint is not None:
                 flow = self._flow[event.client_id] = event.flow or event.client_id
-                await self._do(self.binder.connected, flow, event.endpoint)
+                await self._do(self.binder.connected, flow, event.endpoint, subscribes=event.subscribes)
             elif event.kind == "gone":
                 await self._gone(event.client_id)
             if event.kind == "orders" or not self.applied:

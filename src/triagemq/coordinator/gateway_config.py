@@ -18,7 +18,8 @@ class GatewayConfig:
 
     `trace` is a directory in which every start begins a run of its own (run-0, run-1, ...). `scenario` gives the trace
     its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
-    them. `dataplane` is "embedded", or "none" where the ports behind the gateway are managed by somebody else.
+    them. `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
+    also tells what they count) or "none".
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
     `client_authority` only with clients that have a certificate of that authority.
     """
@@ -63,8 +64,10 @@ class GatewayConfig:
             value = getattr(self, name)
             if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
                 raise ParameterError(name, f"{value!r} is not what is wanted here")
-        if self.dataplane not in ("embedded", "none"):
-            raise ParameterError("dataplane", f'must be "embedded" or "none", is {self.dataplane!r}')
+        if self.dataplane not in ("embedded", "reported", "none"):
+            raise ParameterError(
+                "dataplane", f'must be "embedded", "reported" or "none", is {self.dataplane!r}'
+            )
         if not self.rotate_seconds > 0:
             raise ParameterError("rotate_seconds", f"must be positive, is {self.rotate_seconds}")
         if (self.certificate is None) != (self.private_key is None):

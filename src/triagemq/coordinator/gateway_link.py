@@ -30,7 +30,8 @@ from triagemq.coordinator.grants import Grant, Grants, grants_to_json
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.orders_change import orders_change
 from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
-from triagemq.plan import FlowCounters, PortCounters, QueueCounters
+from triagemq.coordinator.port_samples import counted_to_json
+from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
 
 __all__ = ["GatewayLink", "Grant", "Measured", "SessionEvent"]
 
@@ -62,8 +63,8 @@ class Measured:
 class SessionEvent:
     """A client has "connected" (or come from another endpoint) or has "gone", or new "orders" are in force.
 
-    Or the broker has taken "subscriptions". `flow` is what orders call the flow of a client that has connected.
-    `overrun`: some news before it are lost.
+    Or messages go to a client from now on or no more ("subscribes"), or the broker has taken "subscriptions". `flow` is
+    what orders call the flow of a client that has connected. `overrun`: some news before it are lost.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class SessionEvent:
     endpoint: tuple[str, int] | None
     overrun: bool = False
     flow: str = ""
+    subscribes: bool = False
 
 
 class GatewayLink:
@@ -158,6 +160,16 @@ class GatewayLink:
     async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""
         await self._ask("decisions", rows=[dict(row) for row in rows])
+
+    async def queues(
+        self,
+        ports: Mapping[str, PortCounters],
+        flows: Mapping[FlowKey, FlowCounters],
+        gone: Iterable[FlowKey],
+        at_ns: int,
+    ) -> str:
+        """What queues behind the gateway have counted; the epoch of the gateway that has heard it."""
+        return str((await self._ask("queues", **counted_to_json(ports, flows, gone, at_ns)))["epoch"])
 
     async def measure(self, *, flows: bool = True) -> Measured:
         """Everything the gateway has counted; without the flows it costs less."""
@@ -262,10 +274,14 @@ class GatewayLink:
     async def _watch(self, *watchers: asyncio.Queue[SessionEvent]) -> None:
         await self._ask("watch")
         answer = await self._ask("sessions")
+        subscribers = set(answer.get("subscribers", ()))
         for client_id, where in answer["sessions"].items():
             flow = answer.get("flows", {}).get(client_id, "")
+            event = SessionEvent(
+                "connected", client_id, _endpoint(where), flow=flow, subscribes=client_id in subscribers
+            )
             for queue in watchers:
-                _put(queue, SessionEvent("connected", client_id, _endpoint(where), flow=flow))
+                _put(queue, event)
 
     def _heard(self, message: Mapping[str, Any]) -> None:
         client_id, where = str(message.get("client_id")), message.get("endpoint")
@@ -274,6 +290,7 @@ class GatewayLink:
             client_id,
             None if where is None else _endpoint(where),
             flow=str(message.get("flow", "")),
+            subscribes=message.get("subscribes") is True,
         )
         for queue in self._watchers:
             _put(queue, event)

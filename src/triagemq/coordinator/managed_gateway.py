@@ -25,7 +25,7 @@ from triagemq.coordinator.kept import keep_change, keep_grants, keep_orders, kep
 from triagemq.coordinator.orders import Orders, client_id_of
 from triagemq.coordinator.orders_change import changed_orders
 from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
-from triagemq.coordinator.port_samples import decision_columns, sample_columns
+from triagemq.coordinator.port_samples import counted_from_json, decision_columns, sample_columns
 from triagemq.coordinator.trace_numbers import next_run, numbering
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
 from triagemq.errors import PlanError
@@ -38,9 +38,15 @@ from triagemq.exchange import (
     LiveTrace,
     Present,
 )
+from triagemq.exchange.listening import control_socket
 from triagemq.exchange.private_files import private_directory
 from triagemq.exchange.trace_journal import recover
-from triagemq.network import UDP_OVER_ETHERNET_BYTES, DatagramSender, EmbeddedDataPlane
+from triagemq.network import (
+    UDP_OVER_ETHERNET_BYTES,
+    DatagramSender,
+    EmbeddedDataPlane,
+    ReportedDataPlane,
+)
 from triagemq.plan import Counters
 
 if TYPE_CHECKING:
@@ -77,14 +83,16 @@ class ManagedGateway:
         # Client ids may hold keys.
         private_directory(self._state)
         self._seed = config.seed
+        self._reported = config.dataplane == "reported"
         self.rules = Rules(grants=kept_grants(self._state))
-        self._plane: EmbeddedDataPlane | _NoPlane = _NoPlane()
+        self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
         self._binder = FlowBinder(self._plane, self.rules.identify)
         self._epoch = secrets.token_hex(8)
         # How often the orders changed, and how much of the file they are kept in is changes.
         self._states = 0
         self._whole_bytes = self._change_bytes = 0
-        self._told: dict[str, Endpoint] = {}
+        # Where each client is, and whether messages go there.
+        self._told: dict[str, tuple[Endpoint, bool]] = {}
         self._changing = asyncio.Lock()
         self._sampling: asyncio.Task[None] | None = None
         self.unbound = 0
@@ -118,7 +126,7 @@ class ManagedGateway:
             state=self._state,
             numbers=numbers,
             trace=self._trace,
-            make_egress=self._make_plane if config.dataplane == "embedded" else None,
+            make_egress=None if config.dataplane == "none" else self._make_plane,
             identify=self.rules.identify,
             presence=self._presence,
             security=None
@@ -183,18 +191,30 @@ class ManagedGateway:
 
     def _make_plane(
         self, udp_socket: socket.socket, on_fate: OnFate, clock: Callable[[], int]
-    ) -> EmbeddedDataPlane:
-        sender = DatagramSender(udp_socket, seal=self.gateway.seal)
-        plane = EmbeddedDataPlane(
-            sender,
-            on_fate,
-            clock=clock,
-            seed=self._seed,
-            control_sender=sender.control,
-            closing=sender.close,
-            overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES
-            + (0 if self.gateway.seal is None else RECORD_BYTES),
-        )
+    ) -> EmbeddedDataPlane | ReportedDataPlane:
+        plane: EmbeddedDataPlane | ReportedDataPlane
+        if self._reported:
+            second = control_socket(udp_socket)
+            sender = DatagramSender(udp_socket, second, seal=self.gateway.seal)
+
+            def closing() -> None:
+                sender.close()
+                if second is not None:
+                    second.close()
+
+            plane = ReportedDataPlane(sender, on_fate, clock=clock, seed=self._seed, closing=closing)
+        else:
+            sender = DatagramSender(udp_socket, seal=self.gateway.seal)
+            plane = EmbeddedDataPlane(
+                sender,
+                on_fate,
+                clock=clock,
+                seed=self._seed,
+                control_sender=sender.control,
+                closing=sender.close,
+                overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES
+                + (0 if self.gateway.seal is None else RECORD_BYTES),
+            )
         sender.on_settled = plane.settled_later
         binder = FlowBinder(plane, self.rules.identify)
         try:
@@ -232,14 +252,17 @@ class ManagedGateway:
             self._binder.connected(client_id, news.endpoint[:2], subscribes=news.subscribes)
         except PlanError:
             self.unbound += 1
-        if self._told.get(client_id) != news.endpoint:
-            self._told[client_id] = news.endpoint
+        told, now = self._told.get(client_id), (news.endpoint, news.subscribes)
+        if told != now:
+            self._told[client_id] = now
+            moved = told is None or told[0] != news.endpoint
             self._control.tell(
                 {
-                    "event": "connected",
+                    "event": "connected" if moved else "subscribes",
                     "client_id": client_id,
                     "endpoint": list(news.endpoint[:2]),
                     "flow": self._flow_name(client_id),
+                    "subscribes": news.subscribes,
                 }
             )
 
@@ -280,9 +303,15 @@ class ManagedGateway:
                 return {"orders": orders_to_json(self.rules.orders)}
             case "sessions":
                 return {
-                    "sessions": {client_id: list(at[:2]) for client_id, at in self._told.items()},
+                    "sessions": {client_id: list(at[:2]) for client_id, (at, _) in self._told.items()},
                     "flows": {client_id: self._flow_name(client_id) for client_id in self._told},
+                    "subscribers": [client_id for client_id, (_, gets) in self._told.items() if gets],
                 }
+            case "queues":
+                if not isinstance(self._plane, ReportedDataPlane):
+                    raise ControlError("this gateway has its own queues, or does not want to hear of others")
+                self._plane.report(*counted_from_json(request))
+                return {"epoch": self._epoch}
             case "decisions":
                 columns = decision_columns(request.get("rows"))
                 if self._trace is not None and columns["kind"]:

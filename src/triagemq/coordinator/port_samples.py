@@ -1,15 +1,16 @@
-"""Counters of output ports as rows of the trace's queue_samples, and decisions as rows of its table of decisions."""
+"""Counters of output ports: over the control channel, and as rows of the trace; decisions as rows, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.trace_numbers import PortNumbers
-from triagemq.plan import PortCounters, QueueCounters
+from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
 
-__all__ = ["PortNumbers", "decision_columns", "sample_columns"]
+__all__ = ["PortNumbers", "counted_from_json", "counted_to_json", "decision_columns", "sample_columns"]
 
 _COUNTERS = (
     "bytes_in",
@@ -46,6 +47,52 @@ def sample_columns(
         **columns,
         "width_bps": [-1 if queue.width_bps is None else queue.width_bps for _, _, queue in rows],
     }
+
+
+Counted = tuple[dict[str, PortCounters], dict[FlowKey, FlowCounters], list[FlowKey], int]
+"""All ports, the flows that have changed, those that are gone, and when that was counted."""
+
+
+def counted_to_json(
+    ports: Mapping[str, PortCounters],
+    flows: Mapping[FlowKey, FlowCounters],
+    gone: Iterable[FlowKey],
+    at_ns: int,
+) -> dict[str, Any]:
+    """What the queues of ports have counted, for whoever sends through them."""
+    return {
+        "ports": {name: astuple(port) for name, port in ports.items()},
+        "flows": [(key.address, key.udp_port, *astuple(flow)) for key, flow in flows.items()],
+        "gone": [(key.address, key.udp_port) for key in gone],
+        "at_ns": at_ns,
+    }
+
+
+def counted_from_json(value: Mapping[str, Any]) -> Counted:
+    """The same, from the control channel; ControlError if it is something else.
+
+    >>> key = FlowKey("10.0.0.1", 20000)
+    >>> said = {"radio": PortCounters((QueueCounters(1, 1),), QueueCounters())}, {key: FlowCounters(0, 5)}, [key], 7
+    >>> counted_from_json(counted_to_json(*said)) == said
+    True
+    """
+    try:
+        return (
+            {
+                str(name): PortCounters(
+                    tuple(QueueCounters(*queue) for queue in queues), QueueCounters(*control), *others
+                )
+                for name, (queues, control, *others) in value["ports"].items()
+            },
+            {
+                FlowKey(str(address), int(port)): FlowCounters(*map(int, counted))
+                for address, port, *counted in value["flows"]
+            },
+            [FlowKey(str(address), int(port)) for address, port in value["gone"]],
+            int(value["at_ns"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ControlError("queues: `ports`, `flows`, `gone` and `at_ns` as a port counts them") from None
 
 
 def decision_columns(rows: object) -> dict[str, list[Any]]:

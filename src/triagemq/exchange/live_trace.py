@@ -1,7 +1,8 @@
 """The Trace of a running gateway: rotating files that a streaming pipeline reads while it goes on.
 
-A QoS 0 message counts as delivered when it has been handed to the network, at QoS 1 and 2 when the client has
-acknowledged it. Rows are collected in Python and become columns a few times a second.
+A QoS 0 message counts as delivered when it has left the last queue that this exchange knows of (the embedded port, the
+kernel's queues, or the socket where there are neither), at QoS 1 and 2 when the client has acknowledged it. Rows are
+collected in Python and become columns a few times a second.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 embedded    paced ports inside the gateway's process; needs nothing
 recorded    remembers instructions, for tests and dry runs
+reported    sends at once, and learns from reports what queues behind the gateway did with it
 linux/      the kernel's queues and an eBPF classifier on interfaces of this machine; needs root
 openflow/   rules and marks on OpenFlow 1.3 switches, with another data plane's queues behind them
 emulated/   a network of namespaces in which the last two can be tried
@@ -12,6 +13,7 @@ from triagemq.datagrams import DatagramSender
 from triagemq.network.alarm import Alarm, open_alarm
 from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, Sender
 from triagemq.network.recorded import RecordedDataPlane
+from triagemq.network.reported import ReportedDataPlane
 from triagemq.network.state import PlanState
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "EmbeddedDataPlane",
     "PlanState",
     "RecordedDataPlane",
+    "ReportedDataPlane",
     "Sender",
     "open_alarm",
     "unix_clock",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.coordinator.emulate.machine import TRIAGE, Machine, Running, machine,
 
 from triagemq.coordinator.up.kernel_ports import interfaces_of
 from triagemq.errors import ParameterError
+from triagemq.trace import Trace, runs
 
 GATEWAY = "192.168.77.1"
 CREW = ("ip", "netns", "exec", "crew")
@@ -71,6 +73,15 @@ def test_queues_of_the_kernel_follow_the_plan_and_go_at_the_end(tmp_path: Path) 
         assert port["port"] == "port"
         assert sum(row["packets_out"] for row in port["classes"]) >= 20
         assert port["control_packets"] > 0
+        assert port["control_beyond_bound"] == port["strange_marks"] == 0
+        # The live trace has what left the kernel's queues, and samples of them.
+        found = runs(tmp_path / "state" / "trace")
+        (trace,) = [Trace.open(path, allow_incomplete=True) for path in (*found.complete, *found.incomplete)]
+        outcomes = Counter(trace.table("deliveries")["outcome"].to_pylist())
+        # What was sent in the last moment before the subscriber left nobody has reported on.
+        assert 15 <= outcomes["delivered"] <= sum(row["packets_out"] for row in port["classes"])
+        assert set(outcomes) <= {"delivered", "in_flight", "subscriber_gone"}
+        assert max(trace.table("queue_samples")["packets_out"].to_pylist()) >= 10
         assert alone.seen() == before
 
 

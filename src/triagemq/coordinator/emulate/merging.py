@@ -27,6 +27,8 @@ from triagemq.trace import Outcome, Trace, TraceWriter, runs
 __all__ = ["merge_trace"]
 
 _KEY = ["subscriber_id", "topic_id", "published_ns"]
+# UDP and MQTT-SN, and what a packet over Ethernet has room for.
+_HEADER_BYTES, _FRAGMENT_BYTES = 8 + 9, 1480
 
 
 def merge_trace(
@@ -97,7 +99,9 @@ def _deliveries(
     missing = np.flatnonzero(handed_over & (received_ns < 0))
     delivered_ns[missing] = -1
     outcome[missing] = (
-        _reasons(columns["flow_id"][missing], samples) if behind_gateway else int(Outcome.lost_on_link)
+        _reasons(columns["flow_id"][missing], _packets(columns["size_bytes"][missing]), samples)
+        if behind_gateway
+        else int(Outcome.lost_on_link)
     )
     return columns | {"outcome": outcome, "delivered_ns": delivered_ns}
 
@@ -121,7 +125,14 @@ def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int6
     return received
 
 
-def _reasons(flow_id: NDArray[np.int32], samples: Sequence[tuple[int, Counters]]) -> NDArray[np.int8]:
+def _packets(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of how many packets each copy is: queues count fragments."""
+    return -(-(size_bytes + _HEADER_BYTES) // _FRAGMENT_BYTES)
+
+
+def _reasons(
+    flow_id: NDArray[np.int32], packets: NDArray[np.int64], samples: Sequence[tuple[int, Counters]]
+) -> NDArray[np.int8]:
     """For copies that did not arrive, by flow: as many by policy and by buffer as were counted, the rest on a link."""
     policy, buffer, elsewhere = _counted_drops(samples)
     reasons = np.full(len(flow_id), int(Outcome.lost_on_link), dtype=np.int8)
@@ -129,9 +140,12 @@ def _reasons(flow_id: NDArray[np.int32], samples: Sequence[tuple[int, Counters]]
     for flow in np.unique(flow_id):
         rows = random.permutation(np.flatnonzero(flow_id == flow))
         by_policy, by_buffer = policy[int(flow)], buffer[int(flow)]
+        lost = np.cumsum(packets[rows])
         # Where a class's full queue is shared out over its flows, the parts may be too many by a few.
-        too_many = max(1.0, (by_policy + by_buffer) / len(rows))
-        first, second = round(by_policy / too_many), round((by_policy + by_buffer) / too_many)
+        too_many = max(1.0, (by_policy + by_buffer) / lost[-1])
+        first, second = np.searchsorted(
+            lost, [round(by_policy / too_many), round((by_policy + by_buffer) / too_many)], side="right"
+        )
         reasons[rows[:first]] = int(Outcome.dropped_by_policy)
         reasons[rows[first:second]] = int(Outcome.dropped_by_buffer)
     left = random.permutation(np.flatnonzero(reasons == int(Outcome.lost_on_link)))

@@ -237,7 +237,7 @@ class Exchange:
             "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
             "seed": self.options.seed,
             "timestamps": True,
-            "dataplane": "none" if self.options.interfaces else "embedded",
+            "dataplane": "reported" if self.options.interfaces else "embedded",
         }
         if self.options.dtls:
             authority = self.options.client_authority

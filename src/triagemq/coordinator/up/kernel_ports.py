@@ -7,19 +7,25 @@ The kernel's queues on them follow the gateway's orders. They are put back as th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from triagemq.clock import unix_clock
 from triagemq.coordinator.binder import FlowBinder
+from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.follower import Follower
 from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.errors import ParameterError
 from triagemq.network.linux import Interface, LinuxDataPlane, Listener
-from triagemq.plan import Counters
+from triagemq.plan import Counters, FlowCounters, FlowKey
 
 __all__ = ["KernelPorts", "interfaces_of", "listeners_of"]
+
+_TELL_SECONDS = 0.2
+_MOST_FLOWS_AT_ONCE = 5000
 
 _KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
     "udp": socket.SOCK_DGRAM,
@@ -28,12 +34,20 @@ _KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
 
 
 class KernelPorts:
-    """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not."""
+    """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not.
+
+    The gateway is told five times a second what the queues count: it alone knows whose packets those were.
+    """
 
     def __init__(self, link: GatewayLink, interfaces: Mapping[str, str]) -> None:
+        self._link = link
+        self._clock = unix_clock()
+        # What the gateway has heard, and which one that was.
+        self._told: dict[FlowKey, FlowCounters] = {}
+        self._epoch = ""
         self._plane = LinuxDataPlane({port: Interface(name) for port, name in interfaces.items()})
         self._follower = Follower(link, FlowBinder(self._plane))
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.counters = Counters()
 
     @property
@@ -43,15 +57,40 @@ class KernelPorts:
     def open(self, listeners: Sequence[Listener]) -> None:
         """Follow from now on; what comes from where the exchange listens goes with control packets."""
         self._plane.trust(listeners)
-        self._task = asyncio.get_running_loop().create_task(self._follower.run())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._follower.run()), loop.create_task(self._keep_telling())]
 
     async def close(self) -> None:
         """Put every interface back; what was counted stays in `counters`."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(ControlError):
+            await self._tell()
         self.counters = self._plane.counters()
         await asyncio.to_thread(self._plane.close)
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await asyncio.sleep(_TELL_SECONDS)
+            try:
+                await self._tell()
+            except ControlError:
+                # Whoever is there next has heard nothing.
+                self._told.clear()
+
+    async def _tell(self) -> None:
+        at_ns = self._clock()
+        found = self._plane.counters()
+        changed = [(key, flow) for key, flow in found.flows.items() if self._told.get(key) != flow]
+        gone = [key for key in self._told if key not in found.flows]
+        # At least once, for the ports; the gateway has more to do than to listen to all flows at once.
+        for begin in range(0, max(1, len(changed)), _MOST_FLOWS_AT_ONCE):
+            some = dict(changed[begin : begin + _MOST_FLOWS_AT_ONCE])
+            epoch = await self._link.queues(found.ports, some, gone if begin == 0 else (), at_ns)
+        # One that has been started since needs to hear of all flows.
+        self._told = dict(found.flows) if epoch == self._epoch else {}
+        self._epoch = epoch
 
     def figures(self) -> dict[str, Any]:
         """Packets by port and class, for people and scripts."""

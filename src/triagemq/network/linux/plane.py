@@ -15,8 +15,9 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
 * Where an event is larger than a packet, its fragments are packets: all are counted, all are dropped or none.
 * Where several flows share a class, what left and what found the buffer full is known for the class, and shared out
   (see accounting.py).
-* Packets should come to a port from elsewhere, over a bridge or as a router: what a process of this machine sends by
-  itself counts against its socket's send buffer while it waits, and a full one stops its urgent packets, too.
+* What a process of this machine sends by itself, not over a bridge or as a router, counts against its socket's send
+  buffer while it waits, and a full one stops its urgent packets, too: it needs room for all that the queues may hold,
+  as the gateway has it (exchange/listening.py).
 * A packet is what the kernel takes for one: TCP that network cards or hosts have merged (GRO, TSO) holds a slow port
   for up to 64 kilobytes. Turn that off where such traffic enters: ethtool -K INTERFACE gro off tso off gso off.
 * Flows and drop rates of a plan change in one instant, for all ports; bandwidths and buffers a moment before.

@@ -1,0 +1,139 @@
+"""What the gateway says became of its events, over queues of the kernel: delivered is what arrived, and no more."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.network.linux.wires import Wires, count_waiting
+
+from triagemq.datagrams import DatagramSender
+from triagemq.network import ReportedDataPlane
+from triagemq.network.linux import LinuxDataPlane
+from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.plan import Fate, FlowKey, OutgoingPacket, SetFlow, SetPort
+from triagemq.trace import Outcome
+
+PUBLISH = bytes([100, 0x0C]) + bytes(98)
+DROP_RATES = (0.0, 0.3, 0.0, 0.0)
+"""By flow: one in class 0, one in class 1, two in class 2."""
+BANDWIDTH_BPS = 142 * 8 * 500
+"""Five hundred of these packets a second."""
+
+
+class Exchange:
+    """What sends as a gateway does, queues that are read as `triage up` reads them, and four subscribers."""
+
+    def __init__(self, directory: Path) -> None:
+        self.wires = Wires()
+        self.queues = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.output = self.wires.sending_socket()
+        self.inputs = [self.wires.receiving_socket() for _ in DROP_RATES]
+        self.keys = [FlowKey(*each.getsockname()) for each in self.inputs]
+        self.fates: list[Fate] = []
+        self.sender = DatagramSender(self.output)
+        self.plane = ReportedDataPlane(self.sender, self.fates.extend, clock=time.time_ns, seed=1)
+        plan = [
+            SetPort("radio", BANDWIDTH_BPS, 40, 3),
+            *(
+                SetFlow(key, "radio", number, min(number, 2), DROP_RATES[number])
+                for number, key in enumerate(self.keys)
+            ),
+        ]
+        self.queues.apply(plan)
+        self.plane.apply(plan)
+        self.received = Counter[int]()
+
+    def run(self, seconds: float, packets_per_second: float) -> None:
+        """Events to all in turn; the queues are read, and the gateway told, every 50 ms."""
+        begun, sent = time.monotonic(), 0
+        while (passed := time.monotonic() - begun) < seconds:
+            for number in range(sent, sent := int(passed * packets_per_second)):
+                flow = number % len(self.keys)
+                self.plane.send([OutgoingPacket(self.keys[flow], PUBLISH, False, flow)])
+            self.report()
+            time.sleep(0.05)
+
+    def report(self) -> None:
+        at_ns = time.time_ns()
+        counters = self.queues.counters()
+        self.plane.report(counters.ports, counters.flows, (), at_ns)
+        # What is said to have left has arrived by now, and may have for a moment.
+        time.sleep(0.002)
+        for flow, each in enumerate(self.inputs):
+            self.received[flow] += count_waiting(each)
+        said = self.outcomes(Outcome.delivered)
+        assert all(said[flow] <= self.received[flow] for flow in (0, 1))
+        assert said[2] + said[3] <= self.received[2] + self.received[3]
+
+    def drain(self) -> None:
+        while any(queue.backlog_packets for queue in self.queues.counters().ports["radio"].queues):
+            time.sleep(0.02)
+        for _ in range(3):
+            time.sleep(0.06)
+            self.report()
+
+    def outcomes(self, outcome: Outcome) -> Counter[int]:
+        return Counter(flow for flow, found, _, _ in self.fates if found is outcome and isinstance(flow, int))
+
+    def set_link(self, *, up: bool) -> None:
+        netlink = Netlink(self.wires.switch)
+        # RTM_NEWLINK with the flag IFF_UP.
+        index = find_link(netlink, "radio").index
+        netlink.request(16, 0, struct.pack("=BxHiII", 0, 0, index, int(up), 1))
+        netlink.close()
+
+    def close(self) -> None:
+        self.plane.close()
+        self.queues.close()
+        for each in (self.output, *self.inputs):
+            each.close()
+        self.wires.close()
+
+
+def test_delivered_is_what_arrived_over_queues_that_drop_and_hold(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    try:
+        exchange.run(2.0, 1200)
+        waiting = exchange.queues.counters().ports["radio"].queues[2].backlog_packets
+        assert waiting > 20
+        exchange.drain()
+        delivered = exchange.outcomes(Outcome.delivered)
+        counted = exchange.queues.counters()
+        for flow in (0, 1):
+            assert delivered[flow] == exchange.received[flow]
+            assert (
+                exchange.outcomes(Outcome.dropped_by_policy)[flow]
+                == counted.flows[exchange.keys[flow]].dropped_by_policy
+            )
+        # Those that share a class share what it lost; their sum is exact.
+        assert delivered[2] + delivered[3] == exchange.received[2] + exchange.received[3]
+        lost = exchange.outcomes(Outcome.dropped_by_buffer)
+        assert sum(lost.values()) == sum(queue.drops for queue in counted.ports["radio"].queues) > 100
+        assert exchange.outcomes(Outcome.dropped_by_policy)[1] > 100
+        assert exchange.outcomes(Outcome.lost_on_link) == {}
+        assert len(exchange.fates) == sum(flow.packets_in for flow in counted.flows.values())
+    finally:
+        exchange.close()
+
+
+def test_nothing_is_delivered_over_a_link_that_is_down(tmp_path: Path) -> None:
+    exchange = Exchange(tmp_path)
+    try:
+        exchange.run(0.5, 400)
+        exchange.drain()
+        before = sum(exchange.received.values())
+        assert sum(exchange.outcomes(Outcome.delivered).values()) == before > 100
+        exchange.set_link(up=False)
+        exchange.run(0.5, 400)
+        exchange.drain()
+        assert sum(exchange.outcomes(Outcome.delivered).values()) == sum(exchange.received.values()) == before
+        assert sum(exchange.outcomes(Outcome.lost_on_link).values()) > 100
+        exchange.set_link(up=True)
+        exchange.run(0.5, 400)
+        exchange.drain()
+        assert sum(exchange.outcomes(Outcome.delivered).values()) == sum(exchange.received.values()) > before
+    finally:
+        exchange.close()

@@ -1,0 +1,214 @@
+"""The data plane whose queues are behind it: outcomes are as many as were counted, and nothing waiting is delivered."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from triagemq.datagrams import Datagrams, DatagramSender, Unsent
+from triagemq.network import ReportedDataPlane
+from triagemq.plan import Fate, FlowCounters, FlowKey, OutgoingPacket, RemoveFlow, SetFlow, SetPort
+from triagemq.trace import Outcome
+
+KEY, OTHER, UNKNOWN = (FlowKey("10.0.0.1", 20000 + number) for number in range(3))
+TENTH = 100_000_000
+
+
+class Rig:
+    """The plane, a socket that takes everything unless told otherwise, and what was reported of its packets."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10 * TENTH
+        self.fates: list[Fate] = []
+        self.sent: list[bytes] = []
+        self.spared: list[bytes] = []
+        self.controls: list[bytes] = []
+        self.problem: int | None = 0
+        self.waiting: list[Unsent] = []
+        self.plane = ReportedDataPlane(
+            cast(DatagramSender, self), self.fates.extend, clock=lambda: self.now_ns, seed=1
+        )
+        self.plane.apply(
+            [SetPort("radio", 1e6, 100, 7), *(SetFlow(key, "radio", 0, 3, 0.5) for key in (KEY, OTHER))]
+        )
+
+    def __call__(
+        self, datagrams: Datagrams, class_of: Callable[[int], int], *, spared: bool = False
+    ) -> Sequence[Unsent]:
+        if self.problem != 0:
+            unsent = [
+                Unsent(place, *one, class_of(place), self.problem) for place, one in enumerate(datagrams)
+            ]
+            self.waiting += unsent
+            return unsent
+        (self.spared if spared else self.sent).extend(datagram for _, datagram in datagrams)
+        return ()
+
+    def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
+        self.controls += [datagram for _, datagram in datagrams]
+        return ()
+
+    def publish(self, *numbers: int, key: FlowKey = KEY, spared: bool = False, size: int = 10) -> None:
+        self.plane.send([OutgoingPacket(key, bytes(size), False, number, spared) for number in numbers])
+
+    def report(self, *counted: int, key: FlowKey = KEY) -> None:
+        self.now_ns += 2 * TENTH
+        self.plane.report({}, {key: FlowCounters(0, *counted)}, (), self.now_ns)
+
+    def outcomes(self) -> dict[Any, str]:
+        return {number: outcome.name for number, outcome, _, _ in self.fates}
+
+
+def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_between_two_reports() -> None:
+    rig = Rig()
+    rig.publish(*range(10))
+    assert rig.fates == []
+    begun_ns = rig.now_ns
+    rig.report(10, 0, 0, 4)
+    assert rig.outcomes() == dict.fromkeys(range(4), "delivered")
+    rig.report(10, 0, 0, 6)
+    assert list(rig.outcomes()) == [0, 1, 2, 3, 4, 5]
+    assert rig.fates[4:] == [
+        (4, Outcome.delivered, begun_ns, begun_ns + 3 * TENTH),
+        (5, Outcome.delivered, begun_ns, begun_ns + 4 * TENTH),
+    ]
+    rig.plane.close()
+    assert [fate[1] for fate in rig.fates[6:]] == [Outcome.in_flight] * 4
+
+
+def test_where_the_queue_was_empty_a_packet_left_as_it_came() -> None:
+    rig = Rig()
+    rig.report(0, 0, 0, 0)
+    rig.publish(1)
+    came_ns = rig.now_ns
+    rig.report(1, 0, 0, 1)
+    assert rig.fates == [(1, Outcome.delivered, came_ns, came_ns)]
+
+
+def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
+    """A queue that really drops and serves, by its own dice: every report is met exactly."""
+    rig = Rig()
+    dice = random.Random(3)
+    waiting: list[int] = []
+    counted = [0, 0, 0, 0]
+    numbers = 0
+    for _ in range(200):
+        for _ in range(dice.randrange(30)):
+            rig.publish(numbers, spared=numbers % 5 == 0)
+            counted[0] += 1
+            if numbers % 5 and dice.random() < 0.4:
+                counted[1] += 1
+            elif len(waiting) >= 20:
+                counted[2] += 1
+            else:
+                waiting.append(numbers)
+            numbers += 1
+            if dice.random() < 0.4 and waiting:
+                waiting.pop(0)
+                counted[3] += 1
+        rig.report(*counted)
+        found = Counter(outcome for _, outcome, _, _ in rig.fates)
+        assert found[Outcome.dropped_by_policy] == counted[1]
+        assert found[Outcome.dropped_by_buffer] == counted[2]
+        assert found[Outcome.delivered] == counted[3]
+        assert len(rig.fates) == numbers - len(waiting)
+    assert not any(
+        number % 5 == 0 for number, outcome, _, _ in rig.fates if outcome is Outcome.dropped_by_policy
+    )
+    assert len(set(rig.outcomes())) == len(rig.fates)
+
+
+def test_what_was_sent_and_never_counted_is_lost_on_the_link() -> None:
+    rig = Rig()
+    rig.publish(*range(10))
+    rig.report(10, 0, 0, 10)
+    # The link is down: the socket takes them, and they come nowhere.
+    rig.publish(*range(10, 15))
+    rig.now_ns += TENTH
+    rig.plane.report({}, {}, (), rig.now_ns)
+    assert {rig.outcomes()[number] for number in range(10)} == {"delivered"}
+    assert {rig.outcomes()[number] for number in range(10, 15)} == {"lost_on_link"}
+    # One that is on its way while the queue is read is not.
+    rig.publish(15)
+    rig.plane.report({}, {}, (), rig.now_ns)
+    assert 15 not in rig.outcomes()
+
+
+def test_what_was_sent_before_the_queues_knew_of_a_flow_belongs_to_none() -> None:
+    rig = Rig()
+    rig.publish(1, 2)
+    rig.now_ns += TENTH
+    rig.publish(3)
+    rig.report(1, 1, 0, 0)
+    assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "dropped_by_policy"}
+
+
+def test_a_queue_that_loses_what_it_holds_has_dropped_it() -> None:
+    rig = Rig()
+    rig.publish(*range(10))
+    rig.report(10, 0, 0, 2)
+    rig.report(10, 0, 8, 2)
+    assert Counter(rig.outcomes().values()) == {"delivered": 2, "dropped_by_buffer": 8}
+
+
+def test_a_full_or_refusing_socket_is_no_delivery() -> None:
+    rig = Rig()
+    rig.problem = errno.ENETUNREACH
+    rig.publish(1)
+    assert rig.outcomes() == {1: "lost_on_link"}
+    rig.problem = None
+    rig.publish(2, 3)
+    assert [one.priority_class for one in rig.waiting[1:]] == [3, 3]
+    assert list(rig.outcomes()) == [1]
+    rig.waiting[1].problem, rig.waiting[2].problem = 0, errno.EAGAIN
+    rig.plane.settled_later(rig.waiting[1:])
+    assert rig.outcomes() == {1: "lost_on_link", 3: "in_flight"}
+    rig.report(1, 0, 0, 1)
+    assert rig.outcomes()[2] == "delivered"
+
+
+def test_fragments_count_as_packets_of_one_event() -> None:
+    rig = Rig()
+    rig.publish(*range(6), size=4000)
+    rig.report(18, 6, 0, 9)
+    assert Counter(rig.outcomes().values()) == {"delivered": 3, "dropped_by_policy": 2}
+
+
+def test_a_gateway_that_comes_later_than_the_queues_does_not_take_others_packets_for_its_own() -> None:
+    rig = Rig()
+    rig.publish(1, 2)
+    # A thousand came before this gateway was started; five wait, and the last two of them are ours.
+    rig.report(1002, 100, 0, 897)
+    assert rig.fates == []
+    rig.report(1002, 100, 0, 900)
+    assert rig.fates == []
+    rig.report(1002, 100, 0, 902)
+    assert rig.outcomes() == {1: "delivered", 2: "delivered"}
+
+
+def test_control_goes_first_and_packets_of_no_flow_are_as_good_as_sent() -> None:
+    rig = Rig()
+    rig.plane.apply([RemoveFlow(OTHER)])
+    rig.plane.send(
+        [
+            OutgoingPacket(UNKNOWN, b"event", False, 1),
+            OutgoingPacket(KEY, b"answer", True),
+            OutgoingPacket(KEY, b"spared", False, 2, True),
+        ]
+    )
+    assert (rig.controls, rig.sent, rig.spared) == ([b"answer"], [b"event"], [b"spared"])
+    assert rig.outcomes() == {1: "delivered"}
+
+
+def test_a_flow_is_gone_when_what_waited_has_left_and_what_was_not_reported_stays_in_flight() -> None:
+    rig = Rig()
+    rig.publish(1, 2)
+    rig.report(2, 0, 0, 1)
+    rig.publish(3)
+    rig.now_ns += TENTH
+    rig.plane.report({}, {}, [KEY], rig.now_ns)
+    assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "in_flight"}
+    assert rig.plane.counters().flows == {}
