@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.exchange.virtual import VirtualGateway
+from tests.exchange.virtual import Client, VirtualGateway
 
+from triagemq.exchange.gateway import Policy, places
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
+    Disconnect,
+    PingReq,
+    PingResp,
     PubAck,
     Publish,
+    PubRec,
     RegAck,
     Register,
     ReturnCode,
@@ -20,6 +25,7 @@ from triagemq.mqttsn import (
     TopicIdType,
     UnsubAck,
     Unsubscribe,
+    WillMsg,
     WillMsgReq,
     WillTopic,
     WillTopicReq,
@@ -110,3 +116,145 @@ def test_shared_subscriptions_are_refused() -> None:
     client = gateway.client().connect()
     assert client.subscribe("$share/pumps/a").return_code is REJECTED
     assert not gateway.core.link.filters
+
+
+def _accepts(gateway: VirtualGateway, client: Client, message: Connect) -> bool:
+    client.received.clear()
+    client.send(message)
+    (answer,) = client.take(ConnAck)
+    assert answer.return_code in (ReturnCode.ACCEPTED, ReturnCode.REJECTED_CONGESTION)
+    return answer.return_code is ReturnCode.ACCEPTED
+
+
+def test_a_forwarder_brings_no_more_wireless_nodes_than_it_may() -> None:
+    gateway = VirtualGateway(policy=Policy(maximum_clients_per_forwarder=50))
+    accepted = sum(
+        _accepts(gateway, gateway.client(node=b"%d" % number), Connect(f"node{number}", 0))
+        for number in range(200)
+    )
+    assert accepted == len(gateway.core.sessions) == 50
+    # Another forwarder at the same address, and clients without any, are as welcome as before; so are known nodes.
+    assert _accepts(gateway, gateway.client(2000, node=b"0"), Connect("other", 0))
+    assert _accepts(gateway, gateway.client(2001), Connect("plain", 0))
+    assert _accepts(gateway, gateway.client(node=b"7"), Connect("node7", 0))
+    assert gateway.core.counters.refused["connect: too many behind one forwarder"] == 150
+
+
+def test_an_address_has_no_more_clients_than_it_may_and_locks_no_other_out() -> None:
+    gateway = VirtualGateway(policy=Policy(maximum_clients_per_address=50))
+    accepted = sum(
+        _accepts(gateway, gateway.client(number), Connect(f"client{number}", 60)) for number in range(1, 201)
+    )
+    assert accepted == 50
+    elsewhere = gateway.client(1, host="10.0.0.2")
+    assert _accepts(gateway, elsewhere, Connect("elsewhere", 60))
+    # A client of another address cannot move to a full one, and stays where it is.
+    assert not _accepts(gateway, gateway.client(300), Connect("elsewhere", 60))
+    elsewhere.send(PingReq())
+    assert elsewhere.take(PingResp)
+    # One leaves for good, and there is room for one.
+    gateway.client(7).send(Connect("client7", 60, clean_session=True))
+    gateway.client(7).send(Disconnect())
+    assert _accepts(gateway, gateway.client(301), Connect("late", 60))
+    assert not _accepts(gateway, gateway.client(302), Connect("too late", 60))
+
+
+def test_loopback_may_have_a_fifth_of_all_clients() -> None:
+    policy = Policy(maximum_clients=1_000, maximum_clients_per_address=50)
+    assert [policy.clients_per_address(host) for host in ("127.0.0.1", "::1", "10.0.0.1")] == [200, 200, 50]
+
+
+@pytest.mark.parametrize("limit", ["maximum_clients", "maximum_clients_per_address"])
+def test_silent_clients_without_keep_alive_make_room_for_new_ones(limit: str) -> None:
+    gateway = VirtualGateway(policy=Policy(**{limit: 20}), silent_seconds=600)
+    silent = [gateway.client(number) for number in range(1, 11)]
+    talking = [gateway.client(number) for number in range(11, 16)]
+    supervised = [gateway.client(number) for number in range(16, 21)]
+    for number, client in enumerate((*silent, *talking, *supervised)):
+        assert _accepts(gateway, client, Connect(f"client{number}", 60_000 if client in supervised else 0))
+    silent[0].subscribe("a", 1)
+    assert not _accepts(gateway, gateway.client(100), Connect("new", 60))
+    gateway.wait(599)
+    for client in talking:
+        client.send(PingReq())
+    gateway.wait(2)
+    # Those who never said when they would be heard again go first; whoever is heard, or promised to be, stays.
+    accepted = sum(
+        _accepts(gateway, gateway.client(200 + number), Connect(f"new{number}", 60)) for number in range(30)
+    )
+    assert accepted == 10
+    assert len(gateway.core.sessions) == 20
+    for client in (*talking, *supervised):
+        client.received.clear()
+        client.send(PingReq())
+        assert client.take(PingResp)
+
+
+def test_kept_sessions_that_hold_nothing_make_room_and_are_not_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(places, "_MOST_EMPTY", 30)
+    gateway = VirtualGateway(policy=Policy(maximum_clients_per_address=100))
+    client = gateway.client()
+    client.connect("with a subscription")
+    client.subscribe("a", 1)
+    client.send(Disconnect())
+    for number in range(500):
+        assert _accepts(gateway, client, Connect(f"client{number}", 60))
+        client.send(Disconnect())
+    assert len(gateway.core.sessions) == 31
+    assert "with a subscription" in gateway.core.sessions
+    # Who was away the shortest is still known.
+    assert "client499" in gateway.core.sessions
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_unfinished_handshakes_are_few_and_lock_nobody_out(known: bool) -> None:
+    gateway = VirtualGateway(handshakes=64, policy=Policy(maximum_clients=10))
+    victim = gateway.client(1).connect("victim")
+    for number in range(2_000):
+        client_id = "victim" if known else f"client{number}"
+        gateway.core.datagram(("10.0.0.9", number), encode(Connect(client_id, 60, will=True)))
+        gateway.core.datagram((f"10.1.0.{number % 250}", 7), encode(Connect(client_id, 60, will=True)))
+        gateway.core.take_actions()
+        assert len(gateway.core.handshakes) <= 64
+    assert len(gateway.core.sessions) == 1
+    assert len(gateway.core.timers) < 5
+    # A client that does finish comes in, with its will.
+    client = gateway.client(5, host="10.0.0.3")
+    client.send(Connect("good", 60, will=True))
+    client.send(WillTopic("w"))
+    client.send(WillMsg(b"x"))
+    assert client.take(ConnAck) == [ConnAck(ReturnCode.ACCEPTED)]
+    victim.send(PingReq())
+    assert victim.take(PingResp)
+    gateway.wait(60)
+    assert not len(gateway.core.handshakes)
+    assert len(gateway.core.timers) < 5
+
+
+def test_the_oldest_handshake_of_an_address_goes_for_a_new_one() -> None:
+    gateway = VirtualGateway(handshakes=64)
+    first, second = gateway.clients(2)
+    first.send(Connect("first", 60, will=True))
+    for number in range(4):
+        gateway.core.datagram(("10.0.0.1", 5000 + number), encode(Connect(f"c{number}", 60, will=True)))
+    second.send(WillTopic("w"))
+    first.send(WillTopic("w"))
+    assert first.take(Disconnect) == [Disconnect()]
+
+
+def test_messages_that_a_client_never_releases_are_bounded() -> None:
+    gateway = VirtualGateway(arrival_messages=10, arrival_bytes=5_000)
+    client, other = gateway.clients(2)
+    client.connect("client")
+    other.connect("other")
+    for number in range(1, 50):
+        client.send(Publish(TopicIdType.SHORT, 0x6162, b"x", qos=2, message_id=number))
+        other.send(Publish(TopicIdType.SHORT, 0x6162, bytes(1_000), qos=2, message_id=number))
+    assert len(client.take(PubRec)) == 10
+    assert len(other.take(PubRec)) == 4
+    assert {answer.return_code for answer in client.take(PubAck)} == {ReturnCode.REJECTED_CONGESTION}
+    client.send(Connect("client", 60, clean_session=True))
+    other.send(Connect("other", 60, clean_session=True))
+    assert gateway.core.arrival_bytes == 0

@@ -186,8 +186,8 @@ class VirtualGateway:
     ) -> None:
         self.outcomes.append((session.client_id, publication.payload, outcome))
 
-    def client(self, port: int = 1000, node: bytes | None = None) -> Client:
-        address = ("10.0.0.1", port)
+    def client(self, port: int = 1000, node: bytes | None = None, *, host: str = "10.0.0.1") -> Client:
+        address = (host, port)
         client = Client(self, address, node)
         self._clients[address if node is None else (*address, node)] = client
         return client
@@ -240,6 +240,7 @@ class VirtualGateway:
             for action in actions:
                 self._act(action)
             moved = False
+            self.core.writers.clear()
             for session in self._wanted:
                 if self.broker_is_up and not self.broker.is_connected(session):
                     self.broker.connect(session)

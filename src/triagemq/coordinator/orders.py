@@ -15,6 +15,9 @@ from triagemq.plan import SetPort
 
 __all__ = ["FLOW_MARK", "FlowOrder", "Orders", "client_id_of", "subscriber_of"]
 
+# No subscriber has a thousand connections.
+_SLOT_DIGITS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class FlowOrder:
@@ -43,8 +46,9 @@ client_id_of = flow_client_id
 def subscriber_of(client_id: str) -> tuple[str, int]:
     """The subscriber that a connection belongs to, and its slot; a client of another kind is its own slot 0.
 
-    >>> subscriber_of("ff-7~2"), subscriber_of("pump"), subscriber_of("a~b")
-    (('ff-7', 2), ('pump', 0), ('a~b', 0))
+    >>> subscriber_of("ff-7~2"), subscriber_of("pump"), subscriber_of("a~b"), subscriber_of("ff-7~1000")
+    (('ff-7', 2), ('pump', 0), ('a~b', 0), ('ff-7~1000', 0))
     """
     name, mark, number = client_id.rpartition(FLOW_MARK)
-    return (name, int(number)) if mark and name and number.isascii() and number.isdigit() else (client_id, 0)
+    is_slot = mark and name and number.isascii() and number.isdigit() and len(number) <= _SLOT_DIGITS
+    return (name, int(number)) if is_slot else (client_id, 0)

@@ -160,9 +160,9 @@ class LiveTrace:
         self.write()
         numbers = self._numbers
         names: dict[str, Any] = {
-            "topics": list(numbers.topics),
-            "subscribers": list(numbers.subscribers),
-            "subscriptions": [list(pair) for pair in numbers.subscriptions],
+            "topics": numbers.topics.by_number(),
+            "subscribers": numbers.subscribers.by_number(),
+            "subscriptions": [pair and list(pair) for pair in numbers.subscriptions.by_number()],
             "counters": core.counters.as_json(),
         }
         manifest = self._writer.finish(measured_from_ns=self._first_ns, extra=names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway.observer import Numbers
+from triagemq.exchange.gateway.observer import Names, Numbers
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.model import Session, Subscription
@@ -25,16 +25,14 @@ class ScenarioNumbers(Numbers):
     ) -> None:
         super().__init__(subscriber_of)
         topics, subscribers = list(scenario.topics.name), list(scenario.subscribers.name)
-        self.topics = {name: row for row, name in enumerate(topics)}
-        self.subscribers = {name: row for row, name in enumerate(subscribers)}
+        self.topics = Names(topics)
+        self.subscribers = Names(subscribers)
         pairs = list(
             zip(
                 scenario.subscriptions.subscriber.tolist(), scenario.subscriptions.topic.tolist(), strict=True
             )
         )
-        self.subscriptions = {
-            (subscribers[subscriber], topics[topic]): row for row, (subscriber, topic) in enumerate(pairs)
-        }
+        self.subscriptions = Names((subscribers[subscriber], topics[topic]) for subscriber, topic in pairs)
         self._rows = {(subscriber, topics[topic]): row for row, (subscriber, topic) in enumerate(pairs)}
 
     def subscription_for(self, session: Session, subscription: Subscription, topic: str) -> int:

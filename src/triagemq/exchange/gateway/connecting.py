@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway import ending, publishing, rows
@@ -17,7 +16,6 @@ from triagemq.mqttsn import (
     WillMsg,
     WillMsgReq,
     WillTopic,
-    WillTopicReq,
     is_brokers_own,
 )
 
@@ -25,35 +23,22 @@ if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
     from triagemq.exchange.gateway.link import Link
 
-__all__ = ["Handshake", "connect", "connected", "link_for", "move", "will_message", "will_topic"]
-
-
-@dataclass(slots=True)
-class Handshake:
-    """A CONNECT whose will is being asked for."""
-
-    message: Connect
-    topic: WillTopic | None = None
-    attempts: int = 1
+__all__ = ["connect", "connected", "link_for", "move", "will_message", "will_topic"]
 
 
 def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
     """A client wants a session."""
     settings = gateway.settings
-    is_new = message.client_id not in gateway.sessions
-    waiting = len(gateway.sessions) + len(gateway.handshakes)
     if settings.policy.forbids_connection(message.client_id):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
-    elif is_new and settings.policy.refuses_connection(message.client_id, waiting):
-        _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "policy")
+    elif reason := gateway.places.refusal(message.client_id, endpoint):
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, reason)
     elif _broker_stays_away(gateway) and settings.mode is Mode.AGGREGATING:
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "no broker")
     elif message.will:
-        handshake = gateway.handshakes[endpoint] = Handshake(message)
-        gateway.send(endpoint, WillTopicReq())
-        _ask_again_later(gateway, endpoint, handshake)
+        gateway.handshakes.begin(endpoint, message)
     else:
-        gateway.handshakes.pop(endpoint, None)
+        gateway.handshakes.end(endpoint)
         _establish(gateway, endpoint, message, None)
 
 
@@ -70,12 +55,12 @@ def will_topic(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic) -> 
     if handshake is None:
         _unexpected(gateway, endpoint, message)
     elif message.topic_name is None:
-        del gateway.handshakes[endpoint]
+        gateway.handshakes.end(endpoint)
         _establish(gateway, endpoint, handshake.message, None)
     elif is_brokers_own(message.topic_name) or gateway.settings.policy.forbids_publication(
         handshake.message.client_id, message.topic_name
     ):
-        del gateway.handshakes[endpoint]
+        gateway.handshakes.end(endpoint)
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "will not allowed")
     else:
         handshake.topic = message
@@ -90,30 +75,19 @@ def will_message(gateway: GatewayCore, endpoint: Endpoint, message: WillMsg) -> 
     if handshake is None or topic is None or topic.topic_name is None:
         _unexpected(gateway, endpoint, message)
         return
-    del gateway.handshakes[endpoint]
+    gateway.handshakes.end(endpoint)
     will = Will(topic.topic_name, message.payload, topic.qos, topic.retain)
     _establish(gateway, endpoint, handshake.message, will)
-
-
-def _ask_again_later(gateway: GatewayCore, endpoint: Endpoint, handshake: Handshake) -> None:
-    def ask_again() -> None:
-        if gateway.handshakes.get(endpoint) is not handshake:
-            return
-        if handshake.attempts > gateway.settings.retries:
-            del gateway.handshakes[endpoint]
-            return
-        handshake.attempts += 1
-        gateway.counters.retries += 1
-        gateway.send(endpoint, WillTopicReq() if handshake.topic is None else WillMsgReq())
-        gateway.after(gateway.settings.retry_seconds, ask_again)
-
-    gateway.after(gateway.settings.retry_seconds, ask_again)
 
 
 def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will: Will | None) -> None:
     if gateway.settings.policy.forbids_connection(message.client_id):
         # Since its CONNECT, which may have waited for a will.
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
+        return
+    if reason := gateway.places.refusal(message.client_id, endpoint):
+        # Others may have come since.
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, reason)
         return
     gateway.counters.connects += 1
     other = gateway.by_endpoint.get(endpoint)
@@ -130,6 +104,7 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
             message.client_id, number, endpoint, link, message.clean_session, message.duration_seconds
         )
         gateway.sessions[message.client_id] = session
+        gateway.places.enter(session)
         gateway.slots.add(session)
     else:
         session.duration_seconds = message.duration_seconds
@@ -197,7 +172,9 @@ def move(gateway: GatewayCore, session: Session, endpoint: Endpoint) -> None:
     if gateway.by_endpoint.get(session.endpoint) is session and session.endpoint != endpoint:
         del gateway.by_endpoint[session.endpoint]
         gateway.counters.clients_moved += 1
+    gateway.places.leave(session)
     session.endpoint = endpoint
+    gateway.places.enter(session)
     gateway.by_endpoint[endpoint] = session
     session.link.routes.forget(session)
 

@@ -8,7 +8,6 @@ core.take_actions(), core.changes   what to do, and what to store before doing i
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -28,13 +27,16 @@ from triagemq.exchange.gateway.actions import Action, Broadcast, Present, SendCo
 from triagemq.exchange.gateway.changes import Changes
 from triagemq.exchange.gateway.counters import GatewayCounters
 from triagemq.exchange.gateway.delivering import Deliverer
+from triagemq.exchange.gateway.handshakes import Handshakes
 from triagemq.exchange.gateway.link import Link
 from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
 from triagemq.exchange.gateway.observer import Numbers, Observer
+from triagemq.exchange.gateway.places import Places
 from triagemq.exchange.gateway.quarantine import Quarantine
 from triagemq.exchange.gateway.settings import GatewaySettings
 from triagemq.exchange.gateway.slots import Identify, Slots, own_name
 from triagemq.exchange.gateway.spreading import Spreader
+from triagemq.exchange.gateway.timers import Timer, Timers
 from triagemq.exchange.gateway.topics import Topic, TopicTable
 from triagemq.exchange.mqtt.owner import Login
 from triagemq.exchange.mqtt.session import MqttSession
@@ -90,7 +92,8 @@ class GatewayCore:
         self.now_ns = now_ns
         self.sessions: dict[str, Session] = {}
         self.by_endpoint: dict[Endpoint, Session] = {}
-        self.handshakes: dict[Endpoint, connecting.Handshake] = {}
+        self.handshakes = Handshakes(self)
+        self.places = Places(self)
         self.links: dict[str, Link] = {}
         self.topics = TopicTable(settings.predefined_topics)
         self.counters = GatewayCounters()
@@ -102,6 +105,8 @@ class GatewayCore:
         # False while the store cannot be written: then nothing is promised that a kill would lose.
         self.can_store = True
         self._promised: list[tuple[Endpoint, PlainMessage]] = []
+        # Of QoS 2 messages from clients that the broker does not have.
+        self.arrival_bytes = 0
         # Broker sessions with octets to write after the changes have been stored.
         self.writers: list[MqttSession] = []
         self.spread = Spreader(self)
@@ -111,8 +116,7 @@ class GatewayCore:
         self.draw = random.Random(settings.seed).random
         self.quarantine = Quarantine(self)
         self._actions: list[Action] = []
-        self._timers: list[tuple[int, int, Callable[[], None]]] = []
-        self._timer_number = 0
+        self.timers = Timers()
         self.link = Link(
             self,
             "",
@@ -193,25 +197,24 @@ class GatewayCore:
 
     # Time.
 
-    def schedule(self, due_ns: int, what: Callable[[], None]) -> None:
-        """Have something called by `advance` when its time has come; whatever is called checks if it still applies."""
-        self._timer_number += 1
-        heapq.heappush(self._timers, (due_ns, self._timer_number, what))
+    def schedule(self, due_ns: int, what: Callable[[], None]) -> Timer:
+        """Have something called by `advance` when its time has come, unless it is called off before."""
+        return self.timers.add(due_ns, what)
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
+    def after(self, seconds: float, what: Callable[[], None]) -> Timer:
         """The same, from now on."""
-        self.schedule(self.now_ns + int(seconds * _NS), what)
+        return self.schedule(self.now_ns + int(seconds * _NS), what)
 
     @property
     def next_deadline_ns(self) -> int | None:
         """When `advance` has to be called next."""
-        return self._timers[0][0] if self._timers else None
+        return self.timers.next_due_ns
 
     def advance(self, now_ns: int) -> None:
         """Time has passed."""
         self.now_ns = max(self.now_ns, now_ns)
-        while self._timers and self._timers[0][0] <= self.now_ns:
-            heapq.heappop(self._timers)[2]()
+        while (what := self.timers.take_due(self.now_ns)) is not None:
+            what()
 
     def _advertise(self) -> None:
         seconds = self.settings.advertise_seconds

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import rows, subscribing, wills
+from triagemq.exchange.gateway import publishing, rows, subscribing, wills
 from triagemq.exchange.gateway.actions import Gone
 from triagemq.exchange.gateway.model import Session, SessionState
 from triagemq.mqttsn import Disconnect
@@ -18,24 +19,21 @@ __all__ = ["end", "expire_later", "lose", "revoke", "supervise", "to_disconnecte
 
 def supervise(gateway: GatewayCore, session: Session, seconds: float) -> None:
     """Lose the client when it is silent for longer than it promised; 0 promises nothing."""
-    session.supervised_until_ns = 0
+    gateway.timers.cancel(session.timer)
+    session.timer = None
     if seconds > 0:
         allowed_ns = int(seconds * gateway.settings.keep_alive_tolerance * 1e9)
-        _check_later(gateway, session, session.heard_ns + allowed_ns, allowed_ns)
+        session.timer = gateway.schedule(
+            session.heard_ns + allowed_ns, partial(_check, gateway, session, allowed_ns)
+        )
 
 
-def _check_later(gateway: GatewayCore, session: Session, due_ns: int, allowed_ns: int) -> None:
-    session.supervised_until_ns = due_ns
-
-    def check() -> None:
-        if session.supervised_until_ns != due_ns or not session.connected:
-            return
-        if gateway.now_ns - session.heard_ns >= allowed_ns:
-            lose(gateway, session)
-        else:
-            _check_later(gateway, session, session.heard_ns + allowed_ns, allowed_ns)
-
-    gateway.schedule(due_ns, check)
+def _check(gateway: GatewayCore, session: Session, allowed_ns: int) -> None:
+    if gateway.now_ns - session.heard_ns >= allowed_ns:
+        lose(gateway, session)
+    else:
+        due_ns = session.heard_ns + allowed_ns
+        session.timer = gateway.schedule(due_ns, partial(_check, gateway, session, allowed_ns))
 
 
 def lose(gateway: GatewayCore, session: Session) -> None:
@@ -51,9 +49,8 @@ def to_disconnected(gateway: GatewayCore, session: Session) -> None:
         end(gateway, session, "disconnected")
         return
     session.state = SessionState.DISCONNECTED
-    session.supervised_until_ns = 0
     session.publishing.clear()
-    session.subscribing.clear()
+    session.link.withdraw(session)
     session.link.routes.forget(session)
     if gateway.by_endpoint.get(session.endpoint) is session:
         del gateway.by_endpoint[session.endpoint]
@@ -69,24 +66,24 @@ def to_disconnected(gateway: GatewayCore, session: Session) -> None:
     if session.link is not gateway.link:
         session.link.close()
     expire_later(gateway, session)
+    gateway.places.kept(session)
 
 
 def expire_later(gateway: GatewayCore, session: Session) -> None:
     """Forget a client that stays away: it must not take a place for ever."""
-    away_since_ns = session.away_since_ns = gateway.now_ns
-
-    def expire() -> None:
-        is_away = session.state is SessionState.DISCONNECTED and session.away_since_ns == away_since_ns
-        if is_away and gateway.sessions.get(session.client_id) is session:
-            end(gateway, session, "session expired")
-
-    gateway.after(gateway.settings.session_expiry_seconds, expire)
+    gateway.timers.cancel(session.timer)
+    session.timer = gateway.after(
+        gateway.settings.session_expiry_seconds, partial(end, gateway, session, "session expired")
+    )
 
 
 def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     """The session is over, with everything that belongs to it."""
     client_id = session.client_id
     del gateway.sessions[client_id]
+    gateway.timers.cancel(session.timer)
+    session.timer = None
+    gateway.places.leave(session)
     if gateway.by_endpoint.get(session.endpoint) is session:
         del gateway.by_endpoint[session.endpoint]
     if session.connected:
@@ -102,9 +99,12 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     gateway.deliver.forget(session)
     for topic_filter in session.subscriptions:
         gateway.changes.remove("subscriptions", (client_id, topic_filter))
-    for message_id in session.arrivals:
+        gateway.numbers.unsubscribed(client_id, topic_filter)
+    for message_id in list(session.arrivals):
+        publishing.forget(gateway, session, message_id)
         gateway.changes.remove("arrivals", (client_id, message_id))
     gateway.changes.remove("sessions", client_id)
+    gateway.numbers.left(client_id)
     if session.link is not gateway.link:
         session.link.close()
         gateway.links.pop(client_id, None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway import broker_presence, publishing, subscribing
 from triagemq.exchange.gateway.actions import CloseBroker, OpenBroker
-from triagemq.exchange.gateway.filters import Filter, Join
+from triagemq.exchange.gateway.filters import Filter, Identifiers, Join
 from triagemq.exchange.gateway.model import Session, Subscription
 from triagemq.exchange.gateway.route_table import RouteTable
 from triagemq.exchange.gateway.routes import Origin, overlap
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Link"]
 
-_KEPT_IDENTIFIERS = 64
+# Without an answer: what is more waits for answers.
+_MOST_REQUESTS = 10_000
 
 
 class Link:
@@ -43,16 +44,25 @@ class Link:
         self.filters: dict[str, Filter] = {}
         self.routes = RouteTable()
         self.is_down_since_ns: int | None = gateway.now_ns
-        self._by_identifier: dict[int, Filter] = {}
+        self.identifiers = Identifiers()
         self._by_packet: dict[tuple[int, int], Filter] = {}
-        self._next_identifier = 1
-        self._to_unsubscribe: set[str] = set()
+        # Filters that the broker may have for us without need, and those to ask for again over each lane.
+        self._to_unsubscribe: dict[str, None] = {}
+        self._to_ask: dict[int, list[Filter]] = {}
+        # Clients that wait for an answer to a SUBSCRIBE.
+        self._waiting = 0
         self.is_closed = False
 
     @property
     def available(self) -> bool:
         """Can the broker be reached now?"""
         return not self.is_closed and self.lanes[0].connected
+
+    @property
+    def is_busy(self) -> bool:
+        """Do too many wait for the broker's answers to subscribe to anything more?"""
+        most = self._gateway.settings.broker_backlog
+        return self._waiting >= most or any(lane.unanswered_requests >= most for lane in self.lanes)
 
     def open(self) -> None:
         """Connect, and stay connected."""
@@ -100,6 +110,7 @@ class Link:
             entry.joining.append(Join(session, subscription, lambda code: None))
         else:
             entry.joining.append(Join(session, subscription, answer))
+        self._waiting += 1
         self._ask(entry)
 
     def restore(self, session: Session, subscription: Subscription, identifier: int) -> None:
@@ -110,9 +121,7 @@ class Link:
             entry = self.filters[topic_filter] = Filter(
                 topic_filter, self._lane_for(topic_filter), identifier
             )
-            if identifier:
-                self._by_identifier[identifier] = entry
-                self._next_identifier = max(self._next_identifier, identifier + 1)
+            self.identifiers.restore(entry)
         entry.members[session] = subscription
 
     def unsubscribe(self, session: Session, topic_filter: str) -> None:
@@ -120,30 +129,42 @@ class Link:
         entry = self.filters.get(topic_filter)
         if entry is None:
             return
-        entry.leave(session)
+        self._waiting -= entry.leave(session)
         self.routes.forget_topics_of(topic_filter)
         self._drop_if_unused(entry)
 
     def leave(self, session: Session) -> None:
         """A client is gone with all its subscriptions."""
         self.routes.forget(session)
+        self.withdraw(session)
         for topic_filter in list(session.subscriptions):
             self.unsubscribe(session, topic_filter)
-        if session.subscribing:
-            for entry in list(self.filters.values()):
-                if any(join.session is session for join in (*entry.joining, *entry.asking)):
-                    self.unsubscribe(session, entry.topic_filter)
+
+    def withdraw(self, session: Session) -> None:
+        """A client does not wait for answers any more."""
+        for topic_filter in session.subscribing.values():
+            entry = self.filters.get(topic_filter)
+            if entry is not None:
+                self._waiting -= entry.withdraw(session)
+                self._drop_if_unused(entry)
+            if topic_filter not in session.subscriptions:
+                self._gateway.numbers.unsubscribed(session.client_id, topic_filter)
+        session.subscribing.clear()
 
     def _drop_if_unused(self, entry: Filter) -> None:
         if not entry.is_unused or self.filters.get(entry.topic_filter) is not entry:
             return
+        self._forget(entry)
+        lane = self.lanes[entry.lane]
+        if lane.connected and lane.unanswered_requests < _MOST_REQUESTS:
+            lane.unsubscribe(entry.topic_filter)
+        elif entry.identifier:
+            self._to_unsubscribe[entry.topic_filter] = None
+
+    def _forget(self, entry: Filter) -> None:
         del self.filters[entry.topic_filter]
         self._gateway.changes.remove("filters", (self.key, entry.topic_filter))
-        lane = self.lanes[entry.lane]
-        if lane.connected:
-            lane.unsubscribe(entry.topic_filter)
-        else:
-            self._to_unsubscribe.add(entry.topic_filter)
+        self.identifiers.forget(entry)
 
     def _lane_for(self, topic_filter: str) -> int:
         """One that has no overlapping filter; the first always has when messages carry identifiers."""
@@ -171,20 +192,14 @@ class Link:
         entry.asking, entry.joining = entry.joining, []
         entry.asked_ns = gateway.now_ns
         self._identify(entry)
-        entry.fetchers[entry.identifier] = [join.session for join in entry.asking]
+        entry.fetchers[entry.identifier] = dict.fromkeys(join.session for join in entry.asking)
         self._subscribe(entry, lane, with_retained=True)
 
     def _identify(self, entry: Filter) -> None:
-        entry.identifier = self._next_identifier
-        self._next_identifier = self._next_identifier % 0x0FFF_FFFF + 1
-        self._by_identifier[entry.identifier] = entry
+        self.identifiers.give(entry)
         self._gateway.changes.put(
             "filters", (self.key, entry.topic_filter), (self.key, entry.topic_filter, entry.identifier)
         )
-        if len(entry.fetchers) >= _KEPT_IDENTIFIERS:
-            oldest = next(iter(entry.fetchers))
-            del entry.fetchers[oldest]
-            self._by_identifier.pop(oldest, None)
 
     def _subscribe(self, entry: Filter, lane: MqttSession, *, with_retained: bool) -> None:
         identifier = entry.identifier if lane.has_identifiers else None
@@ -198,10 +213,9 @@ class Link:
     def filters_for(self, origin: Origin, topic: str) -> list[Filter]:
         """The filters that a copy of a message is for."""
         if origin and origin[0] >= 0:
-            named = [self._by_identifier.get(identifier) for identifier in origin]
-            known = [entry for entry in named if entry is not None]
-            if len(known) == len(origin):
-                return known
+            named = self.identifiers.filters(origin)
+            if named is not None:
+                return named
         lane = -1 - origin[0] if origin and origin[0] < 0 else 0
         return [
             entry
@@ -231,15 +245,28 @@ class Link:
             self.is_down_since_ns = None
             self.routes.clear()
             self._spread_over_lanes(session)
-            for topic_filter in self._to_unsubscribe:
-                if answer.session_present and topic_filter not in self.filters:
-                    session.unsubscribe(topic_filter)
-            self._to_unsubscribe.clear()
-        for entry in list(self.filters.values()):
-            if entry.lane == number:
-                self._resubscribe(entry, session)
+            if not answer.session_present:
+                self._to_unsubscribe.clear()
+        # Backwards, since they are taken from the end.
+        self._to_ask[number] = [entry for entry in reversed(self.filters.values()) if entry.lane == number]
+        self._ask_more(number)
         if number == 0:
             broker_presence.reached(self._gateway, self)
+
+    def _ask_more(self, number: int) -> None:
+        """Go on with what was not asked for at once: packets have no more than 65,535 numbers."""
+        lane, to_ask = self.lanes[number], self._to_ask.get(number, [])
+        while lane.connected and lane.unanswered_requests < _MOST_REQUESTS:
+            if number == 0 and self._to_unsubscribe:
+                topic_filter, _ = self._to_unsubscribe.popitem()
+                if topic_filter not in self.filters:
+                    lane.unsubscribe(topic_filter)
+            elif to_ask:
+                entry = to_ask.pop()
+                if self.filters.get(entry.topic_filter) is entry:
+                    self._resubscribe(entry, lane)
+            else:
+                return
 
     def _resubscribe(self, entry: Filter, lane: MqttSession) -> None:
         entry.ask_again()
@@ -270,6 +297,7 @@ class Link:
         if session not in self.lanes or self.is_closed:
             return
         number = self.lanes.index(session)
+        self._to_ask.pop(number, None)
         for key in [key for key in self._by_packet if key[0] == number]:
             del self._by_packet[key]
         for entry in list(self.filters.values()):
@@ -302,7 +330,9 @@ class Link:
         """The broker's answer goes to everyone who was waiting for it."""
         if session not in self.lanes:
             return
-        entry = self._by_packet.pop((self.lanes.index(session), packet_id), None)
+        number = self.lanes.index(session)
+        entry = self._by_packet.pop((number, packet_id), None)
+        self._ask_more(number)
         if entry is None or entry.packet_id != packet_id:
             return
         entry.packet_id = 0
@@ -310,6 +340,7 @@ class Link:
             entry.granted = code
             self._gateway.on_subscriptions()
         asking, entry.asking = entry.asking, []
+        self._waiting -= len(asking)
         for join in asking:
             if code < REFUSED:
                 entry.members[join.session] = join.subscription
@@ -321,17 +352,23 @@ class Link:
         self._ask(entry)
         self._drop_if_unused(entry)
 
+    def mqtt_unsubscribed(self, session: MqttSession) -> None:
+        """There is room for another request."""
+        if session in self.lanes:
+            self._ask_more(self.lanes.index(session))
+
     def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
         """The broker has ended the connection over a packet."""
         self._gateway.quarantine.rejected(self, session, packet)
 
     def reject(self, topic_filter: str) -> None:
         """The broker will not be asked for a filter: whoever waits for it is refused, whoever has it loses it."""
-        entry = self.filters.pop(topic_filter, None)
+        entry = self.filters.get(topic_filter)
         if entry is None:
             return
-        self._gateway.changes.remove("filters", (self.key, topic_filter))
+        self._forget(entry)
         for join in (*entry.asking, *entry.joining):
+            self._waiting -= 1
             join.answer(REFUSED)
         for session in list(entry.members):
             subscribing.drop(self._gateway, session, topic_filter)

@@ -52,7 +52,7 @@ def answer(gateway: GatewayCore, address: tuple[str, int], datagram: bytes, erro
         datagram = datagram[start:]
         message_type, start = peek(datagram)
     if message_type is MessageType.WILLTOPIC:
-        if gateway.handshakes.pop(endpoint, None) is not None:
+        if gateway.handshakes.end(endpoint) is not None:
             gateway.send(endpoint, ConnAck(_NO))
         return
     session = gateway.by_endpoint.get(endpoint)

@@ -7,11 +7,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from triagemq.exchange.gateway.buffer import PriorityBuffer
+from triagemq.exchange.gateway.small_set import SmallSet
 from triagemq.mqttsn import TopicIdType
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.link import Link
     from triagemq.exchange.gateway.routes import RouteKey
+    from triagemq.exchange.gateway.timers import Timer
 
 __all__ = [
     "Arrival",
@@ -136,31 +138,32 @@ class Session:
     sleep_seconds: int = 0
     will: Will | None = None
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    known: set[int] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)
+    known: SmallSet[int] = field(default_factory=SmallSet)
+    told: SmallSet[int] = field(default_factory=SmallSet)
     buffer: PriorityBuffer[Delivery] = field(default_factory=PriorityBuffer)
     in_flight: dict[int, Delivery] = field(default_factory=dict)
     # Message ids by which the client knows QoS 2 messages that it has not finished.
-    reserved: set[int] = field(default_factory=set)
+    reserved: SmallSet[int] = field(default_factory=SmallSet)
     # Of these, the ids of messages that were given up, with their sequence numbers (see retrying.py).
     abandoned: dict[int, int] = field(default_factory=dict)
     # By topic id: what waits for the REGACK of that id.
     unregistered: dict[int, list[Delivery]] = field(default_factory=dict)
     registering: dict[int, Registering] = field(default_factory=dict)
     # By message id of the client.
-    publishing: set[int] = field(default_factory=set)
+    publishing: SmallSet[int] = field(default_factory=SmallSet)
     arrivals: dict[int, Arrival] = field(default_factory=dict)
     answered: dict[int, tuple[int, int]] = field(default_factory=dict)
-    subscribing: set[int] = field(default_factory=set)
-    routes: set[RouteKey] = field(default_factory=set)
+    # By message id: filters for which the broker has not answered.
+    subscribing: dict[int, str] = field(default_factory=dict)
+    routes: SmallSet[RouteKey] = field(default_factory=SmallSet)
     next_message_id: int = 1
     next_sequence: int = 1
     awake_budget: int = 0
     draining: bool = False
     pump_is_due: bool = False
     retry_is_due: bool = False
-    supervised_until_ns: int = 0
-    away_since_ns: int = 0
+    # Until it is lost, or while it is away until it is forgotten.
+    timer: Timer | None = None
     # The subscriber whose connection it is, and which of several (see slots.py).
     subscriber: str = ""
     slot: int = 0

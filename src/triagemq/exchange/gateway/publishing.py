@@ -27,7 +27,16 @@ from triagemq.mqttsn import (
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
 
-__all__ = ["broker_answered", "broker_holds", "pub_rel", "publish", "resume", "without_connection"]
+__all__ = [
+    "broker_answered",
+    "broker_holds",
+    "forget",
+    "keep",
+    "pub_rel",
+    "publish",
+    "resume",
+    "without_connection",
+]
 
 _REMEMBERED_ANSWERS = 64
 
@@ -88,6 +97,11 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
             _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no broker")
     elif lane.backlog + len(session.arrivals) >= gateway.settings.broker_backlog:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many wait for the broker")
+    elif message.qos == 2 and (
+        len(session.arrivals) >= gateway.settings.arrival_messages
+        or gateway.arrival_bytes + len(message.payload) > gateway.settings.arrival_bytes
+    ):
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many not released")
     elif message.qos == 1:
         session.publishing.add(message.message_id)
         session.answered[message.message_id] = (message.topic_id, zlib.crc32(message.payload))
@@ -97,9 +111,24 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         )
     else:
         arrival = Arrival(name, message.payload, message.retain)
-        session.arrivals[message.message_id] = arrival
+        keep(gateway, session, message.message_id, arrival)
         gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
         gateway.promise(session.endpoint, PubRec(message.message_id))
+
+
+def keep(gateway: GatewayCore, session: Session, message_id: int, arrival: Arrival) -> None:
+    """QoS 2: have a message until the broker has it."""
+    forget(gateway, session, message_id)
+    session.arrivals[message_id] = arrival
+    gateway.arrival_bytes += len(arrival.payload)
+
+
+def forget(gateway: GatewayCore, session: Session, message_id: int) -> Arrival | None:
+    """QoS 2: have it no longer."""
+    arrival = session.arrivals.pop(message_id, None)
+    if arrival is not None:
+        gateway.arrival_bytes -= len(arrival.payload)
+    return arrival
 
 
 def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
@@ -155,7 +184,7 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
     if session is None:
         return
     if token.qos == 2:
-        arrival = session.arrivals.pop(token.message_id, None)
+        arrival = forget(gateway, session, token.message_id)
         if arrival is not None:
             session.answered.pop(token.message_id, None)
             session.answered[token.message_id] = _finished(arrival.topic, arrival.payload)

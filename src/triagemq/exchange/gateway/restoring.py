@@ -54,7 +54,7 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
         session = gateway.sessions.get(client_id)
         if session is not None:
             arrival = Arrival(topic_name, payload, bool(retain), abs(packet_id), packet_id < 0)
-            session.arrivals[message_id] = arrival
+            publishing.keep(gateway, session, message_id, arrival)
             if packet_id:
                 publishing.resume(gateway, session, message_id, arrival)
     for session in gateway.sessions.values():
@@ -91,6 +91,7 @@ def _session(gateway: GatewayCore, row: Row) -> None:
     elif session.state is SessionState.CONNECTING:
         session.state = SessionState.DISCONNECTED
     gateway.sessions[client_id] = session
+    gateway.places.enter(session)
     gateway.slots.add(session)
     if session.connected:
         gateway.by_endpoint[endpoint] = session

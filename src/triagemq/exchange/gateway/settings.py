@@ -9,7 +9,16 @@ from enum import StrEnum
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
 
-__all__ = ["BrokerLoss", "Credentials", "GatewaySettings", "Mode", "Policy"]
+__all__ = ["BrokerLoss", "Credentials", "GatewaySettings", "Mode", "Policy", "is_loopback"]
+
+
+def is_loopback(host: str) -> bool:
+    """Is it an address of this machine that nobody else can have?
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("10.0.0.1")
+    (True, True, False)
+    """
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 class Mode(StrEnum):
@@ -51,6 +60,10 @@ class Policy:
     priorities: Sequence[tuple[str, int]] = ()
     lowest_class: int = 0
     maximum_clients: int = 100_000
+    maximum_clients_per_address: int = 10_000
+    """Sessions of clients at one IP address; at loopback, which many programs share, a fifth of all if that is more."""
+    maximum_clients_per_forwarder: int = 1_000
+    """Sessions of wireless nodes that one forwarder (an address and port) brings."""
     maximum_subscriptions: int = 10_000
     """Subscriptions that one client may have."""
 
@@ -75,6 +88,12 @@ class Policy:
         drops QoS 0 only.
         """
         return 0.0
+
+    def clients_per_address(self, host: str) -> int:
+        """How many clients may be at an IP address."""
+        if is_loopback(host):
+            return max(self.maximum_clients_per_address, self.maximum_clients // 5)
+        return self.maximum_clients_per_address
 
     def refuses_connection(self, client_id: str, sessions: int) -> bool:
         """Is a new client answered with "rejected: congestion"?"""
@@ -136,12 +155,20 @@ class GatewaySettings:
     advertise_seconds: int = 900
     broker_backlog: int = 10_000
     """QoS 1 and 2 messages from clients that may wait for the broker."""
+    arrival_messages: int = 256
+    """QoS 2 messages of one client that it has not released."""
+    arrival_bytes: int = 64 << 20
+    """QoS 2 messages of all clients that the broker does not have."""
     broker_keep_alive_seconds: int = 30
     broker_loss: BrokerLoss = BrokerLoss.DISCONNECT
     broker_grace_seconds: float = 2.0
     """How long the broker may be away before clients are told."""
     session_expiry_seconds: float = 7 * 86400
     """How long a session that is not clean is kept for a client that is away."""
+    silent_seconds: float = 600.0
+    """A client without a keep-alive that is silent for longer makes room for a new one when there is none."""
+    handshakes: int = 4096
+    """Clients whose wills are being asked for; the oldest is forgotten for one more."""
     connect_timeout_seconds: float = 5.0
     quarantine_seconds: float = 600.0
     """How long a client's messages to a topic are refused after the broker has ended the connection over one."""
@@ -150,10 +177,14 @@ class GatewaySettings:
     read_timestamps: bool = False
     """Take publication times from payload prefixes and user properties (mqttsn/timestamps.py)."""
 
+    def handshakes_per_address(self, host: str) -> int:
+        """A sixteenth of all, or at loopback half of them."""
+        return max(1, self.handshakes // (2 if is_loopback(host) else 16))
+
     def __post_init__(self) -> None:
         if not 0 <= self.gateway_id <= 0xFF:
             raise ParameterError("gateway_id", f"must be from 0 to 255, is {self.gateway_id}")
-        for name in ("buffer_messages", "in_flight_messages", "burst_messages", "retries"):
+        for name in ("buffer_messages", "in_flight_messages", "burst_messages", "retries", "handshakes"):
             if getattr(self, name) < 1:
                 raise ParameterError(name, f"must be at least 1, is {getattr(self, name)}")
         if not 1 <= self.broker_backlog <= 60_000:

@@ -62,16 +62,21 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
     if policy.forbids_subscription(session.client_id, topic_filter):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
         return
-    if is_new and policy.refuses_subscription(session.client_id, topic_filter, len(session.subscriptions)):
+    count = len(session.subscriptions) + len(session.subscribing)
+    if is_new and policy.refuses_subscription(session.client_id, topic_filter, count):
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
+        return
+    if session.link.is_busy:
+        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many wait for the broker")
         return
     if needs_id and (topic := gateway.assign_topic(topic_filter)) is None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no more topic ids")
         return
-    number = gateway.numbers.subscription(session.client_id, topic_filter)
+    known = session.subscriptions.get(topic_filter)
+    number = gateway.numbers.subscription(session.client_id, topic_filter) if known is None else known.number
     predefined_id = message.topic if isinstance(message.topic, int) else 0
     subscription = Subscription(topic_filter, message.qos, message.topic_id_type, number, predefined_id)
-    session.subscribing.add(message.message_id)
+    session.subscribing[message.message_id] = topic_filter
     session.link.subscribe(
         session,
         subscription,
@@ -87,11 +92,13 @@ def _answered(
     message_id: int,
     code: int,
 ) -> None:
-    session.subscribing.discard(message_id)
+    session.subscribing.pop(message_id, None)
     if gateway.sessions.get(session.client_id) is not session or not session.connected:
         session.link.unsubscribe(session, subscription.topic_filter)
         return
     if code >= REFUSED:
+        if subscription.topic_filter not in session.subscriptions:
+            gateway.numbers.unsubscribed(session.client_id, subscription.topic_filter)
         gateway.counters.refused["subscribe: broker"] += 1
         gateway.send(session.endpoint, SubAck(0, message_id, ReturnCode.REJECTED_NOT_SUPPORTED))
         return
@@ -119,6 +126,11 @@ def unsubscribe(gateway: GatewayCore, session: Session, message: Unsubscribe) ->
 def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
     """A client gets no messages by a filter any more."""
     session.subscriptions.pop(topic_filter, None)
+    gateway.numbers.unsubscribed(session.client_id, topic_filter)
+    if session.subscribing:
+        waiting = [key for key, one in session.subscribing.items() if one == topic_filter]
+        for message_id in waiting:
+            del session.subscribing[message_id]
     session.link.unsubscribe(session, topic_filter)
     session.link.routes.forget(session)
     gateway.changes.remove("subscriptions", (session.client_id, topic_filter))

@@ -52,6 +52,9 @@ class MqttOwner(Protocol):
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """The broker's answer to the SUBSCRIBE of that packet id."""
 
+    def mqtt_unsubscribed(self, session: MqttSession) -> None:
+        """The broker has answered an UNSUBSCRIBE."""
+
     def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
         """The broker has ended connections over a packet, which is not sent again. The connection is gone now."""
 

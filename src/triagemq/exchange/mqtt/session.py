@@ -322,6 +322,7 @@ class MqttSession:
             self.owner.mqtt_subscribed(self, packet_id, code)
         elif packet_type == PacketType.UNSUBACK:
             self._requests.discard(parse_acknowledgement(body)[0])
+            self.owner.mqtt_unsubscribed(self)
         elif packet_type == PacketType.PINGRESP:
             self._suspicion.ping_answered()
             self._send_waiting()
