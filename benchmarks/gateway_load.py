@@ -11,14 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from triagemq.dtls import Association, ClientSecurity
 from triagemq.exchange.mqtt.packets import encode_connect, encode_subscribe
 from triagemq.mqttsn import Connect, Disconnect, Subscribe, TopicIdType, encode
 
-__all__ = ["PAYLOAD_BYTES", "MqttSink", "Publisher", "UdpSink", "free_port"]
+__all__ = ["PAYLOAD_BYTES", "MqttSink", "Publisher", "UdpSink", "free_port", "shake_hands"]
 
 PAYLOAD_BYTES = 100
 TOPIC = b"bench"
-_SLOT_BYTES = 128
+_SLOT_BYTES = 256
 _SLOTS = 64
 
 Times = npt.NDArray[np.int64]
@@ -98,23 +99,35 @@ class _Message(ctypes.Structure):
 
 
 class UdpSink:
-    """MQTT-SN subscribers on consecutive UDP ports that read many datagrams with one recvmmsg."""
+    """MQTT-SN subscribers on consecutive UDP ports that read many datagrams with one recvmmsg.
+
+    With the `certificate` of a gateway that speaks DTLS each has an association of its own.
+    """
 
     FIRST_PORT: ClassVar = 21_000
 
-    def __init__(self, port: int, subscribers: int, qos: int = 0) -> None:
+    def __init__(self, port: int, subscribers: int, qos: int = 0, certificate: str | None = None) -> None:
         self._qos = qos
         self.sockets = []
+        self._associations: list[Association] = []
+        security = None if certificate is None else ClientSecurity(authority=certificate)
         for number in range(subscribers):
             one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
             one.bind(("127.0.0.1", self.FIRST_PORT + number))
             one.connect(("127.0.0.1", port))
             one.settimeout(5.0)
-            one.send(encode(Connect(f"sink{number}", 600, clean_session=True)))
-            assert one.recv(100)[1] == 0x05
-            one.send(encode(Subscribe(TopicIdType.NORMAL, TOPIC.decode(), 1, qos)))
-            assert one.recv(100)[1] == 0x13
+            if security is not None:
+                self._associations.append(shake_hands(one, security, port))
+            for message, kind in (
+                (Connect(f"sink{number}", 600, clean_session=True), 0x05),
+                (Subscribe(TopicIdType.NORMAL, TOPIC.decode(), 1, qos), 0x13),
+            ):
+                self._send(number, one, encode(message))
+                answer = one.recv(1_500)
+                if self._associations:
+                    (answer,) = self._associations[number].receive(answer)
+                assert answer[1] == kind
             one.setblocking(False)
             self.sockets.append(one)
         self._slots = np.zeros((_SLOTS, _SLOT_BYTES), dtype=np.uint8)
@@ -134,6 +147,8 @@ class UdpSink:
         count = self._recvmmsg(one.fileno(), ctypes.byref(self._messages), _SLOTS, socket.MSG_DONTWAIT, None)
         if count <= 0:
             return np.zeros(0, dtype=np.int64)
+        if self._associations:
+            return self._opened(number, count)
         slots = self._slots[:count]
         slots = slots[slots[:, 1] == 0x0C]
         if self._qos == 1:
@@ -141,10 +156,38 @@ class UdpSink:
                 one.send(b"\x07\x0d" + slot[3:7].tobytes() + b"\0")
         return _times(slots[:, 7:15])
 
+    def _opened(self, number: int, count: int) -> Times:
+        receive = self._associations[number].receive
+        found = [
+            message[7:15]
+            for slot in range(count)
+            for message in receive(self._slots[slot, : self._messages[slot].received_length].tobytes())
+            if message[1] == 0x0C
+        ]
+        return np.frombuffer(b"".join(found), dtype=">i8").astype(np.int64)
+
+    def _send(self, number: int, one: socket.socket, datagram: bytes) -> None:
+        one.send(self._associations[number].seal(datagram) if self._associations else datagram)
+
     def close(self) -> None:
-        for one in self.sockets:
-            one.send(encode(Disconnect()))
+        for number, one in enumerate(self.sockets):
+            self._send(number, one, encode(Disconnect()))
             one.close()
+
+
+def shake_hands(one: socket.socket, security: ClientSecurity, port: int) -> Association:
+    """An association over a connected socket that waits."""
+    association = security.association("127.0.0.1", port)
+    flight = association.begin()
+    while not association.is_established:
+        for datagram in flight:
+            one.send(datagram)
+        association.receive(one.recv(65_535))
+        flight = association.take()
+    for datagram in flight:
+        one.send(datagram)
+    security.remember("127.0.0.1", port, association)
+    return association
 
 
 class MqttSink:

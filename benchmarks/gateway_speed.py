@@ -1,7 +1,8 @@
 """How fast the gateway is: full protocol, a real Mosquitto, 100-byte payloads, beside a plain Mosquitto fan-out.
 
 Broker, gateway, publisher and subscribers are processes of their own on loopback. Rates are those at the subscribers;
-CPU is that of the gateway (or of Mosquitto) alone, for each delivery.
+CPU is that of the gateway (or of Mosquitto) alone, for each delivery. What DTLS adds to a delivery, and what a
+handshake takes of the gateway's CPU, full and resumed, is measured in the same run.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from gateway_load import PAYLOAD_BYTES, MqttSink, Publisher, UdpSink, free_port
+from gateway_load import PAYLOAD_BYTES, MqttSink, Publisher, UdpSink, free_port, shake_hands
 from measuring import finish, machine, options
+from triagemq.certificates import own_certificate
+from triagemq.dtls import ClientSecurity
 from triagemq.exchange.broker_process import find_mosquitto
 from triagemq.mqttsn import Connect, Disconnect, encode
 
@@ -53,7 +56,8 @@ def measure(quick: bool) -> dict[str, Any]:
     tries = 2 if quick else 3
     with tempfile.TemporaryDirectory() as name, mosquitto(Path(name)) as (broker_port, broker_pid):
         directory = Path(name)
-        return {
+        certificate = [str(file) for file in own_certificate(directory / "certificate")]
+        found = {
             "machine": machine("triagemq", "numpy", "pyarrow"),
             "payload_bytes": PAYLOAD_BYTES,
             "subscribers": SUBSCRIBERS,
@@ -68,7 +72,22 @@ def measure(quick: bool) -> dict[str, Any]:
             "embedded_port": best(lambda: bursts(broker_port, burst // 2, embedded=True), tries),
             "mosquitto": best(lambda: plain(broker_port, broker_pid, burst), tries),
             "connect_milliseconds": connects(broker_port, 200 if quick else 1000),
+            "burst_dtls": best(lambda: bursts(broker_port, burst, certificate=certificate), tries),
+            "embedded_port_dtls": best(
+                lambda: bursts(broker_port, burst // 2, embedded=True, certificate=certificate), tries
+            ),
+            "handshakes": {
+                kind: handshakes(broker_port, 300 if quick else 2_000, certificate, resumed=resumed)
+                for kind, resumed in (("full", False), ("resumed", True))
+            },
         }
+    for name in ("burst", "embedded_port"):
+        found[f"{name}_dtls_added_microseconds"] = round(
+            found[f"{name}_dtls"]["cpu_microseconds_per_delivery"]
+            - found[name]["cpu_microseconds_per_delivery"],
+            2,
+        )
+    return found
 
 
 def best(run: Any, tries: int) -> dict[str, Any]:
@@ -101,13 +120,24 @@ def bursts(
     broker_port: int, messages: int, *, trace: Path | None = None, state: str | None = None, **others: Any
 ) -> dict[str, Any]:
     """Everything at once: as fast as it goes."""
-    options: dict[str, Any] = {"embedded": others.get("embedded", False), "state": state}
+    certificate = others.get("certificate")
+    options: dict[str, Any] = {
+        "embedded": others.get("embedded", False),
+        "state": state,
+        "certificate": certificate,
+    }
     if trace is not None:
         options["trace"] = str(trace / f"trace-{time.monotonic_ns()}")
     qos = others.get("qos", 0)
     with (
         gateway(broker_port, **options) as (port, pid),
-        sink("udp", port=port, subscribers=SUBSCRIBERS, qos=qos) as results,
+        sink(
+            "udp",
+            port=port,
+            subscribers=SUBSCRIBERS,
+            qos=qos,
+            certificate=None if certificate is None else certificate[0],
+        ) as results,
     ):
         before = cpu_seconds(pid)
         publisher = Publisher(broker_port)
@@ -156,6 +186,36 @@ def connects(broker_port: int, count: int) -> dict[str, float]:
             client.recv(100)
         median, late = np.percentile(1000 * np.array(times), [50, 99])
         return {"median": round(float(median), 3), "p99": round(float(late), 3)}
+
+
+def handshakes(broker_port: int, count: int, certificate: list[str], *, resumed: bool) -> dict[str, float]:
+    """One association after the other, each from a port of its own: what the gateway's CPU has to do for it."""
+    with gateway(broker_port, certificate=certificate) as (port, pid):
+        security = ClientSecurity(authority=certificate[0])
+        times = []
+        before = 0.0
+        for number in range(count + 1):
+            if number == 1:
+                # The first has made the session that the others resume.
+                before = cpu_seconds(pid)
+            if not resumed:
+                security.forget("127.0.0.1", port)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                client.connect(("127.0.0.1", port))
+                client.settimeout(5.0)
+                started = time.perf_counter()
+                association = shake_hands(client, security, port)
+                times.append(time.perf_counter() - started)
+                if number and association.was_resumed is not resumed:
+                    sys.exit("a handshake was not of the kind that is measured")
+                for datagram in association.close():
+                    client.send(datagram)
+        cpu = cpu_seconds(pid) - before
+        return {
+            "gateway_cpu_microseconds": round(1e6 * cpu / count, 1),
+            "per_second_of_gateway_cpu": round(count / cpu) if cpu else 0,
+            "median_milliseconds": round(1000 * float(np.median(times[1:])), 3),
+        }
 
 
 # Processes.
@@ -229,14 +289,24 @@ def cpu_seconds(pid: int) -> float:
 
 
 def serve(
-    broker_port: int, trace: str | None = None, state: str | None = None, embedded: bool = False
+    broker_port: int,
+    trace: str | None = None,
+    state: str | None = None,
+    embedded: bool = False,
+    certificate: list[str] | None = None,
 ) -> None:
-    """A gateway, perhaps with a trace, a state or an embedded output port."""
-    asyncio.run(_serve(broker_port, trace, state, embedded))
+    """A gateway, perhaps with a trace, a state, an embedded output port, or DTLS."""
+    asyncio.run(_serve(broker_port, trace, state, embedded, certificate))
 
 
-async def _serve(broker_port: int, trace: str | None, state: str | None, embedded: bool) -> None:
+async def _serve(
+    broker_port: int, trace: str | None, state: str | None, embedded: bool, certificate: list[str] | None
+) -> None:
+    from triagemq.dtls import ServerSecurity
     from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers
+
+    def make_egress(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
+        return embedded_port(udp_socket, on_fate, clock, running.seal)
 
     numbers = Numbers()
     running = Gateway(
@@ -246,7 +316,8 @@ async def _serve(broker_port: int, trace: str | None, state: str | None, embedde
         state=None if state is None else Path(state),
         numbers=numbers,
         trace=None if trace is None else LiveTrace(Path(trace), numbers),
-        make_egress=embedded_port if embedded else None,
+        make_egress=make_egress if embedded else None,
+        security=None if certificate is None else ServerSecurity(*certificate),
     )
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
@@ -259,12 +330,12 @@ async def _serve(broker_port: int, trace: str | None, state: str | None, embedde
     await running.close()
 
 
-def embedded_port(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
+def embedded_port(udp_socket: socket.socket, on_fate: Any, clock: Any, seal: Any) -> Any:
     """One output port with room for everything: what is measured is what a packet costs."""
     from triagemq.network import DatagramSender, EmbeddedDataPlane
     from triagemq.plan import FlowKey, SetFlow, SetPort
 
-    plane = EmbeddedDataPlane(DatagramSender(udp_socket), on_fate, clock=clock)
+    plane = EmbeddedDataPlane(DatagramSender(udp_socket, seal=seal), on_fate, clock=clock)
     flows = [
         SetFlow(FlowKey("127.0.0.1", udp_port), "port", flow_id, flow_id % 8, 0.0)
         for flow_id, udp_port in enumerate(range(UdpSink.FIRST_PORT, UdpSink.FIRST_PORT + SUBSCRIBERS))
@@ -273,9 +344,9 @@ def embedded_port(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
     return plane
 
 
-def udp_sink(port: int, subscribers: int, qos: int = 0) -> None:
+def udp_sink(port: int, subscribers: int, qos: int = 0, certificate: str | None = None) -> None:
     """MQTT-SN subscribers."""
-    _receive(UdpSink(port, subscribers, qos))
+    _receive(UdpSink(port, subscribers, qos, certificate))
 
 
 def mqtt_sink(port: int, subscribers: int) -> None:
@@ -324,6 +395,8 @@ def described(found: dict[str, Any]) -> list[str]:
         "burst_with_state_qos_1": "burst at QoS 1, stored",
         "embedded_port": "burst, embedded output port",
         "mosquitto": "burst, plain Mosquitto (TCP)",
+        "burst_dtls": "burst, DTLS",
+        "embedded_port_dtls": "burst, embedded port, DTLS",
     }
     lines = [f"{'':30} {'deliveries/s':>12} {'lost':>8} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>7}"]
     for name, text in names.items():
@@ -335,6 +408,15 @@ def described(found: dict[str, Any]) -> list[str]:
     lines.append(f"a trace costs {100 * found['trace_cpu_cost']:.0f} % more CPU for each delivery")
     connect = found["connect_milliseconds"]
     lines.append(f"CONNECT: median {connect['median']} ms, p99 {connect['p99']} ms")
+    lines.append(
+        f"DTLS adds {found['burst_dtls_added_microseconds']} us to a delivery, "
+        f"{found['embedded_port_dtls_added_microseconds']} us through an embedded output port"
+    )
+    for kind, row in found["handshakes"].items():
+        lines.append(
+            f"{kind} handshakes: {row['per_second_of_gateway_cpu']:,}/s of gateway CPU "
+            f"({row['gateway_cpu_microseconds']:.0f} us each), median {row['median_milliseconds']} ms"
+        )
     return lines
 
 

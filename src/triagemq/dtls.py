@@ -9,11 +9,12 @@ pyOpenSSL does the work (`pip install 'triagemq[dtls]'`); it is imported when th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ _MTU: Final = 1_400
 _HEADER: Final = 13
 _ALERT, _HANDSHAKE, _APPLICATION_DATA = 21, 22, 23
 _MOST_REPEATS: Final = 8
+_ROOM_BYTES: Final = LONGEST_MESSAGE + 256
 _CLIENT_HELLO: Final = 1
 _RANDOM: Final = slice(27, 59)  # of a datagram with a ClientHello: after both headers and the version
 _LONGEST_HELLO: Final = 4_096
@@ -111,6 +113,7 @@ class Association:
         "is_closed",
         "is_established",
         "problem",
+        "seal",
     )
 
     def __init__(self, connection: Any, ssl: Any) -> None:
@@ -127,6 +130,8 @@ class Association:
         self._ready: list[bytes] = []
         self._repeats = False
         self._repeats_left = _MOST_REPEATS
+        self.seal: Callable[[bytes], bytes] = _sealing(connection, ssl)
+        """One message as one record. In the order of sending: receivers take what is much older for a replay."""
 
     def begin(self) -> list[bytes]:
         """Start the handshake: datagrams to send."""
@@ -199,13 +204,6 @@ class Association:
         except self._want_read:
             return found
 
-    def seal(self, message: bytes) -> bytes:
-        """One message as one record. In the order of sending: receivers take what is much older for a replay."""
-        connection = self._connection
-        connection.send(message)
-        sealed: bytes = connection.bio_read(len(message) + 64)
-        return sealed
-
     def retransmit(self) -> list[bytes]:
         """What is due again because no answer has come in time."""
         try:
@@ -244,6 +242,29 @@ class Association:
     def _fail(self, error: Exception) -> None:
         self.is_closed = True
         self.problem = self.problem or _reason(error)
+
+
+def _sealing(connection: Any, ssl: Any) -> Callable[[bytes], bytes]:
+    """What `send` and `bio_read` of pyOpenSSL do, without what is around it: this is done for every delivery."""
+    write, read = ssl._lib.SSL_write, ssl._lib.BIO_read
+    inside, outside = connection._ssl, connection._from_ssl
+    room, octets = _room(ssl)
+
+    def seal(message: bytes) -> bytes:
+        written = write(inside, message, len(message))
+        if written <= 0:
+            connection._raise_ssl_error(inside, written)
+        sealed: bytes = octets[: read(outside, room, _ROOM_BYTES)]
+        return sealed
+
+    return seal
+
+
+@functools.cache
+def _room(ssl: Any) -> tuple[Any, Any]:
+    """Where records are put together, one after the other."""
+    room = ssl._ffi.new("char[]", _ROOM_BYTES)
+    return room, ssl._ffi.buffer(room)
 
 
 def _in_datagrams(octets: bytes) -> list[bytes]:

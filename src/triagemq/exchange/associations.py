@@ -223,11 +223,9 @@ class Associations:
     def seal(self, address: Address, message: bytes) -> bytes | None:
         """The record to send, at once and in this order; None if there is nobody at that address who may get it."""
         peer = self._established.get(address)
-        if (
-            peer is None
-            or not (peer.admitted or self._admits(peer, message))
-            or len(message) > LONGEST_MESSAGE
-        ):
+        if peer is None or len(message) > LONGEST_MESSAGE:
+            return None
+        if not peer.admitted and not self._admits(peer, message):
             return None
         return peer.association.seal(message)
 

@@ -105,10 +105,15 @@ class DirectOutlet:
                 return
         for session, subscription in members[:begin]:
             settle_copy(core, session, subscription, publication, Outcome.delivered)
-        # The slow way: each has a fate of its own.
         rest = members[begin:]
         policy = core.settings.policy
-        datagrams = [(session.endpoint[:2], datagram) for session, _ in rest]
+        if self._as_one:
+            # The slow way: each has a fate of its own.
+            datagrams = [(session.endpoint[:2], datagram) for session, _ in rest]
+        else:
+            if group.prepared is None:
+                group.prepared = [session.endpoint[:2] for session, _ in members]
+            datagrams = [(address, datagram) for address in group.prepared]
         unsent = self._sender(
             datagrams, lambda place: policy.priority_class(rest[place][0].client_id, publication.topic)
         )
