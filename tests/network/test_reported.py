@@ -146,6 +146,17 @@ def test_what_was_sent_before_the_queues_knew_of_a_flow_belongs_to_none() -> Non
     assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "dropped_by_policy"}
 
 
+def test_a_flow_that_came_and_went_between_two_reports_is_forgotten() -> None:
+    rig = Rig()
+    rig.publish(1)
+    rig.plane.apply([RemoveFlow(KEY)])
+    for _ in range(30):
+        rig.now_ns += TENTH
+        rig.plane.report({}, {}, (), rig.now_ns)
+    assert rig.outcomes() == {1: "in_flight"}
+    assert rig.plane._lines == {}
+
+
 def test_a_queue_that_loses_what_it_holds_has_dropped_it() -> None:
     rig = Rig()
     rig.publish(*range(10))

@@ -42,6 +42,7 @@ from triagemq.exchange.listening import control_socket
 from triagemq.exchange.private_files import private_directory
 from triagemq.exchange.trace_journal import recover
 from triagemq.network import (
+    UDP_HEADER_BYTES,
     UDP_OVER_ETHERNET_BYTES,
     DatagramSender,
     EmbeddedDataPlane,
@@ -193,6 +194,7 @@ class ManagedGateway:
         self, udp_socket: socket.socket, on_fate: OnFate, clock: Callable[[], int]
     ) -> EmbeddedDataPlane | ReportedDataPlane:
         plane: EmbeddedDataPlane | ReportedDataPlane
+        sealed_bytes = 0 if self.gateway.seal is None else RECORD_BYTES
         if self._reported:
             second = control_socket(udp_socket)
             sender = DatagramSender(udp_socket, second, seal=self.gateway.seal)
@@ -202,7 +204,14 @@ class ManagedGateway:
                 if second is not None:
                     second.close()
 
-            plane = ReportedDataPlane(sender, on_fate, clock=clock, seed=self._seed, closing=closing)
+            plane = ReportedDataPlane(
+                sender,
+                on_fate,
+                clock=clock,
+                seed=self._seed,
+                closing=closing,
+                overhead_bytes_per_packet=UDP_HEADER_BYTES + sealed_bytes,
+            )
         else:
             sender = DatagramSender(udp_socket, seal=self.gateway.seal)
             plane = EmbeddedDataPlane(
@@ -212,8 +221,7 @@ class ManagedGateway:
                 seed=self._seed,
                 control_sender=sender.control,
                 closing=sender.close,
-                overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES
-                + (0 if self.gateway.seal is None else RECORD_BYTES),
+                overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES + sealed_bytes,
             )
         sender.on_settled = plane.settled_later
         binder = FlowBinder(plane, self.rules.identify)

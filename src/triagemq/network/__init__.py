@@ -13,10 +13,11 @@ from triagemq.datagrams import DatagramSender
 from triagemq.network.alarm import Alarm, open_alarm
 from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, Sender
 from triagemq.network.recorded import RecordedDataPlane
-from triagemq.network.reported import ReportedDataPlane
+from triagemq.network.reported import UDP_HEADER_BYTES, ReportedDataPlane
 from triagemq.network.state import PlanState
 
 __all__ = [
+    "UDP_HEADER_BYTES",
     "UDP_OVER_ETHERNET_BYTES",
     "Alarm",
     "DatagramSender",

@@ -37,13 +37,17 @@ from triagemq.plan import (
 )
 from triagemq.trace import Outcome
 
-__all__ = ["ReportedDataPlane"]
+__all__ = ["UDP_HEADER_BYTES", "ReportedDataPlane"]
+
+UDP_HEADER_BYTES = 8
 
 # A packet may be on its way to the queue while that is read.
 _SLACK_NS = 50_000_000
+# So long after a flow has gone from here its last report must have come.
+_UNHEARD_NS = 2_000_000_000
 # Without reports nobody can say what became of them.
 _MOST_UNREPORTED = 100_000
-_FRAGMENT_BYTES, _UDP_HEADER_BYTES = 1480, 8
+_FRAGMENT_BYTES = 1480
 
 
 class _Sent(NamedTuple):
@@ -70,7 +74,10 @@ class _Line:
 
 
 class ReportedDataPlane:
-    """A DataPlane and an Egress. `report` is told what the queues have counted, and `settled_later` by the sender."""
+    """A DataPlane and an Egress. `report` is told what the queues have counted, and `settled_later` by the sender.
+
+    A datagram has `overhead_bytes_per_packet` more in IP packets than it has here.
+    """
 
     priority_classes: ClassVar[int] = 8
 
@@ -82,8 +89,10 @@ class ReportedDataPlane:
         clock: Callable[[], int],
         seed: int | None = None,
         closing: Callable[[], None] = lambda: None,
+        overhead_bytes_per_packet: int = UDP_HEADER_BYTES,
     ) -> None:
         self._sender, self._on_fate, self._clock, self._closing = sender, on_fate, clock, closing
+        self._overhead_bytes = overhead_bytes_per_packet
         self._random = random.Random(seed)
         self._state = PlanState(self.priority_classes)
         self._lines: dict[FlowKey, _Line] = {}
@@ -137,10 +146,14 @@ class ReportedDataPlane:
         for key in gone:
             self._flows.pop(key, None)
             self._forget(key, at_ns, fates)
-        for key, line in self._lines.items():
-            if key not in flows and line.sent and key in self._flows:
-                # Nothing has changed there: what was sent in the meantime was not counted.
-                self._apportion(line, self._flows[key], at_ns, fates)
+        for key, line in list(self._lines.items()):
+            if key not in flows and line.sent:
+                if key in self._flows:
+                    # Nothing has changed there: what was sent in the meantime was not counted.
+                    self._apportion(line, self._flows[key], at_ns, fates)
+                elif key not in self._state.flows and line.sent[-1].sent_ns < at_ns - _UNHEARD_NS:
+                    # It came and went between two reports.
+                    self._forget(key, None, fates)
         if fates:
             self._on_fate(fates)
 
@@ -183,7 +196,7 @@ class ReportedDataPlane:
             _report(packet, Outcome.delivered, None, None, fates)
         else:
             line = self._lines.setdefault(packet.key, _Line())
-            fragments = -(-(len(packet.datagram) + _UDP_HEADER_BYTES) // _FRAGMENT_BYTES)
+            fragments = -(-(len(packet.datagram) + self._overhead_bytes) // _FRAGMENT_BYTES)
             line.sent.append(_Sent(packet, now_ns, fragments))
             if len(line.sent) > _MOST_UNREPORTED:
                 _settle(line.sent.popleft(), Outcome.in_flight, None, fates)
