@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import ssl
 import subprocess
@@ -30,6 +31,7 @@ from tests.coordinator.coordinating import (
 from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Child, Mosquitto
 
+from triagemq.certificates import own_certificate
 from triagemq.coordinator.control import PlannerSettings
 from triagemq.coordinator.intent_book import IntentBook
 from triagemq.coordinator.refusals import StoreError
@@ -551,3 +553,34 @@ def test_a_process_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> Non
         assert ended.returncode == 2
         assert words in ended.stderr
         assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_a_renewed_certificate_serves_new_connections_and_the_old_ones_go_on(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path / "certificate")
+    old, others = certificate.read_text(), own_certificate(tmp_path / "others")
+    process = Process(tmp_path, tmp_path / "none.sock", tls_certificate=str(certificate), tls_key=str(key))
+    with ExitStack() as stack:
+        stack.callback(process.end)
+        host, port = "127.0.0.1", int(process.address.rpartition(":")[2])
+        assert process.address.startswith("https://")
+        early = http.client.HTTPSConnection(
+            host, port, context=ssl.create_default_context(cafile=str(certificate)), timeout=LONG_SECONDS
+        )
+        stack.callback(early.close)
+
+        def answers() -> bool:
+            early.request("GET", "/v1/health")
+            return bool(early.getresponse().read())
+
+        def presented() -> str:
+            return ssl.get_server_certificate((host, port), timeout=LONG_SECONDS)
+
+        assert answers()
+        # The new key alone does not fit, which is said; what was there stays.
+        key.write_bytes(others[1].read_bytes())
+        until(lambda: "the old one stays" in process.log.read_text())
+        assert presented().split() == old.split()
+        certificate.write_bytes(others[0].read_bytes())
+        until(lambda: "is in use" in process.log.read_text())
+        assert presented().split() == others[0].read_text().split() != old.split()
+        assert answers()
