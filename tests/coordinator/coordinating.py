@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import uvicorn
@@ -20,8 +20,9 @@ from triagemq.coordinator.api import create_app
 from triagemq.coordinator.control import PlannerSettings
 from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.desired_state import DesiredState
 from triagemq.coordinator.exchange_network import Network
-from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.gateway_link import GatewayLink, GatewayRefusalError, Measured
 from triagemq.coordinator.grants import Grant
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.store import Store
@@ -42,22 +43,32 @@ class FakeLink:
         self.topics: dict[str, tuple[int, int]] = {}
         self.epoch = "first"
         self.refuses_orders = False
+        self.refuses_everything = False
+        self.state = DesiredState()
         self.broker_connected = True
 
     def _there(self) -> None:
         if not self.connected:
             raise ControlError("the gateway is not there")
 
-    async def orders(self, orders: Orders) -> int:
+    async def following(self) -> tuple[str, int]:
         self._there()
-        if self.refuses_orders:
-            raise ControlError("the gateway refuses 'orders': no")
-        self.told_orders.append(orders)
-        return orders.generation
+        return self.state.author, self.state.version
 
-    async def grants(self, required: bool, grants: Mapping[str, Grant]) -> None:
+    async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
         self._there()
-        self.told_grants.append((required, dict(grants)))
+        if self.refuses_everything:
+            raise GatewayRefusalError("the gateway refuses 'state': no room on its disk")
+        if before is not None and (before.author, before.version) != (self.state.author, self.state.version):
+            raise GatewayRefusalError("the gateway refuses 'state': it follows another")
+        if after.orders is not None and (before is None or after.orders is not before.orders):
+            if self.refuses_orders:
+                raise GatewayRefusalError("the gateway refuses 'state': no")
+            self.told_orders.append(after.orders)
+        if before is None or after.grants is not before.grants:
+            self.told_grants.append((after.grants.required, dict(after.grants.by_base)))
+        self.state = after
+        return False
 
     async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._there()
@@ -75,6 +86,8 @@ class FakeLink:
             generation=self.told_orders[-1].generation if self.told_orders else 0,
             sessions=0,
             broker_connected=self.broker_connected,
+            author=self.state.author,
+            version=self.state.version,
         )
 
 
@@ -135,14 +148,23 @@ def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **o
 
 @asynccontextmanager
 async def running(
-    directory: Path, *, link: FakeLink | None = None, access: bool = False, **options: Any
+    directory: Path,
+    *,
+    link: FakeLink | None = None,
+    gateway: Path | None = None,
+    access: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Running]:
-    """A coordinator on the database in a directory, reached without sockets."""
-    link = link or FakeLink()
+    """A coordinator on the database in a directory, reached without sockets; `gateway` is a real one's socket."""
+    real = None if gateway is None else GatewayLink(gateway)
+    link = cast(FakeLink, real) if real is not None else link or FakeLink()
     coordinator = make_coordinator(database_in(directory), link, access=access, **options)
     app = create_app(coordinator, most_body_bytes=4_000_000)
     await coordinator.start()
-    if link.connected:
+    if real is not None:
+        real.start(coordinator.runtime.gateway_connected)
+        assert await real.wait_connected(LONG_SECONDS)
+    elif link.connected:
         await coordinator.runtime.gateway_connected()
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     try:
@@ -150,6 +172,8 @@ async def running(
             yield Running(coordinator, link, client, app)
     finally:
         await coordinator.stop()
+        if real is not None:
+            await real.close()
 
 
 @asynccontextmanager

@@ -6,14 +6,16 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.exchange.real import Child, free_udp_port
 
 from triagemq.coordinator.control_lines import encode_line, reachable
+from triagemq.coordinator.desired_state import DesiredState
 from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.grants import Grant, Grants
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.orders_json import orders_to_json
 
@@ -40,6 +42,7 @@ class ManagedProcess:
                 }
             )
         )
+        self._version = 0
         self.start()
 
     def start(self) -> None:
@@ -57,6 +60,12 @@ class ManagedProcess:
 
     def log(self) -> str:
         return (self.directory / "gateway.log").read_text()
+
+    def grant(self, grants: Mapping[str, Grant], *, required: bool = True) -> None:
+        """Tell it who may do what, over a connection of its own."""
+        self._version += 1
+        state = DesiredState("tests", self._version, None, Grants(required, grants))
+        self.ask(lambda link: link.tell(None, state))
 
     def ask(self, what: Callable[[GatewayLink], Awaitable[Found]]) -> Found:
         """One question over a connection of its own."""
@@ -83,6 +92,7 @@ class Control:
             self._socket.connect(name)
         self._lines = self._socket.makefile("rb")
         self.events: list[dict[str, Any]] = []
+        self._version = 0
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         self._socket.sendall(encode_line({"id": 1, "do": what, **arguments}))
@@ -93,10 +103,14 @@ class Control:
     def line(self) -> dict[str, Any]:
         return dict(json.loads(self._lines.readline()))
 
+    def state(self, **parts: Any) -> dict[str, Any]:
+        """Tell it whole orders or grants, or a change with its `base`."""
+        self._version += 1
+        return self.ask("state", author="test", version=self._version, **parts)
+
     def orders(self, orders: Orders) -> None:
-        answer = self.ask("orders", orders=orders_to_json(orders))
-        assert answer["ok"]
-        assert answer["generation"] == orders.generation
+        assert self.state(orders=orders_to_json(orders))["ok"]
+        assert self.ask("measure")["generation"] == orders.generation
 
     def end(self) -> None:
         self._lines.close()

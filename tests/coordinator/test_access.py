@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -25,18 +26,21 @@ from tests.coordinator.coordinating import (
     served,
     subscriber,
 )
+from tests.coordinator.managed import ManagedProcess
+from tests.exchange.real import Mosquitto, SnClient
 from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from triagemq.cli.token import app as token_command
+from triagemq.coordinator import coordinator as coordinator_module
 from triagemq.coordinator.access import Role, TokenBook, new_token, session_key
 from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
 from triagemq.errors import TriageError
 from triagemq.exchange.topic_patterns import covers
-from triagemq.mqttsn import matches, valid_topic_filter
+from triagemq.mqttsn import Disconnect, PingReq, PingResp, matches, valid_topic_filter
 
 
 @dataclass(frozen=True)
@@ -409,6 +413,118 @@ def test_a_revoked_token_takes_its_intents_along_also_when_another_process_revok
             assert here.link.told_grants[-1][1] == {}
 
     asyncio.run(run())
+
+
+def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_module, "_BEHIND_SECONDS", 0.2)
+    operator = make_token(database_in(tmp_path), "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+
+            async def revoked(name: str) -> httpx.Response:
+                wanted = {"roles": ["subscriber"], "subscribe": ["#"]}
+                made = await here.client.post("/v1/tokens", json=wanted, headers=bearer(operator))
+                body = subscriber(name, "a")
+                await here.client.post("/v1/subscribers", json=body, headers=bearer(made.json()["token"]))
+                assert here.link.state.grants.by_base
+                here.link.refuses_everything = name == "refused"
+                here.link.connected = name != "away"
+                return await here.client.delete(
+                    f"/v1/tokens/{made.json()['token_id']}", headers=bearer(operator)
+                )
+
+            async def health() -> Any:
+                return (await here.client.get("/v1/health")).json()
+
+            assert (await revoked("told")).status_code == 204
+            await here.until(lambda: here.coordinator.runtime.lead.behind_seconds is None)
+            assert (await health())["status"] == "ok"
+            answer = await revoked("refused")
+            assert answer.status_code == 202
+            assert answer.json()["in_force"] is False
+            assert "not yet in force at gateway 127.0.0.1:10000: it refuses" in answer.json()["detail"]
+            await asyncio.sleep(0.3)
+            now = await health()
+            assert "the latest rights are not in force at the gateway for 0 s: it refuses" in now["status"]
+            assert not now["checks"]["rights"]["ok"]
+            assert "no room" not in str(now), "whoever has no token hears nothing in detail"
+            assert now["wanted_version"] > now["in_force_version"]
+            assert now["not_in_force_seconds"] > 0.2
+            metrics = (await here.client.get("/metrics", headers=bearer(operator))).text
+            figures = dict(line.split(" ") for line in metrics.splitlines() if line.startswith("triage_"))
+            assert int(figures["triage_wanted_version"]) > int(figures["triage_in_force_version"])
+            assert float(figures["triage_not_in_force_seconds"]) > 0.2
+            assert int(figures["triage_tellings_failed_total"]) >= 1
+            rows = (await here.client.get("/v1/decisions?limit=1000", headers=bearer(operator))).json()
+            assert any(
+                (row["subject"], row["kind"]) == ("gateway", "refused") and "no room" in row["reason"]
+                for row in rows["decisions"]
+            )
+            here.link.refuses_everything = False
+            await here.until(lambda: not here.link.state.grants.by_base)
+            await here.until(lambda: here.coordinator.runtime.lead.behind_seconds is None)
+            now = await health()
+            assert (now["status"], now["not_in_force_seconds"]) == ("ok", None)
+            assert now["wanted_version"] == now["in_force_version"]
+            answer = await revoked("away")
+            assert (answer.status_code, "it is away" in answer.json()["detail"]) == (202, True)
+            await asyncio.sleep(0.3)
+            assert "the latest rights are not in force" in (await health())["status"]
+
+    asyncio.run(run())
+
+
+def test_revocations_of_a_time_apart_come_first_when_gateway_and_coordinator_meet_again(
+    tmp_path: Path,
+) -> None:
+    database = database_in(tmp_path)
+    tokens = [new_token(label="", roles=[Role.SUBSCRIBER], subscribe=("#",)) for _ in range(3)]
+    store = Store(database)
+    for _, token in tokens:
+        store.write_now(adding_token(token))
+    with ExitStack() as stack:
+        stack.callback(store.close_now)
+        broker = Mosquitto(tmp_path / "broker")
+        stack.callback(broker.end)
+        gateway = ManagedProcess(tmp_path / "gateway", broker.url, access="required")
+        stack.callback(gateway.end)
+
+        def is_sent_away(client: SnClient) -> bool:
+            return isinstance(client.receive(30.0), Disconnect)
+
+        async def first() -> list[SnClient]:
+            async with running(tmp_path, gateway=gateway.socket, access=True) as here:
+                clients = []
+                for number, (secret, _) in enumerate(tokens):
+                    body = subscriber(f"s{number}", "a", lease_seconds=600)
+                    answer = await here.client.post("/v1/subscribers", json=body, headers=bearer(secret))
+                    base = answer.json()["connection"]["client_id"]
+                    client = SnClient(gateway.port, f"{base}~0")
+                    stack.callback(client.end)
+                    clients.append(await asyncio.to_thread(client.connect))
+                # The gateway is away when a token is revoked, and comes back with what it knew.
+                gateway.kill()
+                await here.until(lambda: not here.link.connected)
+                await here.coordinator.service.revoke_token(tokens[0][1].token_id)
+                await asyncio.to_thread(gateway.start)
+                assert await asyncio.to_thread(is_sent_away, clients[0])
+                return clients
+
+        clients = asyncio.run(first())
+        # The coordinator is gone: revocations are stored and nobody can be told; everyone goes on.
+        store.write_now(revoking_token(tokens[1][1].token_id, time.time_ns()))
+        assert isinstance(clients[1].ask(PingReq(), PingResp), PingResp)
+
+        async def second() -> None:
+            async with running(tmp_path, gateway=gateway.socket, access=True) as here:
+                assert await asyncio.to_thread(is_sent_away, clients[1])
+                await here.until(lambda: here.coordinator.runtime.lead.behind_seconds is None)
+
+        asyncio.run(second())
+        assert isinstance(clients[2].ask(PingReq(), PingResp), PingResp)
 
 
 def test_tokens_over_rest(tmp_path: Path) -> None:

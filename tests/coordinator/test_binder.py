@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from triagemq.coordinator.binder import FlowBinder
 from triagemq.coordinator.orders import FlowOrder, Orders
-from triagemq.coordinator.orders_change import changed_orders, orders_change
-from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
+from triagemq.coordinator.orders_json import changed_orders, orders_change, orders_from_json, orders_to_json
 from triagemq.errors import PlanError
 from triagemq.network import RecordedDataPlane
 from triagemq.plan import FlowKey, SetFlow, SetPort

@@ -15,10 +15,10 @@ import pytest
 from triagemq.coordinator import control_server
 from triagemq.coordinator.control_lines import ControlError, encode_line, reachable
 from triagemq.coordinator.control_server import ControlServer
-from triagemq.coordinator.gateway_link import GatewayLink, Grant, SessionEvent
+from triagemq.coordinator.desired_state import DesiredState, changed_state
+from triagemq.coordinator.gateway_link import GatewayLink, GatewayRefusalError, SessionEvent
+from triagemq.coordinator.grants import Grant, Grants
 from triagemq.coordinator.orders import FlowOrder, Orders
-from triagemq.coordinator.orders_change import changed_orders
-from triagemq.coordinator.orders_json import orders_from_json
 from triagemq.plan import SetPort
 
 
@@ -28,29 +28,23 @@ class Gateway:
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.sessions: dict[str, list[Any]] = {}
-        self.orders = Orders()
-        self.states = 0
+        self.state = DesiredState()
 
     async def answer(self, what: str, request: dict[str, Any], line: bytes) -> dict[str, Any]:
         self.told.append((what, request))
         match what:
-            case "orders":
-                self.orders = orders_from_json(request["orders"])
-                self.states += 1
-                return {"generation": self.orders.generation, "state": str(self.states)}
-            case "change_orders":
-                if request["base"] != str(self.states):
-                    raise ControlError("other orders")
-                self.orders, _ = changed_orders(self.orders, request["change"])
-                self.states += 1
-                return {"generation": self.orders.generation, "state": str(self.states)}
+            case "state":
+                self.state = changed_state(self.state, request).state
+                return {"version": self.state.version}
+            case "version":
+                return {"author": self.state.author, "version": self.state.version}
             case "sessions":
                 return {"sessions": self.sessions}
             case "slow":
                 await asyncio.sleep(3600)
             case "large":
                 return {"octets": "x" * 1_000_000}
-        if what in ("grants", "decisions"):
+        if what == "decisions":
             return {}
         raise ControlError(f"{what!r} is nothing that a gateway does")
 
@@ -83,23 +77,28 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
         link = GatewayLink(path)
         link.start()
         assert await link.wait_connected(10)
-        assert await link.orders(orders) == 7
-        assert gateway.orders == orders
-        # What follows is told as a change, and as a whole where somebody else has interfered.
+        grants = Grants(True, {"ff-7.k3y": Grant(subscribe=("a/#",), name="ff-7")})
+        first = DesiredState("me", 1, orders, grants)
+        assert not await link.tell(None, first)
+        assert gateway.state == first
+        # What follows is told as a change, and not on what somebody else has told meanwhile.
         ways = {**orders.slots, "subscriber-7": {"building/3/smoke": 1}}
         del ways["subscriber-9"]
-        later = replace(orders, generation=8, slots=ways)
-        assert await link.orders(later) == 8
-        assert gateway.orders == later
-        gateway.states += 1
-        flows = {**later.flows, "subscriber-1~0": FlowOrder("radio", 1, 0, 0.0)}
-        del flows["subscriber-2~0"]
-        latest = replace(later, generation=9, flows=flows)
-        assert await link.orders(latest) == 9
-        assert gateway.orders == latest
-        assert [what for what, _ in gateway.told] == ["orders", "change_orders", "change_orders", "orders"]
-        assert gateway.told[1][1]["change"]["slots"] == {"subscriber-7": {"building/3/smoke": 1}}
-        assert gateway.told[1][1]["change"]["flows"] == {}
+        second = replace(first, version=2, orders=replace(orders, generation=8, slots=ways))
+        await link.tell(first, second)
+        assert gateway.state == second
+        assert gateway.told[-1][1]["orders_change"]["slots"] == {"subscriber-7": {"building/3/smoke": 1}}
+        assert gateway.told[-1][1]["orders_change"]["flows"] == {}
+        third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
+        await link.tell(second, third)
+        assert gateway.state == third
+        assert set(gateway.told[-1][1]) == {"id", "do", "author", "version", "base", "grants_change"}
+        gateway.state = replace(third, author="somebody else")
+        with pytest.raises(GatewayRefusalError, match="follows another state"):
+            await link.tell(third, replace(third, version=4))
+        assert await link.following() == ("somebody else", 3)
+        await link.tell(None, first)
+        assert gateway.state == first
         await link.close()
         await server.close()
         assert not path.exists()
@@ -119,11 +118,8 @@ def test_a_refusal_is_an_error_in_words_and_the_link_goes_on(tmp_path: Path) -> 
         assert await link.wait_connected(10)
         with pytest.raises(ControlError, match="nothing that a gateway does"):
             await link.measure()
-        await link.grants(True, {"ff-7.k3y": Grant(subscribe=("a/#",), name="ff-7")})
         await link.decisions([{"decided_ns": 1, "kind": "k", "subject": "s", "reason": "r"}])
-        assert gateway.told[1][1]["grants"] == {
-            "ff-7.k3y": {"publish": [], "subscribe": ["a/#"], "name": "ff-7"}
-        }
+        assert gateway.told[-1][0] == "decisions"
         await link.close()
         await server.close()
 
@@ -147,13 +143,13 @@ def test_a_gateway_that_does_not_answer_is_not_waited_for_for_ever(tmp_path: Pat
 
 def test_the_link_comes_back_and_says_so(tmp_path: Path) -> None:
     async def check(path: Path) -> None:
-        connections = []
+        connections: list[tuple[str, int]] = []
 
         async def on_connect() -> None:
-            connections.append(await link.orders(Orders(5)))
+            connections.append(await link.following())
 
-        link = GatewayLink(path, on_connect=on_connect)
-        link.start()
+        link = GatewayLink(path)
+        link.start(on_connect)
         seen: list[SessionEvent] = []
 
         async def watch() -> None:

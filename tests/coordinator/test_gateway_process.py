@@ -15,8 +15,11 @@ import pytest
 from tests.coordinator.managed import Control, ManagedProcess
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
-from triagemq.coordinator.gateway_link import Grant
+from triagemq.coordinator.control_lines import ControlError, encode_line
+from triagemq.coordinator.desired_state import DesiredState, state_message
 from triagemq.coordinator.gateway_process import main
+from triagemq.coordinator.grants import Grant, Grants
+from triagemq.coordinator.kept import KeptState
 from triagemq.coordinator.orders import FlowOrder, Orders, client_id_of
 from triagemq.coordinator.orders_json import orders_to_json
 from triagemq.mqttsn import (
@@ -168,7 +171,7 @@ def test_grants_decide_who_may_do_what(broker: Mosquitto, tmp_path: Path) -> Non
         "ff-7.k3y": Grant(subscribe=("floor/3/#", "help"), name="ff-7"),
         "pump.k3y": Grant(publish=("floor/+/water",), name="pump"),
     }
-    gateway.ask(lambda link: link.grants(True, grants))
+    gateway.grant(grants)
     publisher = Publisher(broker.port, "grants")
     clients = [SnClient(gateway.port, f"ff-7.k3y~{slot}").connect() for slot in range(2)]
     pump = SnClient(gateway.port, "pump.k3y")
@@ -210,7 +213,7 @@ def test_grants_decide_who_may_do_what(broker: Mosquitto, tmp_path: Path) -> Non
         assert refusals["publish: not allowed"] == 3
         # A grant that is narrowed or ends, ends what was made with it. Killed or not, they stay in force.
         narrower = {"ff-7.k3y": Grant(subscribe=("help",), name="ff-7")}
-        gateway.ask(lambda link: link.grants(True, narrower))
+        gateway.grant(narrower)
         while not isinstance(pump.receive(30.0), Disconnect):
             pass
         gateway.kill()
@@ -222,9 +225,97 @@ def test_grants_decide_who_may_do_what(broker: Mosquitto, tmp_path: Path) -> Non
         assert (
             stranger.ask(Connect("x", 60, clean_session=True), ConnAck).return_code is not ReturnCode.ACCEPTED
         )
-        gateway.ask(lambda link: link.grants(False, {}))
+        gateway.grant({}, required=False)
         stranger.connect()
-        assert (tmp_path / "state" / "grants.json").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "state" / "state.json").stat().st_mode & 0o777 == 0o600
+
+
+def answer_to(gateway: ManagedProcess, client_id: str) -> ReturnCode:
+    """What a CONNECT is answered with."""
+    client = SnClient(gateway.port, client_id)
+    with ended(client):
+        return client.ask(Connect(client_id, 60, clean_session=False), ConnAck).return_code
+
+
+def test_told_to_ask_for_access_it_is_closed_until_grants_have_come(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    later, never = ReturnCode.REJECTED_CONGESTION, ReturnCode.REJECTED_NOT_SUPPORTED
+    gateway = ManagedProcess(tmp_path, broker.url, access="required")
+    publisher = Publisher(broker.port, "closed")
+    client = SnClient(gateway.port, "ff-7.k3y")
+    with ended(client, publisher, gateway):
+        client.send(Publish(TopicIdType.SHORT, 0x6162, b"without a connection", -1))
+        # "Not now" and not "never": an honest client tries again.
+        assert answer_to(gateway, "ff-7.k3y") is answer_to(gateway, "stranger") is later
+        with pytest.raises(ControlError, match="let nobody in without a grant"):
+            gateway.grant({}, required=False)
+        refused = gateway.ask(lambda link: link.measure()).counters["refused"]
+        assert refused["publish: not allowed"] == 1
+        gateway.grant({"ff-7.k3y": Grant(subscribe=("#",))})
+        assert answer_to(gateway, "stranger") is never
+        client.connect()
+        client.subscribe("closed/#", 1)
+        # Whatever it finds when it is started again: it opens with grants that it kept, and with nothing else.
+        kept = tmp_path / "state" / "state.json"
+        good = kept.read_bytes()
+        open_to_all = good.replace(b'"required":true', b'"required":false')
+        assert open_to_all != good
+        for found in (good[: len(good) // 2], open_to_all, None):
+            gateway.kill()
+            if found is None:
+                kept.unlink()
+            else:
+                kept.write_bytes(found)
+            gateway.start()
+            assert answer_to(gateway, "ff-7.k3y") is answer_to(gateway, "stranger") is later
+            assert gateway.ask(lambda link: link.sessions()) == {}, "a session of before is not let in either"
+        # What was kept for a client waits for it.
+        publisher.publish("closed/topic", b"while closed", 1)
+        publisher.wait()
+        gateway.grant({"ff-7.k3y": Grant(subscribe=("#",))})
+        client.connect()
+        client.collect(30.0, 1)
+        assert [message.payload for message in client.messages] == [b"while closed"]
+
+
+@pytest.mark.parametrize(
+    "found", [b"", b"\n", b"{}\n", b"\0" * 100, b'{"author": "a", "version": 1, "grants": ', b"[1]\n", b"{}"]
+)
+def test_a_damaged_state_is_none_and_says_so(
+    tmp_path: Path, found: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state.json").write_bytes(found)
+    kept = KeptState(tmp_path)
+    assert kept.read() == DesiredState()
+    assert kept.damaged
+    assert "state.json: cannot be used" in capsys.readouterr().err
+    line = encode_line(state_message(None, DesiredState("me", 1, Orders(4), Grants(True))))
+    kept.keep(line, whole=False)
+    assert KeptState(tmp_path).read() == DesiredState("me", 1, Orders(4), Grants(True))
+
+
+def test_grants_are_in_force_though_they_cannot_be_kept_and_are_not_confirmed_then(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    gateway = ManagedProcess(tmp_path, broker.url, access="required")
+    both = {"a.k": Grant(subscribe=("#",)), "b.k": Grant(subscribe=("#",))}
+    with ended(gateway):
+        gateway.grant(both)
+        kept = tmp_path / "state" / "state.json"
+        kept.unlink()
+        kept.mkdir()
+        client = SnClient(gateway.port, "b.k").connect()
+        with ended(client):
+            with pytest.raises(ControlError, match=r"state\.json"):
+                gateway.grant({"a.k": both["a.k"]})
+            while not isinstance(client.receive(30.0), Disconnect):
+                pass
+        author, version = gateway.ask(lambda link: link.following())
+        assert (author, version) == ("", 1), "a state without a number: nothing can be told as a change of it"
+        kept.rmdir()
+        gateway.grant({"a.k": both["a.k"]})
+        assert gateway.ask(lambda link: link.following()) == ("tests", 3)
 
 
 def marks(client: SnClient, count: int) -> list[tuple[str, int]]:
@@ -376,30 +467,39 @@ def test_orders_that_cannot_be_followed_or_kept_change_nothing(broker: Mosquitto
             {"generation": 2, "ports": {"radio": {"bandwidth_bps": 1e6, "buffer_packets": 5, "classes": 99}}},
             "orders",
         ):
-            answer = control.ask("orders", orders=wrong)
+            answer = control.state(orders=wrong)
             assert not answer["ok"]
             assert answer["error"]
-        (tmp_path / "state" / "orders.new").mkdir()
-        assert "orders.json" in control.ask("orders", orders={"generation": 3})["error"]
-        (tmp_path / "state" / "orders.new").rmdir()
+        (tmp_path / "state" / "state.new").mkdir()
+        everything = {"orders": {"generation": 3}, "grants": {"required": False}}
+        assert "state.json" in control.state(**everything)["error"]
+        (tmp_path / "state" / "state.new").rmdir()
         assert control.ask("measure")["generation"] == 1
         # A change is kept behind the orders it changes; one that was not written to its end does not count.
-        state = control.ask("orders", orders=orders_to_json(orders_for(4, {"a": 1})))["state"]
+        base = control.state(orders=orders_to_json(orders_for(4, {"a": 1})))["version"]
         change = {"generation": 5, "ports": {}, "flows": {}, "slots": {"t": {"b": 2}}, "flows_gone": ["s~1"]}
-        assert not control.ask("change_orders", base="another", change=change)["ok"]
-        assert not control.ask("change_orders", base=state, change=change)["ok"]
+        assert not control.state(base=base - 1, orders_change=change)["ok"]
+        assert not control.state(orders_change=change)["ok"]
+        assert not control.state(base=base, orders_change=change)["ok"]
         change["ports"] = orders_to_json(orders_for(4, {}))["ports"]
-        assert control.ask("change_orders", base=state, change=change)["generation"] == 5
-        with (tmp_path / "state" / "orders.json").open("ab") as file:
-            file.write(b'{"change": {"generation": 6, "po')
+        assert control.state(base=base, orders_change=change)["ok"]
+        kept = tmp_path / "state" / "state.json"
+        with kept.open("ab") as file:
+            file.write(b'{"author": "test", "orders_change": {"generation": 6, "po')
         gateway.kill()
         gateway.start()
         assert gateway.ready["generation"] == 5
-        (tmp_path / "state" / "orders.json").write_text("torn")
+        # What comes next is not written behind half a line.
+        gateway.grant({"a": Grant()}, required=False)
+        gateway.kill()
+        gateway.start()
+        assert gateway.ready["generation"] == 5
+        assert gateway.ask(lambda link: link.following()) == ("tests", 1)
+        kept.write_text("torn")
         gateway.kill()
         gateway.start()
         assert gateway.ready["generation"] == 0
-        assert "orders.json: cannot be used" in gateway.log()
+        assert "state.json: cannot be used" in gateway.log()
 
 
 def test_what_matters_most_passes_an_overloaded_port_unharmed(broker: Mosquitto, tmp_path: Path) -> None:

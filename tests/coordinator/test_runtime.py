@@ -33,6 +33,7 @@ from tests.exchange.real import Child, Mosquitto
 
 from triagemq.certificates import own_certificate
 from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.desired_state import DesiredState
 from triagemq.coordinator.intent_book import IntentBook
 from triagemq.coordinator.refusals import StoreError
 
@@ -85,10 +86,14 @@ def test_while_the_gateway_is_away_everything_goes_on(tmp_path: Path) -> None:
             await here.settled()
             assert "a" in link.told_orders[-1].slots["s"]
             assert link.told_decisions, "what was decided meanwhile is in the trace"
-            # A gateway that comes back is told again, though nothing has changed.
-            told = len(link.told_orders), len(link.told_grants)
+            # A gateway that comes back with all it had is told nothing; one that has lost it, everything.
+            told, had = len(link.told_orders), link.state
             await here.coordinator.runtime.gateway_connected()
-            assert (len(link.told_orders), len(link.told_grants)) == (told[0] + 1, told[1] + 1)
+            assert (len(link.told_orders), link.state) == (told, had)
+            link.state = DesiredState()
+            await here.coordinator.runtime.gateway_connected()
+            assert (len(link.told_orders), link.state.orders) == (told + 1, had.orders)
+            assert link.state.version > had.version
             # One that refuses does not end anything.
             link.refuses_orders = True
             await here.client.post("/v1/subscribers", json=subscriber("t", "a"))
@@ -377,7 +382,7 @@ def test_health_is_about_what_works_now(tmp_path: Path, monkeypatch: pytest.Monk
             await announce_both(here)
             await here.until(is_ok)
             found = await health()
-            assert found["checks"].keys() == {"gateway", "broker", "writes", "planning"}
+            assert found["checks"].keys() == {"gateway", "broker", "writes", "planning", "rights", "orders"}
             assert all(each["ok"] and each["reason"] is None for each in found["checks"].values())
 
             store = here.coordinator.service.store

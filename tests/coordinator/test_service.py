@@ -17,6 +17,7 @@ from triagemq.coordinator.records import Key, Record
 from triagemq.coordinator.refusals import MissingError, StoreError, UnavailableError
 from triagemq.coordinator.registry import Registry
 from triagemq.coordinator.service import Announcement, Service
+from triagemq.coordinator.token_watch import TokenWatch
 from triagemq.plan import Decision
 
 
@@ -72,8 +73,8 @@ class Planner:
     def note(self, decisions: Sequence[Decision]) -> None:
         pass
 
-    async def grants_changed(self) -> None:
-        pass
+    async def rights_in_force(self) -> bool:
+        return True
 
 
 def wanting(name: str, topic: str) -> Announcement:
@@ -106,8 +107,8 @@ def test_however_calls_and_failures_overlap_what_is_acknowledged_is_what_holds(
 ) -> None:
     async def run() -> None:
         disk, planner = Disk(), Planner()
-        service = Service(disk, Registry(), access=False)  # type: ignore[arg-type]
-        service.begin(planner)
+        service = Service(disk, Registry(), TokenWatch(disk), planner, access=False)  # type: ignore[arg-type]
+        service.begin()
         acknowledged: dict[str, str] = {}
         tasks = []
 

@@ -115,15 +115,15 @@ def revoke(
     json: options.Json = False,
 ) -> None:
     """Make a token useless; what was announced with it is withdrawn."""
-    database = _database(state, store, url)
+    database, not_yet = _database(state, store, url), None
     if database is None:
-        _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
+        not_yet = _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
     else:
         _revoke(database, token_id)
     if json:
-        print_json({"revoked": token_id})
+        print_json({"revoked": token_id, **(not_yet or {})})
     else:
-        typer.echo(f"revoked {token_id}")
+        typer.echo(f"revoked {token_id}" + (f", {not_yet['detail']}" if not_yet else ""))
 
 
 def _condition(row: dict[str, Any]) -> str:

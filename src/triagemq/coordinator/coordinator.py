@@ -13,22 +13,25 @@ from triagemq.coordinator.control import PlannerSettings
 from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.forecasts import Forecasts
 from triagemq.coordinator.gateway_lead import GatewayLead, Link
-from triagemq.coordinator.gateway_link import Measured
-from triagemq.coordinator.grants import Grant
+from triagemq.coordinator.gateway_link import GatewayRefusalError, Measured
 from triagemq.coordinator.health import Check, health_of
-from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents import PublisherIntent
 from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
 from triagemq.coordinator.known_rates import KnownRates, TopicFacts
 from triagemq.coordinator.live import Live, class_figures, port_figures, topic_figures
 from triagemq.coordinator.metrics import Metrics, Samples, counter_samples, exposition
-from triagemq.coordinator.records import Record
 from triagemq.coordinator.registry import Registry
 from triagemq.coordinator.replanning import Replanner
+from triagemq.coordinator.rights import Rights
 from triagemq.coordinator.runtime import Runtime
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.store import Store
+from triagemq.coordinator.token_watch import TokenWatch
 
 __all__ = ["Coordinator"]
+
+_BEHIND_SECONDS = 3.0
+"""What is wanted and not in force for longer than this is a matter of health."""
 
 _FORECAST_BY_ITSELF = 100_000
 """Up to this many subscriptions every plan is forecast for live figures; above, when somebody asks."""
@@ -61,26 +64,30 @@ class Coordinator:
         self._forecasting: asyncio.Task[Any] | None = None
         self._leases: asyncio.Task[None] | None = None
         registry = Registry(store.records())
-        self.service = Service(store, registry, access=access)
+        tokens = TokenWatch(store)
+        self.rights = Rights(registry, tokens, access)
         orders = store.orders()
         ports = network.scenario.ports
         bandwidths = dict(zip(ports.name, ports.bandwidth_bps.tolist(), strict=True))
         bandwidths |= {name: width for name, width in store.bandwidths().items() if name in bandwidths}
         self.runtime = Runtime(
             store=store,
-            lead=GatewayLead(link, self.grants, required=access),
+            # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
+            lead=GatewayLead(link, self.rights.grants, orders if orders.slots or orders.ports else None),
             replanner=Replanner(network, planner, orders),
             rates=KnownRates(store.measured(), time.monotonic()),
             port_names=network.port_names,
             bandwidths=bandwidths,
             last_orders=orders,
             metrics=self.metrics,
+            access=access,
         )
         self.runtime.on_second = self._every_second
+        self.service = Service(store, registry, tokens, self.runtime, access=access)
 
     async def start(self) -> None:
         """Begin with what the store kept; clients of before have one lease to be heard again."""
-        self.service.begin(self.runtime)
+        self.service.begin()
         if self._access:
             await self.service.withdraw_unguarded()
         self.runtime.start(tuple(self.service.registry))
@@ -94,24 +101,6 @@ class Coordinator:
                     await task
         await self.runtime.stop()
         await self.service.store.close()
-
-    # Connections and rights.
-
-    def client_id_base(self, record: Record) -> str:
-        """What a client's ids begin with: its name, and with access on the key that only it knows."""
-        name = record.intent.name
-        return f"{name}.{record.session_key}" if self._access else name
-
-    def grants(self) -> Mapping[str, Grant]:
-        """Who may do what at the gateway: subscribers what they announced, publishers what their token allows."""
-        if not self._access:
-            return {}
-        return {
-            self.client_id_base(record): Grant(name=record.intent.name, subscribe=_filters(record.intent))
-            if isinstance(record.intent, SubscriberIntent)
-            else Grant(name=record.intent.name, publish=self.service.publish_patterns(record))
-            for record in self.service.registry
-        }
 
     # What there is to read.
 
@@ -145,11 +134,15 @@ class Coordinator:
             **runtime.measuring.checks(),
             "writes": self.service.store.writing,
             "planning": planning,
+            **self._in_force(),
         }
         error = planning.as_json(in_detail=in_detail)["reason"]
         return {
             **health_of(checks, in_detail=in_detail),
             "version": __version__,
+            "wanted_version": runtime.lead.wanted_version,
+            "in_force_version": runtime.lead.confirmed_version,
+            "not_in_force_seconds": runtime.lead.behind_seconds,
             "gateway_connected": link.connected,
             "broker_connected": broker,
             "generation": self.runtime.planned_generation,
@@ -161,6 +154,34 @@ class Coordinator:
             "access": self._access,
             "uptime_seconds": time.monotonic() - self._started,
         }
+
+    def _in_force(self) -> dict[str, Check]:
+        """Whether the gateway follows the rights and the orders that are wanted, or has only just to be told."""
+        lead, why = self.runtime.lead, self.why_not_in_force()
+        return {
+            name: Check("", lead.in_force_since)
+            if seconds is None or seconds < _BEHIND_SECONDS
+            else Check(
+                str(lead.problem or why),
+                time.monotonic() - seconds,
+                f"{what} not in force at the gateway for {seconds:.0f} s: {why}",
+            )
+            for name, what, seconds in (
+                ("rights", "the latest rights are", lead.rights_behind_seconds if self._access else None),
+                ("orders", "the latest orders are", None if lead.orders_in_force else lead.behind_seconds),
+            )
+        }
+
+    def why_not_in_force(self) -> str:
+        """Why the gateway does not follow what is wanted, in words that name nobody."""
+        if not self.runtime.lead.link.connected:
+            return "it is away"
+        match self.runtime.lead.problem:
+            case None:
+                return "it is being told"
+            case GatewayRefusalError():
+                return "it refuses what it is told; the decisions say what and why"
+        return "it did not answer"
 
     def exposition(self) -> str:
         """Everything for Prometheus."""
@@ -174,6 +195,26 @@ class Coordinator:
             "triage_subscriptions": ("gauge", "Subscriptions planned for.", subscriptions),
             "triage_generation": ("gauge", "Generation of the latest orders.", runtime.planned_generation),
             "triage_in_force_generation": ("gauge", "Generation of the orders in force.", runtime.generation),
+            "triage_wanted_version": (
+                "gauge",
+                "Version of the state that the gateway should follow.",
+                runtime.lead.wanted_version,
+            ),
+            "triage_in_force_version": (
+                "gauge",
+                "Version that it has confirmed.",
+                runtime.lead.confirmed_version or 0,
+            ),
+            "triage_not_in_force_seconds": (
+                "gauge",
+                "For how long it has not followed what is wanted.",
+                runtime.lead.behind_seconds or 0.0,
+            ),
+            "triage_tellings_failed_total": (
+                "counter",
+                "Times it could not be told.",
+                runtime.lead.failures,
+            ),
             "triage_gateway_connected": (
                 "gauge",
                 "1 while the gateway is there.",
@@ -271,10 +312,6 @@ class Coordinator:
         if decided is not None:
             with contextlib.suppress(Exception):
                 await self.forecasts.of(decided)
-
-
-def _filters(intent: SubscriberIntent) -> tuple[str, ...]:
-    return tuple(each.topic_filter for each in intent.subscriptions)
 
 
 def _class(row: Mapping[str, Any]) -> dict[str, str]:

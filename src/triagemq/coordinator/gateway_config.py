@@ -20,6 +20,7 @@ class GatewayConfig:
     its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
     them. `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
     also tells what they count) or "none".
+    `access` is "open", or "required": then nobody is let in before it has been told who may do what.
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
     `client_authority` only with clients that have a certificate of that authority.
     """
@@ -34,6 +35,7 @@ class GatewayConfig:
     seed: int | None = None
     timestamps: bool = False
     dataplane: str = "embedded"
+    access: str = "open"
     gateway_id: int = 1
     broker_client_id: str | None = None
     rotate_seconds: float = 5.0
@@ -53,6 +55,7 @@ class GatewayConfig:
             "seed": (int, type(None)),
             "timestamps": bool,
             "dataplane": str,
+            "access": str,
             "gateway_id": int,
             "broker_client_id": (str, type(None)),
             "rotate_seconds": (int, float),
@@ -68,6 +71,8 @@ class GatewayConfig:
             raise ParameterError(
                 "dataplane", f'must be "embedded", "reported" or "none", is {self.dataplane!r}'
             )
+        if self.access not in ("open", "required"):
+            raise ParameterError("access", f'must be "open" or "required", is {self.access!r}')
         if not self.rotate_seconds > 0:
             raise ParameterError("rotate_seconds", f"must be positive, is {self.rotate_seconds}")
         if (self.certificate is None) != (self.private_key is None):

@@ -1,13 +1,13 @@
 """The coordinator's end of the control channel to a gateway: requests, answers, and news of its clients.
 
-    link = GatewayLink(path, on_connect=send_everything_again)
-    link.start()
+    link = GatewayLink(path)
+    link.start(on_connect)
     ...
-    await link.orders(orders)
+    await link.tell(before, after)
     await link.close()
 
 It connects, and connects again, for as long as it is open. What is asked while the gateway is away, or lost with it,
-raises ControlError: after each `on_connect` the gateway needs to be told again what it should know.
+raises ControlError: nobody knows then whether it was done, and after each `on_connect` it is asked what it follows.
 """
 
 from __future__ import annotations
@@ -26,24 +26,28 @@ from triagemq.coordinator.control_lines import (
     encode_line,
     reachable,
 )
-from triagemq.coordinator.grants import Grant, Grants, grants_to_json
+from triagemq.coordinator.desired_state import DesiredState, state_message
 from triagemq.coordinator.orders import Orders
-from triagemq.coordinator.orders_change import orders_change
-from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
+from triagemq.coordinator.orders_json import orders_from_json
 from triagemq.coordinator.port_samples import counted_to_json
 from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
 
-__all__ = ["GatewayLink", "Grant", "Measured", "SessionEvent"]
+__all__ = ["GatewayLink", "GatewayRefusalError", "Measured", "SessionEvent"]
 
 _PAUSE_SECONDS = 0.1
 _MOST_EVENTS = 100_000
+
+
+class GatewayRefusalError(ControlError):
+    """The gateway is there, and does not do what it is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
 
-    `topics` are publications and payload bytes since then, each publication counted once.
+    `topics` are publications and payload bytes since then, each publication counted once. `author` and `version` name
+    the state that it follows, `generation` its orders.
     """
 
     epoch: str
@@ -57,6 +61,8 @@ class Measured:
     broker_connected: bool
     broker_problem: str = ""
     storage_problem: str = ""
+    author: str = ""
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +84,8 @@ class SessionEvent:
 class GatewayLink:
     """See the module's text. Everything is called in one event loop."""
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        on_connect: Callable[[], Awaitable[None]] | None = None,
-        timeout_seconds: float = 30.0,
-    ) -> None:
-        self.on_connect = on_connect
+    def __init__(self, path: Path | str, *, timeout_seconds: float = 30.0) -> None:
+        self._on_connect: Callable[[], Awaitable[None]] | None = None
         self._path = Path(path)
         self._timeout_seconds = timeout_seconds
         self._writer: asyncio.StreamWriter | None = None
@@ -95,17 +95,16 @@ class GatewayLink:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._watchers: list[asyncio.Queue[SessionEvent]] = []
         self._sending = asyncio.Lock()
-        # What the gateway follows and its name for that, while that is sure.
-        self._followed: tuple[str, Orders] | None = None
 
     @property
     def connected(self) -> bool:
         """Is the gateway's control socket open now?"""
         return self._writer is not None
 
-    def start(self) -> None:
-        """Connect as soon as the gateway is there, and stay connected."""
+    def start(self, on_connect: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Connect as soon as the gateway is there, and stay connected; `on_connect` follows each connection."""
         if self._running is None:
+            self._on_connect = on_connect
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -126,36 +125,19 @@ class GatewayLink:
 
     # What can be asked.
 
-    async def orders(self, orders: Orders) -> int:
-        """Put orders in force, whole or not at all; the generation that is in force then."""
-        answer = await self._changed(orders)
-        if answer is None:
-            answer = await self._ask("orders", orders=orders_to_json(orders))
-        # Only what changes has to be said next time, unless the gateway wants to hear everything again.
-        self._followed = None if answer.get("whole_next") else (answer["state"], orders)
-        return int(answer["generation"])
+    async def following(self) -> tuple[str, int]:
+        """Author and version of the state that the gateway follows; no author: one that has no number."""
+        answer = await self._ask("version")
+        return str(answer["author"]), int(answer["version"])
 
-    async def _changed(self, orders: Orders) -> dict[str, Any] | None:
-        if self._followed is None:
-            return None
-        state, before = self._followed
-        self._followed = None
-        change = orders_change(before, orders)
-        if change is None:
-            return None
-        try:
-            return await self._ask("change_orders", base=state, change=change)
-        except ControlError:
-            # It may follow somebody else's orders by now.
-            return None
+    async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
+        """Have the gateway, which follows `before` (None: anything), follow `after`; does it want to hear all again?"""
+        answer = await self._ask("state", **state_message(before, after))
+        return bool(answer.get("whole_next"))
 
     async def current(self) -> Orders:
         """The orders in force."""
         return orders_from_json((await self._ask("current"))["orders"])
-
-    async def grants(self, required: bool, grants: Mapping[str, Grant]) -> None:
-        """Who may do what, by the part of the client id before the slot; everyone everything unless `required`."""
-        await self._ask("grants", **grants_to_json(Grants(required, grants)))
 
     async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""
@@ -219,7 +201,9 @@ class GatewayLink:
         finally:
             self._waiting.pop(number, None)
         if answer.get("ok") is not True:
-            raise ControlError(f"the gateway refuses {what!r}: {answer.get('error', 'no reason given')}")
+            raise GatewayRefusalError(
+                f"the gateway refuses {what!r}: {answer.get('error', 'no reason given')}"
+            )
         return answer
 
     async def _run(self) -> None:
@@ -253,7 +237,6 @@ class GatewayLink:
 
     def _lost(self, writer: asyncio.StreamWriter) -> None:
         self._writer = None
-        self._followed = None
         if self._telling is not None:
             self._telling.cancel()
         writer.close()
@@ -266,8 +249,8 @@ class GatewayLink:
         try:
             if self._watchers:
                 await self._watch(*self._watchers)
-            if self.on_connect is not None:
-                await self.on_connect()
+            if self._on_connect is not None:
+                await self._on_connect()
         except ControlError:
             pass
 
@@ -321,6 +304,8 @@ def _measured(answer: Mapping[str, Any]) -> Measured:
         broker_connected=answer["broker_connected"],
         broker_problem=answer["broker_problem"],
         storage_problem=answer["storage_problem"],
+        author=answer["author"],
+        version=answer["version"],
     )
 
 

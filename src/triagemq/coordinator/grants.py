@@ -16,7 +16,16 @@ from triagemq.exchange import Policy
 from triagemq.exchange.topic_patterns import within
 from triagemq.mqttsn import valid_topic_filter
 
-__all__ = ["Grant", "Grants", "ManagedPolicy", "Rules", "grants_from_json", "grants_to_json"]
+__all__ = [
+    "Grant",
+    "Grants",
+    "ManagedPolicy",
+    "Rules",
+    "changed_grants",
+    "grants_change",
+    "grants_from_json",
+    "grants_to_json",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +50,11 @@ class Grants:
 
 @dataclass(slots=True)
 class Rules:
-    """What a gateway goes by at this moment."""
+    """What a gateway goes by at this moment. `closed`: nobody is let in, because it does not know yet who may be."""
 
     grants: Grants = field(default_factory=Grants)
     orders: Orders = field(default_factory=Orders)
+    closed: bool = False
 
     def identify(self, client_id: str) -> tuple[str, int]:
         """The name of the subscriber that a client id belongs to, and its slot."""
@@ -73,7 +83,11 @@ class ManagedPolicy(Policy):
         return max((port.classes for port in orders.ports.values()), default=1) - 1
 
     def client_ids_are_secret(self) -> bool:
-        return self.rules.grants.required
+        return self.rules.grants.required or self.rules.closed
+
+    @property
+    def closed(self) -> bool:
+        return self.rules.closed
 
     def drop_rate(self, client_id: str, topic: str) -> float:
         """That of the client's flow: topics go through the connection that the orders name for them."""
@@ -85,13 +99,13 @@ class ManagedPolicy(Policy):
 
     def forbids_subscription(self, client_id: str, topic_filter: str) -> bool:
         if not self.rules.grants.required:
-            return False
+            return self.rules.closed
         grant = self.rules.grant(client_id)
         return grant is None or not within(topic_filter, grant.subscribe)
 
     def forbids_publication(self, client_id: str, topic: str) -> bool:
         if not self.rules.grants.required:
-            return False
+            return self.rules.closed
         grant = self.rules.grant(client_id)
         return grant is None or not within(topic, grant.publish)
 
@@ -111,8 +125,36 @@ def grants_to_json(grants: Grants) -> dict[str, Any]:
     return {"required": grants.required, "grants": found}
 
 
-def grants_from_json(value: Mapping[str, Any]) -> Grants:
+def grants_change(before: Grants, after: Grants) -> dict[str, Any]:
+    """What `changed_grants` reads: the grants that are new or different, and the client ids whose grant has ended.
+
+    >>> before = Grants(True, {"a.k": Grant(subscribe=("#",)), "b.k": Grant(publish=("smoke",))})
+    >>> grants_change(before, Grants(True, {"b.k": Grant(publish=("smoke",))}))
+    {'required': True, 'grants': {}, 'gone': ['a.k']}
+    """
+    changed = {base: one for base, one in after.by_base.items() if before.by_base.get(base) != one}
+    return {
+        **grants_to_json(Grants(after.required, changed)),
+        "gone": [base for base in before.by_base if base not in after.by_base],
+    }
+
+
+def changed_grants(before: Grants, value: object) -> tuple[Grants, set[str]]:
+    """The grants after a change, and the client ids whose grant it touches; ParameterError if it is none."""
+    change = grants_from_json(value)
+    gone = value.get("gone", []) if isinstance(value, dict) else []
+    if not isinstance(gone, list) or not all(isinstance(one, str) for one in gone):
+        raise ParameterError("grants", "`gone` must be a list of client ids")
+    by_base = {**before.by_base, **change.by_base}
+    for base in gone:
+        by_base.pop(base, None)
+    return Grants(change.required, by_base), {*change.by_base, *gone}
+
+
+def grants_from_json(value: object) -> Grants:
     """Grants, or ParameterError; it never repeats a client id, which is a secret."""
+    if not isinstance(value, dict):
+        raise ParameterError("grants", "must be an object with `required` and `grants`")
     required, by_base = value.get("required"), value.get("grants", {})
     if not isinstance(required, bool):
         raise ParameterError("grants", "`required` must be true or false")

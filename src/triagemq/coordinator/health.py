@@ -1,4 +1,4 @@
-"""What works now: writing, planning, the gateway, the broker. Each with since when, and why not if it does not."""
+"""What works now: writing, planning, the gateway, the broker, the plan. Each with since when, and why not if not."""
 
 from __future__ import annotations
 
@@ -49,8 +49,11 @@ class Check:
 
 
 def health_of(checks: dict[str, Check], *, in_detail: bool) -> dict[str, Any]:
-    """`status` and `checks`: ok only if everything is. Of the broker nobody knows while the gateway is away."""
-    unknown = () if checks["gateway"].ok else ("broker",)
+    """`status` and `checks`: ok only if everything is.
+
+    While the gateway is away, nobody knows of the broker, and that it does not follow new orders is no news.
+    """
+    unknown = () if checks["gateway"].ok else ("broker", "orders")
     wrong = [
         each.words or each.reason for name, each in checks.items() if not each.ok and name not in unknown
     ]

@@ -1,6 +1,7 @@
 """What a gateway was told last, kept in its state directory: it starts with that, with or without a coordinator.
 
-A file is replaced as a whole. The grants hold keys, so only this user may read them.
+One file, a message a line, as each came: the first says everything, the others what changed since. To write megabytes
+anew at every change would hold up packets. Client ids may hold keys, so only this user may read it.
 """
 
 from __future__ import annotations
@@ -8,87 +9,94 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from triagemq.coordinator.control_lines import decode_line
-from triagemq.coordinator.grants import Grants, grants_from_json
-from triagemq.coordinator.orders import Orders
-from triagemq.coordinator.orders_change import changed_orders
-from triagemq.coordinator.orders_json import orders_from_json
+from triagemq.coordinator.desired_state import DesiredState, changed_state
 from triagemq.errors import OutputError, TriageError
 
-__all__ = ["keep_change", "keep_grants", "keep_orders", "kept_grants", "kept_orders"]
+__all__ = ["KeptState"]
 
-Kind = TypeVar("Kind")
+# So much of changes may stand behind the whole before everything is wanted again.
+_MOST_CHANGE_BYTES = 1 << 20
 
 
-def keep_change(directory: Path, line: bytes) -> None:
-    """Keep a change of the orders that are kept, behind them."""
-    path = directory / "orders.json"
+class KeptState:
+    """The file; `read` it once, then `keep` what comes. `damaged`: there was something, and it cannot be used."""
+
+    def __init__(self, directory: Path) -> None:
+        self.damaged = False
+        self._path = directory / "state.json"
+        self._whole_bytes = self._bytes = 0
+
+    @property
+    def wants_whole(self) -> bool:
+        """Has so much been added that it is time to replace it?"""
+        return self._bytes - self._whole_bytes > max(self._whole_bytes, _MOST_CHANGE_BYTES)
+
+    def read(self) -> DesiredState:
+        """The last state that was written to its end."""
+        try:
+            return self._fold(self._path.read_bytes().splitlines(keepends=True))
+        except FileNotFoundError:
+            return DesiredState()
+        except (OSError, TriageError) as error:
+            # Starting without it is better than not starting: the coordinator tells everything again.
+            print(f"{self._path}: cannot be used, going on without it: {error}", file=sys.stderr, flush=True)
+            self.damaged = True
+            self._whole_bytes = self._bytes = 0
+            return DesiredState()
+
+    def keep(self, line: bytes, *, whole: bool) -> None:
+        """Keep a message in place of everything before it, or behind it; OutputError if that fails."""
+        try:
+            if whole:
+                self._replace(line)
+                self._whole_bytes = self._bytes = len(line)
+            else:
+                self._add(line)
+                self._bytes += len(line)
+        except OSError as error:
+            raise OutputError(
+                f"{self._path}: {error.strerror or error}; make room, or choose another directory"
+            ) from error
+
+    def _fold(self, lines: list[bytes]) -> DesiredState:
+        if len(lines) > 1 and not lines[-1].endswith(b"\n"):
+            lines.pop()  # it was being written when the gateway was killed
+        state = DesiredState()
+        for line in lines or [b""]:
+            state = changed_state(state, decode_line(line)).state
+            self._bytes += len(line)
+            self._whole_bytes = self._whole_bytes or len(line)
+        return state
+
+    def _replace(self, line: bytes) -> None:
+        new = self._path.with_suffix(".new")
+        with _opened(new, os.O_TRUNC) as file:
+            _write(file, line)
+        new.replace(self._path)
+
+    def _add(self, line: bytes) -> None:
+        with _opened(self._path) as file:
+            # Behind the last whole line: something may have been written in part.
+            os.ftruncate(file, self._bytes)
+            os.lseek(file, self._bytes, os.SEEK_SET)
+            _write(file, line)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, how: int = 0) -> Iterator[int]:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600)
     try:
-        with path.open("ab") as file:
-            file.write(line)
-    except OSError as error:
-        raise _unkept(path, error) from error
+        yield file
+    finally:
+        os.close(file)
 
 
-def keep_orders(directory: Path, line: bytes) -> None:
-    """Keep a request for orders as it came: to write megabytes anew would hold up packets."""
-    _replace(directory / "orders.json", line)
-
-
-def keep_grants(directory: Path, line: bytes) -> None:
-    """Keep grants as they came."""
-    _replace(directory / "grants.json", line)
-
-
-def kept_orders(directory: Path) -> Orders:
-    """The last orders, or none."""
-    return _read(directory / "orders.json", _orders) or Orders()
-
-
-def kept_grants(directory: Path) -> Grants:
-    """The last grants; if there were any that cannot be read, nobody is let in until there are new ones."""
-    path = directory / "grants.json"
-    found = _read(path, lambda line: grants_from_json(decode_line(line)))
-    return found or Grants(required=path.exists())
-
-
-def _orders(lines: bytes) -> Orders:
-    first, *changes = lines.splitlines(keepends=True)
-    orders = orders_from_json(decode_line(first).get("orders"))
-    for line in changes:
-        if line.endswith(b"\n"):  # or it was being written when the gateway was killed
-            orders = changed_orders(orders, decode_line(line).get("change"))[0]
-    return orders
-
-
-def _read(path: Path, parse: Callable[[bytes], Kind]) -> Kind | None:
-    try:
-        return parse(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, TriageError) as error:
-        # Starting without it is better than not starting: the coordinator sends everything again.
-        print(f"{path}: cannot be used, going on without it: {error}", file=sys.stderr, flush=True)
-        return None
-
-
-def _replace(path: Path, line: bytes) -> None:
-    new = path.with_suffix(".new")
-    try:
-        with contextlib.closing(
-            os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
-        ) as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError as error:
-        raise _unkept(path, error) from error
-
-
-def _unkept(path: Path, error: OSError) -> OutputError:
-    return OutputError(f"{path}: {error.strerror or error}; make room, or choose another directory")
+def _write(file: int, line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[os.write(file, left) :]
+    os.fsync(file)

@@ -1,7 +1,8 @@
-"""A gateway that follows orders: MQTT-SN gateway, data plane, control channel and trace put together.
+"""A gateway that does what it is told: MQTT-SN gateway, data plane, control channel and trace put together.
 
-Orders take effect between two packets: the ways of topics first, then the flows, with nothing sent in between. They are
-answered when they are on disk, too, so that a gateway that is killed starts with what it last did.
+Orders take effect between two packets: the ways of topics first, then the flows, with nothing sent in between. A state
+is confirmed when it is on disk, too, so that a gateway that is killed starts with what it last did. Grants are in force
+even before that: whoever is not allowed any more does not go on because a disk is full.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triagemq.coordinator.binder import FlowBinder
-from triagemq.coordinator.control_lines import ControlError, encode_line
+from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.control_server import ControlServer
+from triagemq.coordinator.desired_state import DesiredState, changed_state, is_whole
 from triagemq.coordinator.gateway_config import GatewayConfig
-from triagemq.coordinator.grants import ManagedPolicy, Rules, grants_from_json, grants_to_json
-from triagemq.coordinator.kept import keep_change, keep_grants, keep_orders, kept_grants, kept_orders
-from triagemq.coordinator.orders import Orders, client_id_of
-from triagemq.coordinator.orders_change import changed_orders
-from triagemq.coordinator.orders_json import orders_from_json, orders_to_json
+from triagemq.coordinator.grants import Grants, ManagedPolicy, Rules
+from triagemq.coordinator.kept import KeptState
+from triagemq.coordinator.orders import Orders, client_id_of, subscriber_of
+from triagemq.coordinator.orders_json import orders_to_json
 from triagemq.coordinator.port_samples import counted_from_json, decision_columns, sample_columns
 from triagemq.coordinator.trace_numbers import next_run, numbering
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
@@ -59,8 +60,6 @@ __all__ = ["ManagedGateway"]
 
 _SAMPLE_EVERY_SECONDS = 0.2
 _GATHER_SECONDS = 0.05
-# So much of changes may stand behind the orders in their file before they are wanted whole again.
-_MOST_CHANGE_BYTES = 1 << 20
 
 
 class _NoPlane:
@@ -85,13 +84,19 @@ class ManagedGateway:
         private_directory(self._state)
         self._seed = config.seed
         self._reported = config.dataplane == "reported"
-        self.rules = Rules(grants=kept_grants(self._state))
+        self._kept = KeptState(self._state)
+        before = self._kept.read()
+        self._access_required = config.access == "required"
+        self.rules = Rules(
+            grants=before.grants,
+            closed=self._kept.damaged or (self._access_required and not before.grants.required),
+        )
+        self._orders_before = before.orders or Orders()
+        # Whose state it follows and which; no author: one that has no number.
+        self._author, self._version = before.author, before.version
         self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
         self._binder = FlowBinder(self._plane, self.rules.identify)
         self._epoch = secrets.token_hex(8)
-        # How often the orders changed, and how much of the file they are kept in is changes.
-        self._states = 0
-        self._whole_bytes = self._change_bytes = 0
         # Where each client is, and whether messages go there.
         self._told: dict[str, tuple[Endpoint, bool]] = {}
         self._changing = asyncio.Lock()
@@ -143,10 +148,13 @@ class ManagedGateway:
     async def start(self) -> None:
         """Take up sessions and orders of before, and listen; whoever connects to the control socket is served."""
         try:
-            self._follow(kept_orders(self._state))
+            self._follow(self._orders_before)
         except PlanError as error:
-            print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
+            self._not_followed(error)
         await self.gateway.start()
+        if self.rules.closed:
+            # Sessions of before may be anybody's: they wait, and come again.
+            self.gateway.change(lambda core: core.policy_changed())
         if self._trace is not None:
             self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling(self._trace))
         try:
@@ -228,10 +236,14 @@ class ManagedGateway:
         try:
             binder.order(self.rules.orders)
         except PlanError as error:
-            print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
+            self._not_followed(error)
             self._follow(Orders())
         self._plane, self._binder = plane, binder
         return plane
+
+    def _not_followed(self, error: PlanError) -> None:
+        print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
+        self._author = ""
 
     def _follow(self, orders: Orders, changed: set[str] | None = None) -> None:
         """Put orders in force, or leave everything as it is; `changed`: only the flows of these client ids differ."""
@@ -245,7 +257,6 @@ class ManagedGateway:
             slots.order(before.slots)
             self.rules.orders = before
             raise
-        self._states += 1
         if self._trace is not None:
             self._trace.flows_changed()
 
@@ -299,12 +310,10 @@ class ManagedGateway:
 
     async def _answer(self, what: str, request: dict[str, Any], line: bytes) -> dict[str, Any]:
         match what:
-            case "orders":
-                return await self._take_orders(request.get("orders"), line)
-            case "change_orders":
-                return await self._take_change(request.get("base"), request.get("change"), line)
-            case "grants":
-                return await self._take_grants(request)
+            case "state":
+                return await self._take_state(request, line)
+            case "version":
+                return {"author": self._author, "version": self._version}
             case "measure":
                 return self._measure(with_flows=request.get("flows") is not False)
             case "current":
@@ -327,54 +336,40 @@ class ManagedGateway:
                 return {"traced": self._trace is not None}
         raise ControlError(f"{what!r} is nothing that a gateway does")
 
-    async def _take_orders(self, value: object, line: bytes) -> dict[str, Any]:
-        orders = orders_from_json(value)
+    async def _take_state(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
         async with self._changing:
-            await self._put_in_force(orders, None, lambda: keep_orders(self._state, line))
-            self._whole_bytes, self._change_bytes = len(line), 0
-            return self._following()
+            before = DesiredState(self._author, self._version, self.rules.orders, self.rules.grants)
+            after, bases, flows = changed_state(before, request)
+            if self._access_required and not after.grants.required:
+                raise ControlError("this gateway was started to let nobody in without a grant")
+            if after.grants is not before.grants:
+                self.gateway.change(lambda core: self._admit(core, after.grants, bases))
+                # Until it is kept, this is no state that a change could be told on.
+                self._author = ""
+            orders = after.orders or Orders()
+            reordered = orders is not before.orders
+            if reordered:
+                self.gateway.change(lambda core: self._follow(orders, flows))
+            # Without any orders to lose, grants alone are everything.
+            whole = is_whole(request) or ("grants" in request and orders == Orders())
+            try:
+                await asyncio.to_thread(self._kept.keep, line, whole=whole)
+            except BaseException:
+                if reordered:
+                    self.gateway.change(lambda core: self._follow(before.orders or Orders()))
+                raise
+            self._author, self._version = after.author, after.version
+            if reordered:
+                self._control.tell({"event": "orders", "client_id": "", "endpoint": None})
+            return {"version": self._version, "whole_next": self._kept.wants_whole}
 
-    async def _take_change(self, base: object, value: object, line: bytes) -> dict[str, Any]:
-        async with self._changing:
-            if base != self._following()["state"]:
-                raise ControlError("this gateway follows other orders than those that are to be changed")
-            orders, changed = changed_orders(self.rules.orders, value)
-            await self._put_in_force(orders, changed, lambda: keep_change(self._state, line))
-            self._change_bytes += len(line)
-            return self._following()
-
-    async def _put_in_force(self, orders: Orders, changed: set[str] | None, keep: Callable[[], None]) -> None:
-        before = self.rules.orders
-        self.gateway.change(lambda core: self._follow(orders, changed))
-        try:
-            await asyncio.to_thread(keep)
-        except BaseException:
-            self.gateway.change(lambda core: self._follow(before))
-            raise
-        self._control.tell({"event": "orders", "client_id": "", "endpoint": None})
-
-    def _following(self) -> dict[str, Any]:
-        return {
-            "generation": self.generation,
-            "state": f"{self._epoch} {self._states}",
-            "whole_next": self._change_bytes > max(self._whole_bytes, _MOST_CHANGE_BYTES),
-        }
-
-    async def _take_grants(self, request: dict[str, Any]) -> dict[str, Any]:
-        grants = grants_from_json(request)
-        async with self._changing:
-            await asyncio.to_thread(keep_grants, self._state, encode_line(grants_to_json(grants)))
-
-            def change(core: GatewayCore) -> None:
-                renamed = self.rules.grants.by_base != grants.by_base
-                self.rules.grants = grants
-                core.policy_changed()
-                if renamed:
-                    core.slots.identify_again()
-                    self._binder.identify_again()
-
-            self.gateway.change(change)
-        return {}
+    def _admit(self, core: GatewayCore, grants: Grants, bases: set[str] | None) -> None:
+        """Put grants in force; `bases`: only those of these client ids differ."""
+        self.rules.grants, self.rules.closed = grants, False
+        core.policy_changed()
+        if bases is None or not bases.isdisjoint(subscriber_of(client_id)[0] for client_id in core.sessions):
+            core.slots.identify_again()
+            self._binder.identify_again()
 
     def _measure(self, *, with_flows: bool) -> dict[str, Any]:
         core = self.gateway.core
@@ -400,6 +395,8 @@ class ManagedGateway:
             },
             "flows": flows,
             "generation": self.generation,
+            "author": self._author,
+            "version": self._version,
             "sessions": len(core.sessions),
             "broker_connected": self.gateway.broker_is_connected,
             "broker_problem": self.gateway.broker_words,

@@ -1,19 +1,21 @@
 """Orders as JSON, for the control channel and for the file from which a gateway starts; infinity is null.
 
-Flows are short lists, not objects: a hundred thousand of them are a few megabytes.
+Flows are short lists, not objects: a hundred thousand of them are a few megabytes. A gateway that reads megabytes twice
+a second sends no packets meanwhile, so that there is also the difference between two orders.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from triagemq.coordinator.orders import FlowOrder, Orders
 from triagemq.errors import PlanError
 from triagemq.plan import SetPort
 
-__all__ = ["orders_from_json", "orders_to_json"]
+__all__ = ["changed_orders", "orders_change", "orders_from_json", "orders_to_json"]
 
 
 def orders_to_json(orders: Orders) -> dict[str, Any]:
@@ -60,6 +62,45 @@ def orders_from_json(value: object) -> Orders:
             if type(slot) is not int or slot < 0:
                 raise PlanError(f"orders: a slot of {subscriber!r} must be a number from 0, is {slot!r}")
     return Orders(generation, ports, flows, slots)
+
+
+def orders_change(before: Orders, after: Orders) -> dict[str, Any] | None:
+    """What `changed_orders` reads; None if the whole would hardly be longer.
+
+    >>> before = Orders(1, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 1}})
+    >>> change = orders_change(before, Orders(2, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 2}}))
+    >>> change["slots"], changed_orders(before, change)[0].slots
+    ({'ff-8': {'smoke': 2}}, {'ff-7': {'smoke': 0}, 'ff-8': {'smoke': 2}})
+    """
+    flows = {name: flow for name, flow in after.flows.items() if before.flows.get(name) != flow}
+    slots = {
+        name: topics
+        for name, topics in after.slots.items()
+        if before.slots.get(name) is not topics and before.slots.get(name) != topics
+    }
+    if 2 * (len(flows) + len(slots)) > len(after.flows) + len(after.slots):
+        return None
+    return {
+        **orders_to_json(replace(after, flows=flows, slots=slots)),
+        "flows_gone": [name for name in before.flows if name not in after.flows],
+        "slots_gone": [name for name in before.slots if name not in after.slots],
+    }
+
+
+def changed_orders(before: Orders, value: object) -> tuple[Orders, set[str]]:
+    """The orders after a change, and the client ids whose flow it touches; PlanError if it is none."""
+    change = orders_from_json(value)
+    assert isinstance(value, dict)
+    gone = {name: value.get(name, []) for name in ("flows_gone", "slots_gone")}
+    for name, names in gone.items():
+        if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            raise PlanError(f"orders: {name} must be a list of names")
+    flows, slots = {**before.flows, **change.flows}, {**before.slots, **change.slots}
+    for name in gone["flows_gone"]:
+        flows.pop(name, None)
+    for name in gone["slots_gone"]:
+        slots.pop(name, None)
+    return replace(change, flows=flows, slots=slots), {*change.flows, *gone["flows_gone"]}
 
 
 def _port(name: str, value: object) -> SetPort:

@@ -17,7 +17,7 @@ from triagemq.coordinator import store_changes
 from triagemq.coordinator.assignments import Assignments
 from triagemq.coordinator.control import Decided
 from triagemq.coordinator.gateway_lead import GatewayLead
-from triagemq.coordinator.gateway_link import Measured
+from triagemq.coordinator.gateway_link import GatewayRefusalError, Measured
 from triagemq.coordinator.health import Check
 from triagemq.coordinator.intents_json import SUBSCRIBER, kind_of
 from triagemq.coordinator.known_rates import KnownRates
@@ -37,7 +37,7 @@ __all__ = ["Runtime"]
 _LOG = logging.getLogger("triagemq.coordinator")
 
 GRANTS_SECONDS = 2.0
-"""How long an answer waits for the gateway to know a new client; it is told in any case."""
+"""How long an answer waits for the gateway to know of rights that came or went; it is told in any case."""
 
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
@@ -58,8 +58,10 @@ class Runtime:
         bandwidths: Mapping[str, float],
         last_orders: Orders,
         metrics: Metrics,
+        access: bool = False,
     ) -> None:
         self.lead = lead
+        self._access = access
         self.rates = rates
         self.metrics = metrics
         self.assignments = Assignments()
@@ -79,13 +81,12 @@ class Runtime:
         self._problem_seconds = PROBLEM_SECONDS
         self._not_in_force: dict[Key, int] = {}
         self._orders = last_orders
-        self._orders_known = bool(last_orders.slots) or bool(last_orders.ports)
         self._orders_kept = True
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
+        self._refusal_noted: str | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._was_apart = False
         self.measuring = Measuring(lead, rates, store, on_change=self._request, on_second=self._second)
 
     @property
@@ -113,6 +114,7 @@ class Runtime:
         self.intents_changed(records, (), "the coordinator started")
         self._spawn(self._for_ever(self._plan_when_due))
         self._spawn(self._for_ever(self.measuring.one_second))
+        self._spawn(self._for_ever(self._tell_again))
 
     async def stop(self) -> None:
         tasks = tuple(self._tasks)
@@ -151,8 +153,9 @@ class Runtime:
             if key[0] == SUBSCRIBER:
                 self.assignments.forget(key[1])
         self._request(reason)
-        if withdrawn and self.lead.required:
-            self._spawn(self.lead.tell_grants())
+        if self._access:
+            self.lead.want_grants()
+            self._spawn(self._tell())
 
     def bandwidth_changed(self, port: str, bandwidth_bps: float) -> None:
         before = self.bandwidths[port]
@@ -173,10 +176,12 @@ class Runtime:
         """Decisions that are no plan's: kept and written into the trace like the others."""
         self._spawn(self._keep(decisions))
 
-    async def grants_changed(self) -> None:
-        """Wait a moment for the gateway to know of new rights."""
-        telling = asyncio.ensure_future(self.lead.tell_grants())
-        await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
+    async def rights_in_force(self) -> bool:
+        """Wait a moment for the gateway to follow the rights of now; False if it does not yet."""
+        if self._access and not self.lead.grants_in_force:
+            telling = asyncio.ensure_future(self._tell())
+            await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
+        return not self._access or self.lead.grants_in_force
 
     def _request(self, reason: str) -> None:
         self._pacing.request(time.monotonic(), reason)
@@ -260,20 +265,29 @@ class Runtime:
         decided = planned.decided
         self.metrics.plan_seconds.add(planned.seconds)
         self.metrics.plans_unchanged += not decided.changed
-        self.decided, self._orders, self._orders_known = decided, decided.orders, True
+        self.decided, self._orders = decided, decided.orders
         self.rates.watch.listen(decided.subscribed_topics)
+        await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(planned.changed_for)
-        await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
-        if decided.changed or self.lead.following != decided.orders.generation:
-            await self._put_in_force()
-        else:
-            self._in_force()
+        self.lead.want_orders(decided.orders)
+        await self._tell()
 
-    async def _put_in_force(self) -> None:
-        """Have the gateway follow the latest orders; if it is away, it will when it is back."""
-        if await self.lead.tell_orders(lambda: self._orders) is self._orders:
+    async def _tell(self) -> None:
+        """Have the gateway follow what is wanted; if it is away or unwilling, it is told again until it does."""
+        await self.lead.tell()
+        if self.lead.follows(self._orders):
             self._in_force()
+        refusal = str(self.lead.problem) if isinstance(self.lead.problem, GatewayRefusalError) else None
+        if refusal is not None and refusal != self._refusal_noted:
+            generation = f"generation {self._orders.generation}"
+            self.note([Decision("refused", "gateway", f"generation {self.generation}", generation, refusal)])
+        self._refusal_noted = refusal
+
+    async def _tell_again(self) -> None:
+        await asyncio.sleep(self.lead.pause_seconds)
+        if self.lead.link.connected:
+            await self._tell()
 
     def _in_force(self) -> None:
         for key, sequence in self._covered.items():
@@ -283,12 +297,10 @@ class Runtime:
         self.assignments.put_in_force(self._orders, changed)
 
     async def gateway_connected(self) -> None:
-        """The gateway is there (again): it is told everything."""
+        """The gateway is there (again): it says what it follows, and is told what it lacks."""
         self.metrics.gateway_connections += 1
         self.lead.lost()
-        await self.lead.tell_grants()
-        if self._orders_known:
-            await self._put_in_force()
+        await self._tell()
         await self.lead.tell_decisions()
 
     async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
@@ -324,11 +336,7 @@ class Runtime:
     # Once a second.
 
     async def _second(self, before: Measured | None, now: Measured) -> None:
-        """A gateway that still follows other orders after a second, for whatever reason, is told again."""
-        apart = self._orders_known and now.generation != self._orders.generation and not self.lead.busy
-        if apart and self._was_apart:
-            self._spawn(self._put_in_force())
-        self._was_apart = apart
+        self.lead.measured(now)
         if not self._orders_kept and self._store.writing.ok:
             self._spawn(self._keep((), self._orders))
         if before is not None and self.on_second is not None:

@@ -59,9 +59,8 @@ async def serve(settings: Settings) -> None:
             broker_address=settings.broker,
             access=settings.access,
         )
-        link.on_connect = coordinator.runtime.gateway_connected
         await coordinator.start()
-        link.start()
+        link.start(coordinator.runtime.gateway_connected)
         try:
             await _answer_requests(coordinator, settings, listening)
         finally:

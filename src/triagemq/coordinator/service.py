@@ -53,19 +53,21 @@ class Planning(Protocol):
 
     def note(self, decisions: Sequence[Decision]) -> None: ...
 
-    async def grants_changed(self) -> None: ...
+    async def rights_in_force(self) -> bool: ...
 
 
 class Service:
     """The state that clients change, in one event loop. `access` off: everyone may do everything."""
 
-    def __init__(self, store: Store, registry: Registry, *, access: bool) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, tokens: TokenWatch, planning: Planning, *, access: bool
+    ) -> None:
         self.store = store
         self.registry = registry
         self.access = access
         self.leases: Leases[Key] = Leases()
-        self.tokens = TokenWatch(store)
-        self._planning: Planning | None = None
+        self.tokens = tokens
+        self.planning = planning
         self.leases_ended = 0
         # Names of which the store may hold something else than is known here.
         self._unsure: set[Key] = set()
@@ -73,18 +75,11 @@ class Service:
         self._reports: dict[Key, int] = {}
         self._changing: set[asyncio.Task[list[Record]]] = set()
 
-    def begin(self, planning: Planning) -> None:
+    def begin(self) -> None:
         """Everyone who was there before has one lease to be heard again."""
-        self._planning = planning
         now = time.monotonic()
         for record in self.registry:
             self.leases.grant(record.key, record.lease_seconds, now)
-
-    @property
-    def planning(self) -> Planning:
-        if self._planning is None:
-            raise AssertionError("the service has not begun")
-        return self._planning
 
     # Intents.
 
@@ -139,7 +134,7 @@ class Service:
         if news or gone:
             self.planning.intents_changed(news, gone, _reason(news, gone))
         if self.access and news:
-            await self.planning.grants_changed()
+            await self.planning.rights_in_force()
         return records
 
     async def _store_as_drafted(self, drafts: Iterable[Draft]) -> None:
@@ -176,11 +171,6 @@ class Service:
 
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         await self._write(store_changes.setting_bandwidth(port, bandwidth_bps))
-
-    def publish_patterns(self, record: Record) -> tuple[str, ...]:
-        """What a publisher may publish: all that its token allows, because it need not declare every topic."""
-        token = self.tokens.by_id.get(record.owner)
-        return () if token is None else Caller.of(token).publish
 
     async def withdraw_unguarded(self) -> None:
         """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""

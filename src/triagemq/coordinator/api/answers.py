@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from triagemq.coordinator.coordinator import Coordinator
+
 __all__ = [
+    "NOT_YET",
     "REFUSALS",
     "AssignmentAnswer",
     "BulkAnswer",
@@ -19,6 +24,7 @@ __all__ = [
     "HealthAnswer",
     "HeartbeatAnswer",
     "MeasurementsAnswer",
+    "NotYetAnswer",
     "PlanAnswer",
     "PortAnswer",
     "PublisherAnswer",
@@ -26,6 +32,7 @@ __all__ = [
     "TokenAnswer",
     "TopicAnswer",
     "WhatIfAnswer",
+    "gone",
 ]
 
 
@@ -95,12 +102,34 @@ class AssignmentAnswer(BaseModel):
 
 
 class BulkAnswer(BaseModel):
-    """One connection for each name that was announced."""
+    """One connection for each name that was announced. `rights_in_force`: the gateway knows who may do what by now."""
 
     generation: int
     publishers: dict[str, Connection]
     subscribers: dict[str, Connection]
     withdrawn: int
+    rights_in_force: bool
+
+
+class NotYetAnswer(BaseModel):
+    """What was withdrawn is withdrawn for good, but the gateway has not confirmed that yet."""
+
+    in_force: bool
+    detail: str
+
+
+NOT_YET: dict[int | str, dict[str, Any]] = {
+    202: {"model": NotYetAnswer, "description": "done, and not yet in force at the gateway"}
+}
+
+
+async def gone(here: Coordinator) -> Response:
+    """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
+    if await here.runtime.rights_in_force():
+        return Response(status_code=204)
+    why = f"not yet in force at gateway {here.gateway_address}: {here.why_not_in_force()}"
+    answer = NotYetAnswer(in_force=False, detail=f"{why}; it is told again until it is")
+    return JSONResponse(answer.model_dump(), status_code=202)
 
 
 class TopicAnswer(BaseModel):
@@ -209,11 +238,17 @@ class CheckAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    """`status`: ok if everything of `checks` is, or what is missing."""
+    """`status`: ok if everything of `checks` is, or what is missing.
+
+    `wanted_version` numbers the orders and rights that the gateway should follow, `in_force_version` those it does.
+    """
 
     status: str
     checks: dict[str, CheckAnswer]
     version: str
+    wanted_version: int
+    in_force_version: int | None
+    not_in_force_seconds: float | None
     gateway_connected: bool
     broker_connected: bool | None
     generation: int

@@ -8,12 +8,14 @@ from fastapi import APIRouter, Path, Query, Response
 
 from triagemq.coordinator.access import Caller, Role
 from triagemq.coordinator.api.answers import (
+    NOT_YET,
     AssignmentAnswer,
     BulkAnswer,
     Connection,
     HeartbeatAnswer,
     PublisherAnswer,
     SubscriberAnswer,
+    gone,
 )
 from triagemq.coordinator.api.callers import Asker, Here
 from triagemq.coordinator.api_models import (
@@ -74,7 +76,7 @@ def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str
     """Where and as whom; who only looks is not told the key."""
     return {
         "gateway": reached_by(here.gateway_address, caller.reached),
-        "client_id": here.client_id_base(record) if caller.owns(record.owner) else record.intent.name,
+        "client_id": here.rights.client_id_base(record) if caller.owns(record.owner) else record.intent.name,
     }
 
 
@@ -113,10 +115,10 @@ async def list_subscribers(caller: Asker, here: Here) -> list[str]:
     return _names(here, caller, SUBSCRIBER)
 
 
-@router.delete("/subscribers/{name}", status_code=204)
+@router.delete("/subscribers/{name}", status_code=204, responses=NOT_YET)
 async def withdraw_subscriber(name: NamePath, caller: Asker, here: Here) -> Response:
     await here.service.change(caller, withdraw=[(SUBSCRIBER, name)])
-    return Response(status_code=204)
+    return await gone(here)
 
 
 @router.post("/subscribers/{name}/heartbeat")
@@ -183,10 +185,10 @@ async def list_publishers(caller: Asker, here: Here) -> list[str]:
     return _names(here, caller, PUBLISHER)
 
 
-@router.delete("/publishers/{name}", status_code=204)
+@router.delete("/publishers/{name}", status_code=204, responses=NOT_YET)
 async def withdraw_publisher(name: NamePath, caller: Asker, here: Here) -> Response:
     await here.service.change(caller, withdraw=[(PUBLISHER, name)])
-    return Response(status_code=204)
+    return await gone(here)
 
 
 @router.post("/publishers/{name}/heartbeat")
@@ -220,6 +222,7 @@ async def change_many(body: BulkRequest, caller: Asker, here: Here) -> BulkAnswe
         publishers={each.name: each.connection for each in publishers},
         subscribers={each.name: each.connection for each in subscribers},
         withdrawn=len(withdraw),
+        rights_in_force=await here.runtime.rights_in_force(),
     )
 
 

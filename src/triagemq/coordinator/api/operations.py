@@ -8,7 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 
 from triagemq.coordinator.access import Role, Token, new_token, token_to_json
-from triagemq.coordinator.api.answers import MeasurementsAnswer, PortAnswer, TokenAnswer, WhatIfAnswer
+from triagemq.coordinator.api.answers import (
+    NOT_YET,
+    MeasurementsAnswer,
+    PortAnswer,
+    TokenAnswer,
+    WhatIfAnswer,
+    gone,
+)
 from triagemq.coordinator.api.callers import Here, Looker, Operator
 from triagemq.coordinator.api_models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
 from triagemq.coordinator.refusals import MissingError
@@ -87,13 +94,13 @@ async def list_tokens(caller: Looker, here: Here) -> list[TokenAnswer]:
     return [token_answer(token) for token in await asyncio.to_thread(here.service.store.tokens)]
 
 
-@router.delete("/tokens/{token_id}", status_code=204)
+@router.delete("/tokens/{token_id}", status_code=204, responses=NOT_YET)
 async def revoke_token(
     token_id: Annotated[str, Path(min_length=1, max_length=40)], caller: Operator, here: Here
 ) -> Response:
     """The token is no good any more, and what was announced with it is withdrawn."""
     await here.service.revoke_token(token_id)
-    return Response(status_code=204)
+    return await gone(here)
 
 
 def made_token(body: TokenRequest) -> tuple[str, Token]:

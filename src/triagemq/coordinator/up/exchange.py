@@ -238,6 +238,7 @@ class Exchange:
             "seed": self.options.seed,
             "timestamps": True,
             "dataplane": "reported" if self.options.interfaces else "embedded",
+            "access": "required" if self.options.coordinator.get("access") else "open",
         }
         if self.options.dtls:
             authority = self.options.client_authority

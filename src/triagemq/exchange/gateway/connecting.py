@@ -29,7 +29,9 @@ __all__ = ["connect", "connected", "link_for", "move", "will_message", "will_top
 def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
     """A client wants a session."""
     settings = gateway.settings
-    if settings.policy.forbids_connection(message.client_id):
+    if settings.policy.closed:
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "closed for now")
+    elif settings.policy.forbids_connection(message.client_id):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
     elif reason := gateway.places.refusal(message.client_id, endpoint):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, reason)

@@ -111,10 +111,18 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
 
 
 def revoke(gateway: GatewayCore) -> None:
-    """The policy has changed: end sessions that it forbids, and subscriptions and wills of the others."""
+    """The policy has changed: end sessions that it forbids, and subscriptions and wills of the others.
+
+    While it is closed, clients are sent away and what is kept for them stays: they may well be allowed.
+    """
     policy = gateway.settings.policy
     for session in list(gateway.sessions.values()):
         client_id = session.client_id
+        if policy.closed:
+            if session.connected:
+                gateway.send(session.endpoint, Disconnect())
+                to_disconnected(gateway, session)
+            continue
         if policy.forbids_connection(client_id):
             if session.connected:
                 gateway.send(session.endpoint, Disconnect())

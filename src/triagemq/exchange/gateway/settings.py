@@ -111,6 +111,11 @@ class Policy:
         """Is what a client publishes answered with "rejected: congestion"?"""
         return False
 
+    @property
+    def closed(self) -> bool:
+        """Is everyone, known or not, answered with "rejected: congestion" for now?"""
+        return False
+
     # What is forbidden is answered with "rejected: not supported": to try again later is of no use.
 
     def forbids_connection(self, client_id: str) -> bool:
