@@ -16,7 +16,7 @@ from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, 
 from triagemq.errors import ParameterError
 from triagemq.exchange import BrokerAddress, BrokerError, MqttError
 from triagemq.exchange.broker_process import find_mosquitto
-from triagemq.exchange.mqtt import ConnAck, Login, Message, MqttSession, PacketStream
+from triagemq.exchange.mqtt import ConnAck, Login, Message, MqttSession, PacketStream, PacketType
 from triagemq.exchange.mqtt.packets import encode_connect, encode_publish, parse_connack, parse_publish
 from triagemq.exchange.mqtt.properties import (
     MAXIMUM_PACKET_SIZE,
@@ -53,9 +53,13 @@ class Recorder:
     def mqtt_writes(self, session: MqttSession) -> None: ...
     def mqtt_unsubscribed(self, session: MqttSession) -> None: ...
     def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None: ...
-    def mqtt_released(self, session: MqttSession, token: object) -> None: ...
+    def mqtt_released(self, session: MqttSession, token: object, holds: bool) -> None: ...
 
-    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None: ...
+    def mqtt_receiving(
+        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+    ) -> None: ...
+
+    def mqtt_booted(self, session: MqttSession, boot: str) -> None: ...
 
 
 def connected(broker: MemoryBroker, *, clean: bool = False) -> tuple[Recorder, MqttSession]:
@@ -170,7 +174,58 @@ def test_qos_2_from_the_broker_is_reported_once_over_a_lost_connection() -> None
     settle(broker)
     assert recorder.messages == [(b"x", 2)]
     assert recorder.connections == [False, True]
-    assert not session.receiving
+    assert all(finished for _, finished in session.receiving.values())
+
+
+def _publish(packet_id: int, payload: bytes, *, dup: bool = False) -> bytes:
+    return encode_publish(5, b"a", payload, qos=2, packet_id=packet_id, dup=dup)
+
+
+def test_a_broker_that_was_killed_may_use_packet_ids_again_and_send_again_what_was_finished() -> None:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me", clean=False))
+
+    def connect() -> None:
+        session.opened()
+        session.receive(b"\x20\x03\x01\x00\x00")
+
+    connect()
+    session.receive(_publish(1, b"finished") + b"\x62\x02\x00\x01" + _publish(2, b"unfinished"))
+    session.closed()
+    connect()
+    # Its memory is older: it sends again what it thinks is not finished, and has forgotten that 2 is in use.
+    session.receive(_publish(1, b"finished", dup=True) + b"\x62\x02\x00\x01" + _publish(2, b"another"))
+    # The same content under the same packet id, long after: a new message.
+    session.receive(b"\x62\x02\x00\x02" + _publish(2, b"another"))
+    assert [payload for payload, _ in recorder.messages] == [
+        b"finished",
+        b"unfinished",
+        b"another",
+        b"another",
+    ]
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_what_a_killed_broker_had_acknowledged_is_sent_again_unless_it_was_distributed(
+    came_back: bool,
+) -> None:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me", clean=False))
+    session.opened("first")
+    session.receive(b"\x20\x03\x01\x00\x00")
+    session.publish(b"a", b"x", qos=2, token="one", sender="sensor")
+    session.receive(b"\x50\x02\x00\x01")
+    if came_back:
+        session.receive(_publish(9, b"x"))
+    for boot, sent_again in (("first", False), ("second", not came_back)):
+        session.closed()
+        session.opened(boot)
+        session.output.clear()
+        session.receive(b"\x20\x03\x01\x00\x00")
+        # After a lost connection the broker is asked first whether it stays this time.
+        session.receive(b"\xd0\x00")
+        kinds = {first >> 4 for first, _ in PacketStream().feed(bytes(session.output))}
+        assert kinds - {PacketType.PINGREQ} == {PacketType.PUBLISH if sent_again else PacketType.PUBREL}
 
 
 def test_receive_maximum_of_the_broker_is_kept() -> None:
@@ -308,7 +363,7 @@ def test_qos_2_that_the_broker_holds_is_only_released_after_a_restart() -> None:
     broker = MemoryBroker()
     held: list[object] = []
     recorder, session = connected(broker)
-    recorder.mqtt_released = lambda session, token: held.append(token)  # type: ignore[method-assign]
+    recorder.mqtt_released = lambda session, token, holds: held.append(token)  # type: ignore[method-assign]
     session.publish(b"a", b"x", qos=2, token="first", packet_id=7)
     settle(broker)
     assert held == ["first"]

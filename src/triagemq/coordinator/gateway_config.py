@@ -21,6 +21,7 @@ class GatewayConfig:
     them. `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
     also tells what they count) or "none".
     `access` is "open", or "required": then nobody is let in before it has been told who may do what.
+    `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
     `client_authority` only with clients that have a certificate of that authority.
     """
@@ -38,6 +39,7 @@ class GatewayConfig:
     access: str = "open"
     gateway_id: int = 1
     broker_client_id: str | None = None
+    broker_boot: str | None = None
     rotate_seconds: float = 5.0
     certificate: str | None = None
     private_key: str | None = None
@@ -58,6 +60,7 @@ class GatewayConfig:
             "access": str,
             "gateway_id": int,
             "broker_client_id": (str, type(None)),
+            "broker_boot": (str, type(None)),
             "rotate_seconds": (int, float),
             "certificate": (str, type(None)),
             "private_key": (str, type(None)),

@@ -135,6 +135,7 @@ class ManagedGateway:
             make_egress=None if config.dataplane == "none" else self._make_plane,
             identify=self.rules.identify,
             presence=self._presence,
+            broker_boot=None if config.broker_boot is None else Path(config.broker_boot),
             security=None
             if config.certificate is None or config.private_key is None
             else ServerSecurity(

@@ -21,7 +21,9 @@ class BrokerConnections:
         before: Callable[[], None],
         changed: Callable[[MqttConnection], None],
         failed: Callable[[Exception], None],
+        boot: Callable[[], str] = lambda: "",
     ) -> None:
+        self._boot = boot
         self._address = address
         self._before = before
         self._changed = changed
@@ -32,7 +34,9 @@ class BrokerConnections:
     def open(self, session: MqttSession) -> None:
         """Connect a session, and keep it connected."""
         if session not in self._running:
-            connection = MqttConnection(self._address, session, before=self._before, changed=self._changed)
+            connection = MqttConnection(
+                self._address, session, before=self._before, changed=self._changed, boot=self._boot
+            )
             task = asyncio.get_running_loop().create_task(self._run(connection))
             self._running[session] = (connection, task)
 

@@ -47,6 +47,7 @@ log_type warning
 _ANYBODY = "allow_anonymous true\n"
 _USERS_ONLY = "allow_anonymous false\npassword_file {passwords}\nacl_file {rights}\n"
 _OWN_SECRET = "gateway.secret"
+_BOOT = "boot"
 
 
 def find_mosquitto() -> str | None:
@@ -127,6 +128,11 @@ class BrokerProcess:
         """The process, while it runs."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def boot_file(self) -> Path:
+        """A file whose content is another after every start: then the broker may have forgotten things."""
+        return self._directory / _BOOT
 
     async def start(self) -> None:
         """Start it and wait until it answers; then see that it stays."""
@@ -220,6 +226,7 @@ class BrokerProcess:
 
     async def _launch(self) -> None:
         command = self.command()
+        write_private(self.boot_file, secrets.token_hex(8))
         # A session of its own: Ctrl-C ends the gateway first, and the gateway ends the broker.
         self._process = await asyncio.create_subprocess_exec(
             *command,

@@ -74,6 +74,7 @@ class Gateway:
         broadcast: tuple[str, int] | None = None,
         identify: Identify = own_name,
         presence: Presence | None = None,
+        broker_boot: Path | None = None,
         security: ServerSecurity | None = None,
     ) -> None:
         self.clock = unix_clock()
@@ -103,7 +104,11 @@ class Gateway:
         self.security = security
         self._dtls: DtlsListener | None = None
         self._connections = BrokerConnections(
-            broker, before=self._tick, changed=self._changed, failed=self._fail
+            broker,
+            before=self._tick,
+            changed=self._changed,
+            failed=self._fail,
+            boot=lambda: _text_of(broker_boot),
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
@@ -362,3 +367,11 @@ class Gateway:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _text_of(path: Path | None) -> str:
+    """What a small file says; nothing if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        if path is not None:
+            return path.read_text(encoding="ascii").strip()
+    return ""

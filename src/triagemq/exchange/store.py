@@ -17,7 +17,7 @@ from triagemq.exchange.private_files import private_directory, private_file
 
 __all__ = ["TABLES", "Store"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 TABLES: Final[dict[str, tuple[str, int]]] = {
     "topics": ("topic_id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL", 1),
@@ -45,7 +45,12 @@ TABLES: Final[dict[str, tuple[str, int]]] = {
         "PRIMARY KEY (client_id, message_id)",
         2,
     ),
-    "receiving": ("broker_client_id TEXT, packet_id INTEGER, PRIMARY KEY (broker_client_id, packet_id)", 2),
+    "receiving": (
+        "broker_client_id TEXT, packet_id INTEGER, digest INTEGER, finished INTEGER, "
+        "PRIMARY KEY (broker_client_id, packet_id)",
+        2,
+    ),
+    "boots": ("broker_client_id TEXT PRIMARY KEY, boot TEXT", 1),
 }
 """Table to its columns, and how many of them are the key."""
 

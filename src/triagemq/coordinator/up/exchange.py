@@ -231,6 +231,7 @@ class Exchange:
             "listen": self.options.gateway,
             "broker": self.options.broker if own is None else own.address.with_password(),
             "broker_client_id": None if own is None else own.gateway_client_id,
+            "broker_boot": None if own is None else str(own.boot_file),
             "state": str(self.state / "gateway"),
             "control": str(self._control),
             "trace": str(self.trace),

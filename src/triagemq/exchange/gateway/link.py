@@ -322,9 +322,9 @@ class Link:
         """The broker has what a client published."""
         publishing.broker_answered(self._gateway, token, code)
 
-    def mqtt_released(self, session: MqttSession, token: object) -> None:
-        """The broker holds what a client published at QoS 2."""
-        publishing.broker_holds(self._gateway, token)
+    def mqtt_released(self, session: MqttSession, token: object, holds: bool) -> None:
+        """The broker holds what a client published at QoS 2, or may have lost it."""
+        publishing.broker_holds(self._gateway, token, holds)
 
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """The broker's answer goes to everyone who was waiting for it."""
@@ -377,10 +377,17 @@ class Link:
         """There is something to write to the broker, once everything is stored."""
         self._gateway.writers.append(session)
 
-    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None:
+    def mqtt_booted(self, session: MqttSession, boot: str) -> None:
+        """Remember across a restart which start of the broker it is that knows what we know."""
+        client_id = session.login.client_id
+        self._gateway.changes.put("boots", client_id, (client_id, boot))
+
+    def mqtt_receiving(
+        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+    ) -> None:
         """QoS 2: remember across a restart what has been taken over already."""
         key = (session.login.client_id, packet_id)
-        if unfinished:
-            self._gateway.changes.put("receiving", key, key)
-        else:
+        if digest is None:
             self._gateway.changes.remove("receiving", key)
+        else:
+            self._gateway.changes.put("receiving", key, (*key, digest, int(finished)))

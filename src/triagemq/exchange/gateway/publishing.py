@@ -163,14 +163,17 @@ def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arr
     )
 
 
-def broker_holds(gateway: GatewayCore, token: object) -> None:
-    """QoS 2: the broker has answered PUBREC. After a restart only PUBREL is sent: it may have had that already."""
+def broker_holds(gateway: GatewayCore, token: object, holds: bool) -> None:
+    """QoS 2: the broker has answered PUBREC. After a restart only PUBREL is sent: it may have had that already.
+
+    Not `holds`: it was killed since, so that the message is sent again.
+    """
     session = gateway.sessions.get(token.client_id) if isinstance(token, _Token) else None
     if session is None or not isinstance(token, _Token):
         return
     arrival = session.arrivals.get(token.message_id)
     if arrival is not None:
-        arrival.broker_holds_it = True
+        arrival.broker_holds_it = holds
         gateway.changes.put("arrivals", *rows.arrival(session, token.message_id, arrival))
 
 

@@ -45,11 +45,15 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     _subscriptions(gateway, tables)
     for row in tables["deliveries"]:
         _delivery(gateway, row)
-    for client_id, packet_id in tables["receiving"]:
-        for link in (gateway.link, *gateway.links.values()):
-            for lane in link.lanes:
-                if lane.login.client_id == client_id:
-                    lane.receiving.add(packet_id)
+    lanes = {
+        lane.login.client_id: lane for link in (gateway.link, *gateway.links.values()) for lane in link.lanes
+    }
+    for client_id, packet_id, digest, finished in tables["receiving"]:
+        if client_id in lanes:
+            lanes[client_id].receiving[packet_id] = (digest, bool(finished))
+    for client_id, boot in tables["boots"]:
+        if client_id in lanes:
+            lanes[client_id].boot = boot
     for client_id, message_id, topic_name, payload, retain, packet_id in tables["arrivals"]:
         session = gateway.sessions.get(client_id)
         if session is not None:
@@ -67,7 +71,7 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
 def _note_what_is_stored(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     for table, rows in tables.items():
         for row in rows:
-            key = row[0] if table in ("topics", "sessions") else tuple(row[:2])
+            key = row[0] if table in ("topics", "sessions", "boots") else tuple(row[:2])
             gateway.changes.restored(table, key)
 
 

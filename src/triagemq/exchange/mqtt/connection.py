@@ -36,7 +36,9 @@ class MqttConnection(asyncio.Protocol):
         *,
         before: Callable[[], None],
         changed: Callable[[MqttConnection], None],
+        boot: Callable[[], str] = lambda: "",
     ) -> None:
+        self._boot = boot
         self._address = address
         self._before = before
         self._changed = changed
@@ -110,7 +112,7 @@ class MqttConnection(asyncio.Protocol):
         self.session.is_congested = False
         self._heard = asyncio.get_running_loop().time()
         self._was_accepted = False
-        self.session.opened()
+        self.session.opened(self._boot())
         self.flush()
 
     def data_received(self, data: bytes) -> None:

@@ -46,8 +46,11 @@ class MqttOwner(Protocol):
     def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
         """The broker has (code below 0x80) or has refused what was published with `token`."""
 
-    def mqtt_released(self, session: MqttSession, token: object) -> None:
-        """QoS 2: the broker holds what was published with `token`; to be stored, since it must not be sent again."""
+    def mqtt_released(self, session: MqttSession, token: object, holds: bool) -> None:
+        """QoS 2: the broker holds what was published with `token`; to be stored, since it must not be sent again.
+
+        Not `holds`: it may have lost that with its memory.
+        """
 
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """The broker's answer to the SUBSCRIBE of that packet id."""
@@ -61,5 +64,10 @@ class MqttOwner(Protocol):
     def mqtt_writes(self, session: MqttSession) -> None:
         """The session's `output`, which was empty, is to be written."""
 
-    def mqtt_receiving(self, session: MqttSession, packet_id: int, unfinished: bool) -> None:
-        """A QoS 2 message of that packet id has come, or is finished: to be stored for a restart."""
+    def mqtt_receiving(
+        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+    ) -> None:
+        """A QoS 2 message of that packet id has come, or is finished: to be stored for a restart. None: forget it."""
+
+    def mqtt_booted(self, session: MqttSession, boot: str) -> None:
+        """The broker was started anew: to be stored, too."""

@@ -8,6 +8,7 @@ found (see suspicion.py), reported, and not sent again.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 
 from triagemq.errors import MqttError
@@ -64,13 +65,16 @@ class MqttSession:
         self._is_purging = False
         self._is_beginning = False
         self._most_packet_bytes = LARGEST_PACKET_BYTES
+        self._next_boot = ""
         self.login = login
         self.keep_alive_seconds = login.keep_alive_seconds
         self.version = version
         self.connected = False
         self.has_identifiers = False
         self.is_congested = False
-        self.receiving: set[int] = set()
+        # QoS 2 messages of the broker by packet id: a digest, and whether the exchange is finished.
+        self.receiving: dict[int, tuple[int, bool]] = {}
+        self.boot = ""
         self.output = bytearray()
         # Where in `output` acknowledgements are, and those that are held back.
         self._acknowledged: list[tuple[int, int]] = []
@@ -87,9 +91,13 @@ class MqttSession:
         """SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
         return len(self._requests)
 
-    def opened(self) -> None:
-        """A TCP connection is there: introduce ourselves."""
+    def opened(self, boot: str = "") -> None:
+        """A TCP connection is there: introduce ourselves.
+
+        `boot` is another whenever the broker was started anew, where that is known (see BrokerProcess).
+        """
         self._stream = PacketStream()
+        self._next_boot = boot
         self._opened = True
         login = self.login
         clean, expiry_seconds = login.clean, 0 if login.clean else login.session_expiry_seconds
@@ -295,9 +303,13 @@ class MqttSession:
             self.owner.mqtt_message(self, message)
             self._acknowledge(PacketType.PUBACK, packet_id)
             return
-        if packet_id not in self.receiving:
-            self.receiving.add(packet_id)
-            self.owner.mqtt_receiving(self, packet_id, True)
+        digest = _digest(message.topic, message.payload)
+        before, finished = self.receiving.get(packet_id, (-1, False))
+        # A broker that was killed knows less than it did: it uses packet ids again that we have not finished, and sends
+        # again what we have. A copy is what says so, or what comes in the middle of its own exchange.
+        if before != digest or (finished and not message.dup):
+            self.receiving[packet_id] = (digest, False)
+            self.owner.mqtt_receiving(self, packet_id, digest, False)
             self.owner.mqtt_message(self, message)
         self._acknowledge(PacketType.PUBREC, packet_id)
 
@@ -312,9 +324,10 @@ class MqttSession:
             self._received(*parse_acknowledgement(body))
         elif packet_type == PacketType.PUBREL:
             packet_id, _ = parse_acknowledgement(body)
-            if packet_id in self.receiving:
-                self.receiving.discard(packet_id)
-                self.owner.mqtt_receiving(self, packet_id, False)
+            digest, finished = self.receiving.get(packet_id, (-1, True))
+            if not finished:
+                self.receiving[packet_id] = (digest, True)
+                self.owner.mqtt_receiving(self, packet_id, digest, True)
             self._acknowledge(PacketType.PUBCOMP, packet_id)
         elif packet_type == PacketType.SUBACK:
             packet_id, code = parse_suback(self.version, body)
@@ -356,8 +369,13 @@ class MqttSession:
         self.keep_alive_seconds = answer.server_keep_alive or self.login.keep_alive_seconds
         if not answer.session_present:
             for packet_id in self.receiving:
-                self.owner.mqtt_receiving(self, packet_id, False)
+                self.owner.mqtt_receiving(self, packet_id, None, True)
             self.receiving.clear()
+        if self._next_boot and self._next_boot != self.boot:
+            if self.boot:
+                self._release_none()
+            self.boot = self._next_boot
+            self.owner.mqtt_booted(self, self.boot)
         # First the subscriptions, then what was published before, then what follows from the connection.
         self._is_beginning = True
         self.owner.mqtt_connected(self, answer)
@@ -365,6 +383,16 @@ class MqttSession:
         requests = [packet for packet in self._waiting if not packet.qos]
         self._waiting = deque((*requests, *self._outgoing.values()))
         self._send_waiting()
+
+    def _release_none(self) -> None:
+        """The broker was started anew and may not hold any more what it has acknowledged by PUBREC: a PUBREL would be
+        answered all the same. What has come back to us it has distributed, and the rest is sent again.
+        """
+        seen = {digest for digest, _ in self.receiving.values()}
+        for packet in self._outgoing.values():
+            if packet.released and packet.sender and _digest(packet.topic, packet.payload) not in seen:
+                packet.released = False
+                self.owner.mqtt_released(self, packet.token, False)
 
     def _offer(self, packet: Packet) -> bool:
         """Send at once, or hold back while others are suspected; False if too much is held back already."""
@@ -428,7 +456,7 @@ class MqttSession:
             return
         if outgoing is not None:
             outgoing.released = True
-            self.owner.mqtt_released(self, outgoing.token)
+            self.owner.mqtt_released(self, outgoing.token, True)
         self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
 
     def _finished(self, packet_id: int, code: int) -> None:
@@ -438,3 +466,7 @@ class MqttSession:
         self._in_flight.discard(packet_id)
         self.owner.mqtt_published(self, outgoing.token, code)
         self._send_waiting()
+
+
+def _digest(topic: bytes, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(topic)) << 24 | len(payload) & 0xFFFFFF
