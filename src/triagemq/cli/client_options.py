@@ -36,7 +36,12 @@ GatewayAddress = Annotated[
     ),
 ]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="TRIAGE_TOKEN", help="What the coordinator knows you by.")
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="TRIAGE_TOKEN",
+        help="What the coordinator, or a gateway with --tokens, knows you by.",
+    ),
 ]
 Name = Annotated[str | None, typer.Option("--name", help="Name of this client (default: a random one).")]
 Authority = Annotated[
@@ -73,7 +78,7 @@ def whom(
     if coordinator is not None and gateway is not None:
         raise ParameterError("--gateway", "goes without --coordinator: give one of them")
     if gateway is not None:
-        return {"gateway": gateway, "name": name, "settings": settings}
+        return {"gateway": gateway, "token": token, "name": name, "settings": settings}
     context = None
     if authority is not None:
         try:

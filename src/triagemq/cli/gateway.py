@@ -7,7 +7,10 @@ import gc
 import json as json_format
 import signal
 import tempfile
+import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +20,16 @@ from triagemq.cli import options
 from triagemq.cli.options import print_json
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import ParameterError
+from triagemq.hiding import without_key
 
 if TYPE_CHECKING:
+    from triagemq.coordinator.token_file import TokenRules
     from triagemq.dtls import ServerSecurity
-    from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers
+    from triagemq.exchange import BrokerAddress, BrokerProcess, Gateway, GatewaySettings, LiveTrace, Numbers
 
 __all__ = ["gateway"]
+
+_LOOK_SECONDS = 0.5
 
 
 def gateway(
@@ -75,6 +82,15 @@ def gateway(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
     client_ca: options.ClientAuthority = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            help="Let in only who has a token of this file (`triage token create --file` makes it)."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
@@ -89,15 +105,43 @@ def gateway(
         Numbers,
         Policy,
     )
+    from triagemq.exchange.exposure import Listener, check_listeners
 
+    here = host_and_port(listen, "--listen", lowest_port=0)
+    said_aloud = check_listeners(
+        [
+            Listener(
+                "MQTT-SN",
+                "--listen",
+                here[0],
+                tokens=None if tokens is not None else "--tokens FILE",
+                encryption=None if dtls or tls_certificate is not None else "--dtls",
+            )
+        ],
+        insecure=insecure,
+    )
     address = None if broker is None else BrokerAddress.parse(broker)
     ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
+    classes: dict[str, Any] = {
+        "priorities": ranked,
+        "lowest_class": 1 + max((number for _, number in ranked), default=-1),
+    }
+    policy, rules = Policy(**classes), None
+    if tokens is not None:
+        from triagemq.coordinator.token_file import TokenPolicy, TokenRules
+
+        if mode != Mode.AGGREGATING:
+            raise ParameterError(
+                "--tokens", "is for aggregating mode: in the other one the broker sees client ids"
+            )
+        rules = TokenRules(tokens)
+        policy = TokenPolicy(rules=rules, **classes)
     settings = GatewaySettings(
         gateway_id=gateway_id,
         mode=_choice("--mode", mode, Mode),
         broker_client_id=f"triage-gateway-{gateway_id}",
         predefined_topics={} if predefined is None else _mapping(predefined, int, str),
-        policy=Policy(priorities=ranked, lowest_class=1 + max((number for _, number in ranked), default=-1)),
+        policy=policy,
         credentials={
             client_id: Credentials(str(login.get("user", client_id)), login.get("password"))
             for client_id, login in ({} if credentials is None else _mapping(credentials, str, dict)).items()
@@ -106,14 +150,13 @@ def gateway(
         broker_loss=_choice("--broker-loss", broker_loss, BrokerLoss),
         read_timestamps=timestamps,
     )
-    numbers = Numbers()
+    numbers = Numbers() if rules is None else Numbers(without_key)
     live = None if trace is None else LiveTrace(trace, numbers)
-    here = host_and_port(listen, "--listen", lowest_port=0)
     security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
     everyone = None if advertise is None else host_and_port(advertise, "--advertise")
     try:
         counters = asyncio.run(
-            _serve(settings, address, here, everyone, state, numbers, live, security, json)
+            _serve(settings, address, here, everyone, state, numbers, live, security, rules, said_aloud, json)
         )
     except BaseException as error:
         if live is not None:
@@ -134,6 +177,8 @@ async def _serve(
     numbers: Numbers,
     trace: LiveTrace | None,
     security: ServerSecurity | None,
+    rules: TokenRules | None,
+    said_aloud: Sequence[str],
     as_json: bool,
 ) -> dict[str, Any]:
     from triagemq.exchange import BrokerProcess, Gateway
@@ -142,10 +187,14 @@ async def _serve(
         own = None
         if address is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="triage-broker-"))
-            own = BrokerProcess(Path(temporary) if state is None else state / "broker")
+            own = BrokerProcess(
+                Path(temporary) if state is None else state / "broker", guarded=rules is not None
+            )
+            _let_in(own, rules)
             stack.push_async_callback(own.stop)
             await own.start()
             address = own.address
+            settings = replace(settings, broker_client_id=own.gateway_client_id)
         running = Gateway(
             settings,
             address,
@@ -160,11 +209,33 @@ async def _serve(
             running.core.on_subscriptions = own.save_soon
         stack.push_async_callback(running.close, tell_clients=state is None)
         await running.start()
+        if rules is not None:
+            following = asyncio.get_running_loop().create_task(_follow(rules, running, own))
+            stack.callback(following.cancel)
+        for line in said_aloud:
+            typer.echo(line, err=True)
         # What was loaded until now stays: looking through it for garbage again and again would delay messages.
         gc.collect()
         gc.freeze()
         await _until_ended(running, str(address), as_json)
     return running.core.counters.as_json()
+
+
+async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None) -> None:
+    """Whose token is revoked or expires is out; whoever gets one is let in."""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        if rules.look():
+            running.change(lambda core: core.policy_changed())
+            if own is not None:
+                _let_in(own, rules)
+
+
+def _let_in(own: BrokerProcess, rules: TokenRules | None) -> None:
+    if rules is not None:
+        from triagemq.coordinator.broker_rights import broker_users
+
+        own.let_in(broker_users(rules.tokens, time.time_ns()))
 
 
 async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
@@ -256,12 +327,22 @@ def _mapping(file: Path, key_kind: type, value_kind: type) -> dict[Any, Any]:
 
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(str(file), str(error).replace("\n", " ")) from None
+    except yaml.YAMLError as error:
+        raise ParameterError(str(file), _mistake(error)) from None
     if not isinstance(found, dict):
         raise ParameterError(str(file), "must be a mapping, one `name: value` a line")
     for key, value in found.items():
         if not isinstance(key, key_kind) or not isinstance(value, value_kind):
             wanted = f"{key_kind.__name__}: {value_kind.__name__}"
-            raise ParameterError(str(file), f"{key!r}: {value!r} is not {wanted}")
+            # Not the value: it may be a password.
+            raise ParameterError(str(file), f"{key!r}: {type(value).__name__} is not {wanted}")
     return found
+
+
+def _mistake(error: Any) -> str:
+    """What is wrong and where, without the line itself, which may hold a password."""
+    mark = getattr(error, "problem_mark", None)
+    words = " ".join(str(part) for part in (error.context, error.problem) if part)
+    return words if mark is None else f"{words} in line {mark.line + 1}"

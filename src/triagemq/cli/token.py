@@ -7,8 +7,10 @@ import os
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -19,6 +21,10 @@ from triagemq.cli import options
 from triagemq.cli.options import print_json
 from triagemq.errors import ParameterError, TriageError
 from triagemq.hiding import without_password
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.token_file import TokenFile
+    from triagemq.coordinator.token_watch import StoredTokens
 
 __all__ = ["app"]
 
@@ -39,6 +45,10 @@ StoreUrl = Annotated[
 Url = Annotated[
     str | None,
     typer.Option("--url", help="Address of a coordinator; the operator's token is taken from TRIAGE_TOKEN."),
+]
+File = Annotated[
+    Path | None,
+    typer.Option("--file", help="File of tokens, for `triage gateway --tokens`; made if need be."),
 ]
 
 
@@ -66,6 +76,7 @@ def create(
     state: State = None,
     store: StoreUrl = None,
     url: Url = None,
+    file: File = None,
     json: options.Json = False,
 ) -> None:
     """Make a token and print it: this is the only time it can be read."""
@@ -79,7 +90,7 @@ def create(
         "most_publications_per_second": most_publications_per_second,
         "expires_seconds": expires_seconds,
     }
-    database = _database(state, store, url)
+    database = _database(state, store, url, file)
     made = _ask(url, "POST", "/v1/tokens", request) if database is None else _create(database, request)
     if json:
         print_json(made)
@@ -89,10 +100,14 @@ def create(
 
 @app.command("list")
 def list_tokens(
-    state: State = None, store: StoreUrl = None, url: Url = None, json: options.Json = False
+    state: State = None,
+    store: StoreUrl = None,
+    url: Url = None,
+    file: File = None,
+    json: options.Json = False,
 ) -> None:
     """Print all tokens, without their secrets."""
-    database = _database(state, store, url)
+    database = _database(state, store, url, file)
     rows = _ask(url, "GET", "/v1/tokens") if database is None else _list(database)
     if json:
         print_json({"tokens": rows})
@@ -112,10 +127,11 @@ def revoke(
     state: State = None,
     store: StoreUrl = None,
     url: Url = None,
+    file: File = None,
     json: options.Json = False,
 ) -> None:
     """Make a token useless; what was announced with it is withdrawn."""
-    database, not_yet = _database(state, store, url), None
+    database, not_yet = _database(state, store, url, file), None
     if database is None:
         not_yet = _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
     else:
@@ -132,10 +148,14 @@ def _condition(row: dict[str, Any]) -> str:
     return "expired" if row["expires_ns"] is not None and row["expires_ns"] <= time.time_ns() else "good"
 
 
-def _database(state: Path | None, store: str | None, url: str | None) -> str | None:
+def _database(state: Path | None, store: str | None, url: str | None, file: Path | None) -> str | Path | None:
     """Where tokens are kept; None for those that a coordinator is asked about. What is said beats the environment."""
+    if file is not None:
+        if state is not None or url is not None:
+            raise ParameterError("file", "goes without --state and --url")
+        return file
     if (state is None) == (url is None) and (store is None or state is not None):
-        raise ParameterError("state", "give one of --state DIR, --store URL and --url ADDRESS")
+        raise ParameterError("state", "give one of --state DIR, --store URL, --file FILE and --url ADDRESS")
     if url is not None:
         return None
     if state is None:
@@ -145,13 +165,11 @@ def _database(state: Path | None, store: str | None, url: str | None) -> str | N
     return f"sqlite:///{state / 'coordinator.sqlite'}"
 
 
-def _create(database: str, request: dict[str, Any]) -> dict[str, Any]:
+def _create(database: str | Path, request: dict[str, Any]) -> dict[str, Any]:
     from pydantic import ValidationError
 
     from triagemq.coordinator.api.operations import made_token, token_answer
     from triagemq.coordinator.api_models import TokenRequest
-    from triagemq.coordinator.store import Store
-    from triagemq.coordinator.store_changes import adding_token
 
     try:
         checked = TokenRequest.model_validate(request)
@@ -159,36 +177,41 @@ def _create(database: str, request: dict[str, Any]) -> dict[str, Any]:
         first = error.errors(include_url=False)[0]
         raise ParameterError(".".join(str(part) for part in first["loc"]), first["msg"]) from None
     secret, token = made_token(checked)
-    store = Store(database)
-    try:
-        store.write_now(adding_token(token))
-    finally:
-        store.close_now()
+    with _kept(database) as kept:
+        kept.add(token)
     return token_answer(token, secret).model_dump()
 
 
-def _list(database: str) -> list[dict[str, Any]]:
+def _list(database: str | Path) -> list[dict[str, Any]]:
     from triagemq.coordinator.api.operations import token_answer
-    from triagemq.coordinator.store import Store
 
-    store = Store(database)
-    try:
-        return [token_answer(token).model_dump(exclude={"token"}) for token in store.tokens()]
-    finally:
-        store.close_now()
+    with _kept(database) as kept:
+        return [token_answer(token).model_dump(exclude={"token"}) for token in kept.tokens()]
 
 
-def _revoke(database: str, token_id: str) -> None:
-    from triagemq.coordinator.store import Store
-    from triagemq.coordinator.store_changes import revoking_token
-
-    store = Store(database)
-    try:
-        if token_id not in {token.token_id for token in store.tokens()}:
+def _revoke(database: str | Path, token_id: str) -> None:
+    with _kept(database) as kept:
+        if token_id not in {token.token_id for token in kept.tokens()}:
             raise ParameterError(
                 "token_id", f"there is no token {token_id!r}; `triage token list` shows them"
             )
-        store.write_now(revoking_token(token_id, time.time_ns()))
+        kept.revoke(token_id, time.time_ns())
+
+
+@contextmanager
+def _kept(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
+    """The tokens of a file, or of a database."""
+    if isinstance(where, Path):
+        from triagemq.coordinator.token_file import TokenFile
+
+        yield TokenFile(where)
+        return
+    from triagemq.coordinator.store import Store
+    from triagemq.coordinator.token_watch import StoredTokens
+
+    store = Store(where)
+    try:
+        yield StoredTokens(store)
     finally:
         store.close_now()
 

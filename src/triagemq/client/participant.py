@@ -40,6 +40,8 @@ class Participant(ABC):
         self.settings = settings or ConnectionSettings()
         self._kind = kind
         self._name_is_new = name is None
+        # A gateway without a coordinator knows a client by its token, where it knows tokens.
+        self._client_id = self.name if token is None else f"{self.name}.{token}"
         self._gateway = None if gateway is None else GatewayAddress.parse(gateway)
         self._owns_coordinator = isinstance(coordinator, str)
         self._coordinator = (

@@ -70,7 +70,7 @@ class Publisher(Participant):
         try:
             if self._coordinator is None:
                 assert self._gateway is not None
-                await self._connect(self._gateway, self.name)
+                await self._connect(self._gateway, self._client_id)
                 return
             self._lease = Lease(
                 self._coordinator,

@@ -94,7 +94,7 @@ class Subscriber(Participant):
         try:
             if self._coordinator is None:
                 assert self._gateway is not None
-                await self._connect(self._gateway, self.name, self._arrived)
+                await self._connect(self._gateway, self._client_id, self._arrived)
                 return
             self._lease = Lease(
                 self._coordinator,

@@ -9,12 +9,29 @@ from collections.abc import Mapping
 from triagemq.coordinator.access import Caller, Token, TokenBook
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store import Store
+from triagemq.coordinator.store_changes import adding_token, revoking_token
 
-__all__ = ["TokenWatch"]
+__all__ = ["StoredTokens", "TokenWatch"]
 
 _OLD_SECONDS = 0.2
 _APART_SECONDS = 0.05
 """However many bring tokens that are not known, the store is not looked at oftener than that."""
+
+
+class StoredTokens:
+    """The tokens of a store, outside of an event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def tokens(self) -> list[Token]:
+        return self._store.tokens()
+
+    def add(self, token: Token) -> None:
+        self._store.write_now(adding_token(token))
+
+    def revoke(self, token_id: str, revoked_ns: int) -> None:
+        self._store.write_now(revoking_token(token_id, revoked_ns))
 
 
 class TokenWatch:
