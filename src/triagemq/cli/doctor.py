@@ -135,6 +135,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
         "coordinator", "plans, forecasts, simulation", ("numpy", "scipy", "numba", "pydantic", "pyarrow")
     ),
     _packages("network", "data planes in the kernel and on switches", ("pyroute2", "os-ken")),
+    _packages("dtls", "encrypted MQTT-SN (mqttsns://)", ("pyopenssl",)),
     _packages("pipeline", "the Spark pipeline", ("pyspark", "pandas")),
     _packages("lab", "plots and reports", ("matplotlib", "plotly")),
     _java,

@@ -118,12 +118,14 @@ class KernelPorts:
 
 
 def listeners_of(gateway: str, rest: str) -> list[Listener]:
-    """Where the parts of an exchange listen: HOST:PORT of the gateway, and the URL of the coordinator.
+    """Where the parts of an exchange listen: the gateway's address, as clients are told, and the coordinator's URL.
 
     >>> listeners_of("[::]:10000", "https://10.0.0.1:8080/")
     [Listener(protocol='udp', address='::', port=10000), Listener(protocol='tcp', address='10.0.0.1', port=8080)]
+    >>> listeners_of("mqttsns://127.0.0.1:10000", "http://127.0.0.1:8080")[0]
+    Listener(protocol='udp', address='127.0.0.1', port=10000)
     """
-    where = {"udp": urlsplit(f"//{gateway}"), "tcp": urlsplit(rest)}
+    where = {"udp": urlsplit(f"//{gateway.rpartition('://')[2]}"), "tcp": urlsplit(rest)}
     return [
         Listener(protocol, str(address[0]), int(address[1]))
         for protocol, kind in _KINDS.items()
