@@ -74,7 +74,7 @@ class FakeLink:
         self._there()
         self.told_decisions += rows
 
-    async def measure(self, *, flows: bool = True) -> Measured:
+    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         self._there()
         return Measured(
             epoch=self.epoch,
@@ -88,6 +88,7 @@ class FakeLink:
             broker_connected=self.broker_connected,
             author=self.state.author,
             version=self.state.version,
+            broker_since_ns=1,
         )
 
 

@@ -114,6 +114,12 @@ def test_topics_move_between_slots_under_load_and_every_event_comes_once(
         assert len({slots[0] for slots in got.values()}) == SLOTS
         measured = gateway.ask(lambda link: link.measure())
         assert sum(count for count, _ in measured.topics.values()) == expected
+        again = gateway.ask(lambda link: link.measure(after=measured.mark))
+        assert (again.topics, again.begun) == ({}, []), "only what has changed crosses the channel"
+        assert gateway.ask(lambda link: link.measure(topics=False)).topics == {}
+        assert gateway.ask(lambda link: link.measure(after="another 7")).topics == measured.topics
+        assert measured.broker_since_ns is not None
+        assert measured.broker_since_ns < measured.at_ns
         assert sum(size for _, size in measured.topics.values()) == sum(map(len, got))
         assert sum(flow.packets_out for flow in measured.flows.values()) == expected
         assert measured.generation == 59

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.coordinator.announcing import publisher_intents
 from triagemq.coordinator.burstiness import Arrivals, dispersion, longest_silence_seconds
 from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.intent_book import IntentBook
-from triagemq.coordinator.rate_horizons import count_surprise
+from triagemq.coordinator.rate_horizons import Seen, count_surprise
 from triagemq.coordinator.rates import DeclaredRate, RateChange, RateWatch
 from triagemq.scenario import ArrivalProcess, Scenario, load, loads
 from triagemq.scenario.generators import table2
@@ -86,11 +87,26 @@ class Published:
                 yield self.now + (number + 1) * WINDOW, dict(zip(names, pairs, strict=True))
             self.events, self.octets, self.now = counts[-1], octets[-1], until
 
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """As they are now."""
+        pairs = zip(self.events.tolist(), self.octets.tolist(), strict=True)
+        return dict(zip(self.scenario.topics.name, pairs, strict=True))
+
     def multiply(self, factors: Mapping[str, float]) -> None:
         """Let topics go on with another rate."""
         published = self.scenario.publications
         factor = np.array([factors.get(name, 1.0) for name in self.scenario.topics.name])
         self.stream.change_rate(published.rate_per_second * factor[published.topic], self.now)
+
+
+def since(
+    earlier: Mapping[str, tuple[int, int]], counts: Mapping[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """What was counted since, as a gateway that began to count then would tell it."""
+    return {
+        topic: (count - earlier[topic][0], octets - earlier[topic][1])
+        for topic, (count, octets) in counts.items()
+    }
 
 
 def watching(published: Published, *, known: bool = True) -> RateWatch:
@@ -308,13 +324,161 @@ def test_a_gateway_that_restarts_is_no_news() -> None:
     published = Published(load(EXAMPLE), seed=12)
     watch = watching(published)
     assert changes(watch, published, 30.0) == []
-    lost = dict(zip(published.scenario.topics.name, published.events.tolist(), strict=True))
+    lost = published.counts()
     news = []
     for at, counts in published.windows(60.0):
-        fresh = {topic: (count - lost[topic], octets) for topic, (count, octets) in counts.items()}
+        fresh = since(lost, counts)
         # Five seconds pass before the new one is asked for the first time.
         news += watch.observe(at + 5.0, fresh, "second life")
     assert news == []
+
+
+@pytest.mark.parametrize("away", [1.4, 20.0])
+@pytest.mark.parametrize("backlog", ["kept", "lost", "of half the topics"])
+@pytest.mark.parametrize(
+    "what", ["gateway killed", "broker killed", "gateway stopped", "coordinator stopped"]
+)
+def test_what_was_published_in_a_pause_is_no_rate_of_the_time_after_it(
+    away: float, backlog: str, what: str
+) -> None:
+    published = Published(load(EXAMPLE), seed=15)
+    watch = watching(published)
+    assert changes(watch, published, 30.0) == []
+    before = published.counts()
+    (*_, (_, now)) = published.windows(away)
+    names = list(before)
+    lost = {"kept": [], "lost": names, "of half the topics": names[::2]}[backlog]
+    base = {topic: now[topic] if topic in lost else before[topic] for topic in names}
+    if what == "coordinator stopped":
+        base = before
+    back = published.now
+    news = []
+    for at, counts in published.windows(20.0):
+        # The backlog comes over a second; if the gateway was away, some publishers are back after three.
+        arrived = {}
+        for number, (topic, (count, octets)) in enumerate(counts.items()):
+            share = min(1.0, at - back)
+            behind = tuple(
+                round((1 - share) * (after - first))
+                for after, first in zip(now[topic], base[topic], strict=True)
+            )
+            arrived[topic] = count - behind[0], octets - behind[1]
+            if what == "gateway killed" and number % 3 == 0 and at - back < 3.0:
+                arrived[topic] = base[topic]
+        told = since(base, arrived)
+        if what == "gateway killed":
+            news += watch.observe(at, told, "second life", heard_since=back)
+            continue
+        # The others count on from what they had.
+        told = {
+            topic: (told[topic][0] + before[topic][0], told[topic][1] + before[topic][1]) for topic in told
+        }
+        if what == "broker killed":
+            if not news and at - back < 0.3:
+                assert watch.observe(back - 0.1, before, heard_since=None) == ()
+            news += watch.observe(at, told, heard_since=back)
+        else:
+            news += watch.observe(at, told)
+    assert news == []
+    # And what changes after it is noticed.
+    published.multiply({"crew/1/location": 2.0})
+    for at, counts in published.windows(5.0):
+        told = since(base, counts)
+        if what != "gateway killed":
+            told = {
+                topic: (told[topic][0] + before[topic][0], told[topic][1] + before[topic][1])
+                for topic in told
+            }
+        epoch = "second life" if what == "gateway killed" else ""
+        heard = back if what in ("gateway killed", "broker killed") else -np.inf
+        news += watch.observe(at, told, epoch, heard_since=heard)
+    assert {change.topic for change in news} == {"crew/1/location"}
+
+
+def test_a_broker_that_is_away_is_no_silence() -> None:
+    published = Published(load(EXAMPLE), seed=16)
+    watch = watching(published)
+    changes(watch, published, 30.0)
+    before = published.counts()
+    for at, _ in published.windows(120.0):
+        assert watch.observe(at, before, heard_since=None) == ()
+    assert not watch.rates().per_second
+
+
+def test_a_topic_of_which_nothing_is_known_is_not_measured_by_a_backlog() -> None:
+    watch = RateWatch()
+    watch.observe(0.0, {}, "first", heard_since=-5.0)
+    for window in range(1, 40):
+        count = 0 if window < 10 else 300 if window == 10 else 300 + 2 * (window - 10)
+        told = {"a": (count, 10 * count)} if count else {}
+        for change in watch.observe(
+            window * WINDOW + (4.0 if window >= 10 else 0.0),
+            told,
+            "first" if window < 10 else "second",
+            heard_since=-5.0 if window < 10 else 5.8,
+        ):
+            assert change.after < 13.0
+    assert watch.rates().per_second["a"] == pytest.approx(10.0, rel=0.1)
+
+
+def test_topics_that_are_silent_cost_no_work_and_are_forgotten() -> None:
+    topics = 5_000
+    watch = RateWatch()
+    watch.declare({"declared": DeclaredRate(0.001, 10.0)})
+    watch.observe(0.0, {})
+    rows = []
+    advance = watch._horizons.advance
+
+    def counted(at: float, events: NDArray[np.float64], octets: NDArray[np.float64]) -> list[Seen]:
+        rows.append(len(events))
+        return advance(at, events, octets)
+
+    watch._horizons.advance = counted  # type: ignore[method-assign]
+    at = 0.0
+    tracemalloc.start()
+    for window in range(1, 100):
+        at = window * WINDOW
+        many = (
+            {f"once/{window % 50}/{number}": (1, 10) for number in range(topics // 50)}
+            if window <= 50
+            else {}
+        )
+        often = {f"often/{number}": (window, 10 * window) for number in range(20)}
+        watch.observe(at, many | often)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size / topics < 1_000
+    assert max(rows) == 20, "those of which one event came are not counted closely"
+    assert len(watch.estimates()) == topics + 21
+    for _ in range(500):
+        at += 0.9
+        watch.observe(at, {})
+    assert rows[-1] == 0
+    # Who comes back is noticed at once, at rest or not.
+    for window in range(1, 8):
+        at += WINDOW
+        news = watch.observe(at, {"often/3": (99 + 10 * window, 990 + 100 * window)})
+        if any(change.topic == "often/3" and change.after > 10 for change in news):
+            break
+    else:
+        pytest.fail("not noticed")
+    for _ in range(12_000):
+        at += 0.9
+        watch.observe(at, {})
+    assert set(watch.estimates()) == {"declared"}
+    # One that the gateway has forgotten, too, counts from 0 again.
+    assert watch.observe(at + 0.2, {"often/3": (1, 10)}, begun=["often/3"]) == ()
+    assert watch.estimates()["often/3"].publications == 1
+
+
+def test_slow_topics_at_rest_raise_no_alarm_and_are_judged_when_they_hurry() -> None:
+    published = Published(processes(**{f"t{n:02d}": "rate_per_second: 0.02" for n in range(40)}), seed=17)
+    watch = watching(published)
+    assert changes(watch, published, 800.0) == []
+    published.multiply({"t07": 500.0})
+    news = changes(watch, published, 10.0)
+    assert {change.topic for _, change in news} == {"t07"}
+    assert news[0][0] - 800.0 < 5.0
 
 
 def test_a_busy_machine_that_stands_still_for_two_seconds_is_no_news() -> None:

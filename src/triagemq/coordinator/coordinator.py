@@ -288,7 +288,8 @@ class Coordinator:
                 self._forecasting = asyncio.get_running_loop().create_task(self._forecast())
         predicted = {row["priority_class"]: row for row in (self.forecasts.latest() or {}).get("classes", [])}
         orders = self.runtime.assignments.orders
-        published, topics = topic_figures(before, now)
+        seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
+        published, topics = topic_figures(self.runtime.rates.watch.take_arrived(), seconds)
         self.live.tell(
             {
                 "at_ns": now.at_ns,

@@ -79,7 +79,7 @@ class Follower:
         epoch = ""
         while True:
             with contextlib.suppress(ControlError):
-                measured = await self._link.measure(flows=False)
+                measured = await self._link.measure(flows=False, topics=False)
                 async with self._turn:
                     if epoch not in ("", measured.epoch):
                         present = await self._link.sessions()

@@ -46,8 +46,10 @@ class GatewayRefusalError(ControlError):
 class Measured:
     """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
 
-    `topics` are publications and payload bytes since then, each publication counted once. `author` and `version` name
-    the state that it follows, `generation` its orders.
+    `topics` are publications and payload bytes since then, each publication counted once; if an earlier `mark` was
+    given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
+    published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
+    `version` name the state that it follows, `generation` its orders.
     """
 
     epoch: str
@@ -63,6 +65,9 @@ class Measured:
     storage_problem: str = ""
     author: str = ""
     version: int = 0
+    broker_since_ns: int | None = None
+    begun: Sequence[str] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +158,9 @@ class GatewayLink:
         """What queues behind the gateway have counted; the epoch of the gateway that has heard it."""
         return str((await self._ask("queues", **counted_to_json(ports, flows, gone, at_ns)))["epoch"])
 
-    async def measure(self, *, flows: bool = True) -> Measured:
-        """Everything the gateway has counted; without the flows it costs less."""
-        return _measured(await self._ask("measure", flows=flows))
+    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
+        """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
+        return _measured(await self._ask("measure", flows=flows, topics=topics, after=after))
 
     async def sessions(self) -> dict[str, tuple[str, int]]:
         """Where each connected client is."""
@@ -306,6 +311,9 @@ def _measured(answer: Mapping[str, Any]) -> Measured:
         storage_problem=answer["storage_problem"],
         author=answer["author"],
         version=answer["version"],
+        broker_since_ns=answer["broker_since_ns"],
+        begun=answer["begun"],
+        mark=answer["mark"],
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.rates import RateChange, Rates, RateWatch
 from triagemq.mqttsn import valid_topic_name
 
@@ -45,16 +46,21 @@ class KnownRates:
         self.watch = RateWatch()
         self._restored = {topic: _window(row, now + _RESTORED_SECONDS) for topic, row in restored.items()}
         self._pipeline: dict[str, _Window] = {}
-        self._first_at: float | None = None
+        self._first_ns: int | None = None
 
-    def observe(
-        self, at_seconds: float, counts: Mapping[str, tuple[int, int]], epoch: str
-    ) -> tuple[RateChange, ...]:
+    def observe(self, measured: Measured) -> tuple[RateChange, ...]:
         """Counts of the gateway; the changes that call for a plan."""
-        if self._first_at is None:
-            self._first_at = at_seconds
+        if self._first_ns is None:
+            self._first_ns = measured.at_ns
         # From 0 on: what was declared before the first count was declared then, and not in 1970.
-        return self.watch.observe(at_seconds - self._first_at, counts, epoch)
+        first_ns, heard_ns = self._first_ns, measured.broker_since_ns
+        return self.watch.observe(
+            (measured.at_ns - first_ns) / 1e9,
+            measured.topics,
+            measured.epoch,
+            begun=measured.begun,
+            heard_since=None if heard_ns is None else (heard_ns - first_ns) / 1e9,
+        )
 
     def take_windows(self, rows: Iterable[Mapping[str, Any]], now: float) -> tuple[int, list[str]]:
         """Windows of the pipeline: how many were used, and what they say that calls for a plan."""
@@ -92,7 +98,7 @@ class KnownRates:
 
     def _counted(self) -> set[str]:
         """Topics of which the gateway has seen events."""
-        return {topic for topic, known in self.watch.estimates().items() if known.publications}
+        return self.watch.counted()
 
     def to_store(self) -> dict[str, dict[str, float]]:
         """What overrules declarations now, in numbers that a file can hold."""

@@ -156,15 +156,11 @@ def port_figures(before: Measured, now: Measured, orders: Orders) -> list[dict[s
     return figures
 
 
-def topic_figures(before: Measured, now: Measured) -> tuple[float, list[dict[str, Any]]]:
-    """Publications a second in all, and of the topics that have most."""
-    seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
-    earlier = before.topics if before.epoch == now.epoch else {}
-    rates = []
-    for topic, (count, size) in now.topics.items():
-        old_count, old_size = earlier.get(topic, (0, 0))
-        if count > old_count:
-            rates.append(((count - old_count) / seconds, (size - old_size) / seconds, topic))
+def topic_figures(
+    arrived: Mapping[str, tuple[float, float]], seconds: float
+) -> tuple[float, list[dict[str, Any]]]:
+    """Publications a second in all, and of the topics that have most; `arrived` are publications and bytes."""
+    rates = [(count / seconds, size / seconds, topic) for topic, (count, size) in arrived.items()]
     rates.sort(key=lambda row: (-row[0], row[2]))
     shown = [
         {"topic": topic, "publications_per_second": rate, "bytes_per_second": size}

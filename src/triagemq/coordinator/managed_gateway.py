@@ -316,7 +316,11 @@ class ManagedGateway:
             case "version":
                 return {"author": self._author, "version": self._version}
             case "measure":
-                return self._measure(with_flows=request.get("flows") is not False)
+                return self._measure(
+                    with_flows=request.get("flows") is not False,
+                    with_topics=request.get("topics") is not False,
+                    after=request.get("after"),
+                )
             case "current":
                 return {"orders": orders_to_json(self.rules.orders)}
             case "sessions":
@@ -372,8 +376,19 @@ class ManagedGateway:
             core.slots.identify_again()
             self._binder.identify_again()
 
-    def _measure(self, *, with_flows: bool) -> dict[str, Any]:
+    def _measure(self, *, with_flows: bool, with_topics: bool, after: object) -> dict[str, Any]:
+        """`after` is the mark of an earlier answer: of topics, what has changed since is told, else everything."""
         core = self.gateway.core
+        topics: dict[str, Any] = {"topics": {}, "begun": [], "mark": ""}
+        if with_topics:
+            epoch, _, step = after.partition(" ") if isinstance(after, str) else ("", "", "")
+            known = int(step) if epoch == self._epoch and step.isdecimal() else 0
+            changed = core.spread.counts.changed_since(known, self.gateway.clock())
+            topics = {
+                "topics": changed.topics,
+                "begun": changed.begun if known else [],
+                "mark": f"{self._epoch} {changed.step}",
+            }
         counters = self._plane.counters(with_flows=with_flows)
         flows = {
             client_id: astuple(counters.flows[key])
@@ -388,7 +403,7 @@ class ManagedGateway:
         return {
             "epoch": self._epoch,
             "at_ns": self.gateway.clock(),
-            "topics": core.spread.received,
+            **topics,
             "counters": core.counters.as_json() | own | {"unmanaged": astuple(counters.unmanaged)},
             "ports": {
                 name: {"queues": [astuple(queue) for queue in port.queues], "control": astuple(port.control)}
@@ -402,6 +417,7 @@ class ManagedGateway:
             "broker_connected": self.gateway.broker_is_connected,
             "broker_problem": self.gateway.broker_words,
             "storage_problem": self.gateway.storage_problem,
+            "broker_since_ns": core.link.up_since_ns if self.gateway.broker_is_connected else None,
         }
 
     # The trace.

@@ -44,6 +44,8 @@ class Measuring:
         self._gateway = Check("the gateway was not asked yet", words=_AWAY)
         self._broker = Check("the gateway was not asked yet", words="the gateway has no broker")
         self._answered_at = time.monotonic()
+        # Of what was measured last: the gateway tells what has changed since.
+        self._mark = ""
         self._lead = lead
         self._rates = rates
         self._store = store
@@ -81,14 +83,15 @@ class Measuring:
         started = time.monotonic()
         for number in range(FLOWS_EVERY):
             try:
-                measured = await self._lead.link.measure(flows=number == 0)
+                measured = await self._lead.link.measure(flows=number == 0, after=self._mark)
             except ControlError as error:
                 self._lost(str(error))
                 self._lead.lost()
                 await asyncio.sleep(MEASURE_SECONDS)
                 return
             self._answered(measured)
-            for change in self._rates.observe(measured.at_ns / 1e9, measured.topics, measured.epoch):
+            self._mark = measured.mark
+            for change in self._rates.observe(measured):
                 self._on_change(str(change))
             if number == 0:
                 before, self.latest = self.latest, measured

@@ -41,6 +41,7 @@ _LATELY_WINDOWS = 320
 """How long counts wait before they take part in the estimate, at least; four blocks if that is longer."""
 _LEAST_DISPERSION = 0.1
 """Clocks that tick evenly reach a gateway less evenly; below this, timing noise would be news."""
+_LEAST_ROOM = 16
 _GROWTH = 1.25
 """By how much I may grow from one horizon to the next, twice as long, where it cannot be estimated yet."""
 
@@ -52,58 +53,93 @@ class Seen(NamedTuple):
 
     started_at: float
     seconds: float
-    events_at_start: Floats
-    bytes_at_start: Floats
     events: Floats
     octets: Floats
     dispersion: Floats
 
 
+_SHAPES: dict[str, tuple[int, ...]] = {
+    "_events": (),
+    "_octets": (),
+    "_rings": (2, HORIZONS, _RING),
+    "_prior": (HORIZONS,),
+    "_prior_blocks": (),
+    "_mean": (2, HORIZONS),
+    "_settled": (3, HORIZONS),
+    "_lately": (3, HORIZONS),
+}
+"""The arrays over topics, each without its last axis."""
+
+
 class Horizons:
-    """Cumulative counts of a growing number of topics, remembered so that every horizon can be read off."""
+    """Cumulative counts of some topics, remembered so that every horizon can be read off.
+
+    Topics are rows, from 0 on; they come at the end (`add`), and others move up when some go (`keep`).
+    """
+
+    _events: Floats
+    _octets: Floats
+    _rings: Floats
+    _prior: Floats
+    _prior_blocks: Floats
+    # Of blocks of one horizon: the mean in this regime and how many are in it, and three sums behind the estimate
+    # of I (blocks, squares around the mean, events expected), settled and of late.
+    _mean: Floats
+    _settled: Floats
+    _lately: Floats
 
     def __init__(self) -> None:
         self.window = 0
-        self.events = np.zeros(0)
-        self.octets = np.zeros(0)
+        self.rows = 0
+        self._room = 0
         self._times = np.zeros((HORIZONS, _RING))
-        self._rings = np.zeros((2, HORIZONS, _RING, 0))
-        self._prior = np.ones((HORIZONS, 0))
-        self._prior_blocks = np.zeros(0)
         self._dispersion: dict[int, tuple[int, Floats]] = {}
-        # Of blocks of one horizon: the mean in this regime and how many are in it, and three sums behind the estimate
-        # of I (blocks, squares around the mean, events expected), settled and of late.
-        self._mean = np.zeros((2, HORIZONS, 0))
-        self._settled = np.zeros((3, HORIZONS, 0))
-        self._lately = np.zeros((3, HORIZONS, 0))
+        for name, shape in _SHAPES.items():
+            setattr(self, name, np.zeros((*shape, 0)))
 
-    def grow(self, topics: int) -> None:
-        """Make room for more topics; nothing is known of the new ones."""
-        more = topics - len(self.events)
-        self._dispersion.clear()
-        self.events, self.octets = (
-            np.append(column, np.zeros(more)) for column in (self.events, self.octets)
-        )
-        self._rings = np.concatenate([self._rings, np.zeros((2, HORIZONS, _RING, more))], axis=3)
-        self._prior = np.concatenate([self._prior, np.ones((HORIZONS, more))], axis=1)
-        self._prior_blocks = np.append(self._prior_blocks, np.zeros(more))
-        for name in ("_mean", "_settled", "_lately"):
-            column = getattr(self, name)
-            setattr(self, name, np.append(column, np.zeros((*column.shape[:2], more)), axis=2))
+    def add(self, rows: int) -> None:
+        """Make room for more topics; nothing is known of them."""
+        rows += self.rows
+        if rows > self._room:
+            self._move(np.arange(self.rows), max(rows, 2 * self._room, _LEAST_ROOM))
+        for name in _SHAPES:
+            getattr(self, name)[..., self.rows : rows] = 1 if name == "_prior" else 0
+        nothing = np.full(rows - self.rows, np.nan)
+        self._dispersion = {
+            level: (window, np.append(known, nothing)) for level, (window, known) in self._dispersion.items()
+        }
+        self.rows = rows
+
+    def keep(self, rows: Rows) -> None:
+        """Forget all topics but these."""
+        room = self._room if 4 * len(rows) > self._room else max(2 * len(rows), _LEAST_ROOM)
+        self._move(rows, room)
+        self._dispersion = {
+            level: (window, known[rows]) for level, (window, known) in self._dispersion.items()
+        }
+        self.rows = len(rows)
+
+    def _move(self, rows: Rows, room: int) -> None:
+        for name, shape in _SHAPES.items():
+            before = getattr(self, name)
+            after = np.empty((*shape, room)) if room != self._room else before
+            after[..., : len(rows)] = before[..., rows]
+            setattr(self, name, after)
+        self._room = room
 
     def start(self, at_seconds: float) -> None:
         """Begin at a time, with the counts there are."""
         self.window = 0
         self._dispersion.clear()
         self._times[:] = at_seconds
-        self._rings[0], self._rings[1] = self.events, self.octets
+        self._rings[0], self._rings[1] = self._events, self._octets
 
-    def set_prior(self, topic: int, dispersion: Floats) -> None:
-        """What is known of a topic's process: I for every horizon. What has been estimated is forgotten."""
+    def set_prior(self, topic: int, dispersion: Floats, blocks: float = _KNOWN_BLOCKS) -> None:
+        """What is known of a topic's process: I for every horizon, and what that is worth as evidence."""
         self._prior[:, topic] = np.maximum(dispersion, _LEAST_DISPERSION)
-        self._prior_blocks[topic] = _KNOWN_BLOCKS
+        self._prior_blocks[topic] = blocks
         self._settled[:, :, topic] = self._lately[:, :, topic] = 0
-        self._settled[0, :, topic] = _KNOWN_BLOCKS
+        self._settled[0, :, topic] = max(blocks, _LEAST_BLOCKS)
         self._dispersion.clear()
 
     def forget_mean(self, topics: Rows) -> None:
@@ -113,7 +149,11 @@ class Horizons:
     def advance(self, at_seconds: float, events: Floats, octets: Floats) -> list[Seen]:
         """Take the counts up to a time; what the horizons that have moved on show, the shortest first."""
         self.window += 1
-        self.events, self.octets = self.events + events, self.octets + octets
+        rows = self.rows
+        counts = self._events[:rows], self._octets[:rows]
+        for count, more in zip(counts, (events, octets), strict=True):
+            count += more
+        rings = self._rings[..., :rows]
         seen = []
         for level in range(HORIZONS):
             length = 2 << level
@@ -124,36 +164,32 @@ class Horizons:
             first = (place - length // step) % _RING
             if self.window >= length:
                 if self.window % length == 0:
-                    self._add_block(level, self.events - self._rings[0, level, first])
+                    self._add_block(level, counts[0] - rings[0, level, first])
                 started = float(self._times[level, first])
-                before = self._rings[:, level, first]
+                before = rings[:, level, first]
                 seen.append(
                     Seen(
                         started_at=started,
                         seconds=at_seconds - started,
-                        events_at_start=before[0].copy(),
-                        bytes_at_start=before[1].copy(),
-                        events=self.events - before[0],
-                        octets=self.octets - before[1],
+                        events=counts[0] - before[0],
+                        octets=counts[1] - before[1],
                         dispersion=self.dispersion(level),
                     )
                 )
             self._times[level, place % _RING] = at_seconds
-            self._rings[0, level, place % _RING] = self.events
-            self._rings[1, level, place % _RING] = self.octets
+            rings[0, level, place % _RING], rings[1, level, place % _RING] = counts
         return seen
 
     def _add_block(self, level: int, count: Floats) -> None:
         """Welford's update of the mean and of the sum of squares around it."""
-        mean, blocks = self._mean[:, level]
+        rows = self.rows
+        mean, blocks = self._mean[:, level, :rows]
         blocks += 1
         apart = count - mean
         mean += apart / blocks
         # The first block of a regime is its own mean and says nothing of the spread.
-        self._lately[:, level] += np.where(
-            blocks > 1, [np.ones_like(mean), apart * (count - mean), mean], 0.0
-        )
-        settled, lately = self._settled[:, level], self._lately[:, level]
+        settled, lately = self._settled[:, level, :rows], self._lately[:, level, :rows]
+        lately += np.where(blocks > 1, [np.ones_like(mean), apart * (count - mean), mean], 0.0)
         if self.window % max(_LATELY_WINDOWS, 8 << level) == 0:
             ready = lately[0] > 0
         else:  # to know little is better than to know nothing
@@ -169,14 +205,14 @@ class Horizons:
 
         It changes little from window to window, so it is worked out now and then.
         """
-        worked_out, known = self._dispersion.get(level, (-_FIRST_WINDOWS, self.events))
+        worked_out, known = self._dispersion.get(level, (-_FIRST_WINDOWS, self._events))
         if self.window - worked_out >= min(2 << level, _FIRST_WINDOWS):
             known = self._work_out(level)
             self._dispersion[level] = self.window, known
         return known
 
     def _work_out(self, level: int) -> Floats:
-        sums = self._settled[:, : level + 1]
+        sums = self._settled[:, : level + 1, : self.rows]
         known = sums[0] >= _LEAST_BLOCKS
         # The longest horizon that is known, and by how many doublings this one is longer.
         doublings = known[::-1].argmax(axis=0)
@@ -184,8 +220,9 @@ class Horizons:
         topics = np.arange(known.shape[1])
         blocks, squares, expected = sums[:, best, topics]
         # That events come more evenly than by chance is believed sooner than that they come in bursts.
-        assumed = np.where((self._prior_blocks > 0) | (squares < expected), 0.0, _ASSUMED_BLOCKS)
-        trust = np.maximum((self._prior_blocks + assumed) * self._mean[0, best, topics], _ASSUMED_EVENTS)
+        prior_blocks = self._prior_blocks[: self.rows]
+        assumed = np.where((prior_blocks > 0) | (squares < expected), 0.0, _ASSUMED_BLOCKS)
+        trust = np.maximum((prior_blocks + assumed) * self._mean[0, best, topics], _ASSUMED_EVENTS)
         estimate = (trust * self._prior[best, topics] + squares) / (trust + expected)
         raised = estimate * _upper_limit(blocks + assumed)
         raised = np.where(estimate < 1, np.minimum(raised, 1.0), raised)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.burstiness import dispersion, longest_silence_seconds
+from triagemq.coordinator.rate_counts import RateCounts
 from triagemq.coordinator.rate_facts import DeclaredRate, RateChange, Rates, TopicEstimate
-from triagemq.coordinator.rate_horizons import HORIZONS, Horizons, Seen, count_surprise, size_surprise
+from triagemq.coordinator.rate_horizons import HORIZONS, Seen, count_surprise, size_surprise
+from triagemq.coordinator.rate_topics import Rows
 from triagemq.scenario import Floats
 
 __all__ = ["DeclaredRate", "RateChange", "RateWatch", "Rates", "TopicEstimate"]
@@ -21,11 +23,14 @@ BAND = 0.2
 """Rates and sizes within a fifth of those planned with are near enough, however well they are known."""
 
 GRACE_SECONDS = 10.0
-"""How long publishers have to begin after they have announced a rate."""
+"""How long publishers have to begin after they have announced a rate, or to begin again after a pause."""
 
 FIRST_LOOK_SECONDS, ENOUGH_SECONDS = 1.0, 64.0
 LEAST_WINDOW_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS, LEAST_EXPECTED = 3.0, 10.0
+STOOD_STILL_SECONDS = 1.0
+"""Who was not asked for so long stood still, or whoever asks did."""
+
 LATELY_SECONDS = 2.0
 USUAL_SECONDS: Floats = np.array([0.2 * 2**level for level in range(1, HORIZONS + 1)])
 HORIZON_SHOWN = 5
@@ -34,25 +39,11 @@ HORIZON_SHOWN = 5
 LEAST_SPREAD, UNKNOWN_SPREAD = 0.1, 5.0
 """What silences of evenly ticking topics, and of those about which nothing is known yet, are divided by."""
 
+REST_SECONDS, REST_EVERY_WINDOWS, RESTED_BLOCKS = 60.0, 64, 60.0
+"""When topics that are silent go to rest, how often that is looked at, and what was known of them is worth after it."""
 
-Rows = NDArray[np.intp]
-
-
-_UNKNOWN = {
-    "_rate": np.nan,
-    "_size": np.nan,
-    "_rate_measured": False,
-    "_size_measured": False,
-    "_since": np.inf,
-    "_size_since": np.inf,
-    "_events_before": 0.0,
-    "_bytes_before": 0.0,
-    "_review_at": np.inf,
-    "_silence": 0.0,
-    "_last_event": np.inf,
-    "_came_at": -np.inf,
-}
-"""Columns over topics, and what stands in them of a topic that is new."""
+FORGET_SECONDS = 1200.0
+"""Longer than the gateway remembers a count."""
 
 
 class RateWatch:
@@ -69,266 +60,386 @@ class RateWatch:
     Long silences are no news if the process is known for them, or if one half as long has been seen before. A topic of
     which nobody announced a rate is measured from its first event on. An estimate from little data is looked at again
     when there is four times as much, until it rests on a minute.
+
+    Topics that are silent for a minute are at rest: all that can still be judged of them is how long they are silent,
+    and that needs one number and no work. Topics that stopped and that nobody announces are forgotten after a while.
     """
 
     def __init__(self) -> None:
-        self._horizons = Horizons()
-        self._number: dict[str, int] = {}
-        self._names: list[str] = []
+        self._counts = RateCounts()
+        self._topics = self._counts.topics
+        self._horizons = self._counts.horizons
         self._declared: dict[str, DeclaredRate] = {}
         self._epoch: str | None = None
-        self._at = 0.0
-        self._last = np.zeros((2, 0))
-        self._order: tuple[tuple[str, ...], Rows] = ((), np.empty(0, dtype=np.intp))
-        # Per topic: what is planned with (NaN: unknown), whether it was measured, and the regime it is judged in.
-        self._rate = np.zeros(0)
-        self._size = np.zeros(0)
-        self._rate_measured = np.zeros(0, dtype=bool)
-        self._size_measured = np.zeros(0, dtype=bool)
-        self._since = np.zeros(0)
-        self._size_since = np.zeros(0)
-        self._events_before = np.zeros(0)
-        self._bytes_before = np.zeros(0)
-        self._review_at = np.zeros(0)
-        self._silence = np.zeros(0)
-        self._last_event = np.zeros(0)
-        self._came_at = np.zeros(0)
-        # Whether somebody listens, and whether topics that are new are taken to be listened to.
-        self._heard = np.zeros(0, dtype=bool)
+        self._at = self._looked_at = 0.0
+        self._windows = 0
+        # When the next rate is to be looked at again, and the next silence of a topic at rest is news, at the earliest.
+        self._next_review = self._next_silent = np.inf
         self._hear_new = True
 
     def declare(self, declared: Mapping[str, DeclaredRate]) -> None:
         """Take over what publishers announce of all topics; news about a topic overrules what was measured of it."""
         before, self._declared = self._declared, dict(declared)
-        self._know(declared)
+        topics = self._topics
+        numbers = topics.know(declared, heard=self._hear_new)
+        topics.declared[:] = False
+        topics.declared[numbers] = True
         for topic, news in declared.items():
             if before.get(topic) != news:
-                self._declare(self._number[topic], news)
+                self._declare(topics.number[topic], news)
         for topic in before.keys() - declared.keys():
-            self._undeclare(self._number[topic])
+            self._undeclare(topics.number[topic])
 
-    def listen(self, topics: Collection[str]) -> None:
+    def listen(self, heard: Collection[str]) -> None:
         """The topics that somebody is subscribed to: of others no event reaches the counter, whatever is published.
 
         They are not judged while nobody listens. Before the first call all topics are taken to be listened to.
         """
-        self._know(topics)
-        heard = np.zeros(len(self._names), dtype=bool)
-        heard[[self._number[topic] for topic in topics]] = True
-        lately = (self._at - self._came_at < LATELY_SECONDS) | (self._review_at < np.inf)
-        for number in np.flatnonzero(heard & ~self._heard & ~lately & ~np.isnan(self._rate)).tolist():
+        topics = self._topics
+        numbers = topics.know(heard, heard=False)
+        before = topics.heard.copy()
+        topics.heard[:] = False
+        topics.heard[numbers] = True
+        self._hear_new = False
+        lately = (self._at - topics.came_at < LATELY_SECONDS) | (topics.review_at < np.inf)
+        for number in np.flatnonzero(topics.heard & ~before & ~lately & ~np.isnan(topics.rate)).tolist():
             self._begin(number, self._at + GRACE_SECONDS)
-        self._heard, self._hear_new = heard, False
+        self._expect(np.flatnonzero(topics.heard != before))
 
     def observe(
-        self, at_seconds: float, counts: Mapping[str, tuple[int, int]], epoch: str = ""
+        self,
+        at_seconds: float,
+        counts: Mapping[str, tuple[int, int]],
+        epoch: str = "",
+        *,
+        begun: Collection[str] = (),
+        heard_since: float | None = -np.inf,
     ) -> tuple[RateChange, ...]:
-        """Cumulative (publications, bytes) per topic at a time; `epoch` changes when the counter starts from 0 again.
+        """Cumulative (publications, bytes) at a time of topics that may have changed; the others are as they were.
 
-        Times are seconds of one clock. While nearly everything seems to pause, the machine is taken to be busy and
-        the count goes on, for a few seconds at most.
+        `epoch` changes when the counter starts from 0 again, with everything; `begun` are topics that did by
+        themselves. `heard_since`: from when on the counter has heard of all that was published at once; None while it
+        does not. Times are seconds of one clock. While nearly everything seems to pause, the machine is taken to be
+        busy and the count goes on, for a few seconds at most.
         """
-        now = self._columns(counts)
-        if epoch != self._epoch:
-            # Nobody counted in between: that time does not exist for the rates.
-            self._shift(at_seconds - self._at, at_seconds)
-            self._epoch, self._at, self._last = epoch, at_seconds, now
+        first, anew = self._epoch is None, epoch != self._epoch
+        self._counts.take(at_seconds, counts, begun, base=first, anew=anew, heard=self._hear_new)
+        unseen, self._looked_at = at_seconds - self._looked_at, at_seconds
+        self._epoch = epoch
+        if first:
+            self._pass_over(at_seconds)
+            if heard_since is not None:
+                self._counts.settle(heard_since)
             return ()
+        if heard_since is None:
+            return ()
+        if anew or heard_since > self._at or unseen > STOOD_STILL_SECONDS:
+            self._pause(min(heard_since if heard_since > self._at else at_seconds, at_seconds))
         seconds = at_seconds - self._at
-        if seconds < LEAST_WINDOW_SECONDS:
+        if seconds < LEAST_WINDOW_SECONDS or (
+            seconds < LONGEST_PAUSE_SECONDS and self._everything_pauses(seconds)
+        ):
             return ()
-        new = np.maximum(now - self._last, 0.0)
-        if seconds < LONGEST_PAUSE_SECONDS and self._everything_pauses(seconds, new[0]):
-            return ()
-        started, self._at, self._last = self._at, at_seconds, now
-        self._note_events(started, new[0])
+        return self._count_window(self._at, at_seconds)
+
+    def _count_window(self, started: float, at_seconds: float) -> tuple[RateChange, ...]:
+        self._at = at_seconds
+        self._windows += 1
+        numbers = self._counts.came()
+        self._note_events(started, numbers)
         changes: dict[tuple[int, str], RateChange] = {}
-        horizons = self._horizons.advance(at_seconds, new[0], new[1])
+        horizons = self._counts.advance(started, at_seconds, numbers)
         self._judge_silence(changes)
         for seen in horizons:
             self._judge(seen, changes)
         self._learn(changes)
+        if self._windows % REST_EVERY_WINDOWS == 0:
+            self._let_rest()
         return tuple(changes[key] for key in sorted(changes))
 
     def rates(self) -> Rates:
         """What to plan with: measured rates and sizes where they overrule or complete what is declared."""
-        known = [
-            (topic, number)
-            for topic, number in self._number.items()
-            if self._rate_measured[number] and (self._rate[number] > 0 or topic in self._declared)
-        ]
-        sized = np.flatnonzero(self._size_measured).tolist()
+        topics = self._topics
+        known = np.flatnonzero(topics.rate_measured & ((topics.rate > 0) | topics.declared)).tolist()
+        sized = np.flatnonzero(topics.size_measured).tolist()
         return Rates(
-            per_second={topic: float(self._rate[number]) for topic, number in known},
-            size_bytes={self._names[number]: float(self._size[number]) for number in sized},
+            per_second={topics.names[number]: float(topics.rate[number]) for number in known},
+            size_bytes={topics.names[number]: float(topics.size[number]) for number in sized},
         )
 
     def estimates(self) -> dict[str, TopicEstimate]:
         """What is known of every topic, for people and metrics: the rate and size it is planned with, and its I."""
-        dispersion = self._horizons.dispersion(HORIZON_SHOWN)
+        topics, shown = self._topics, self._horizons.dispersion(HORIZON_SHOWN)
         return {
             topic: TopicEstimate(
-                rate_per_second=float(np.nan_to_num(self._rate[number])),
-                size_bytes=None if np.isnan(self._size[number]) else float(self._size[number]),
-                index_of_dispersion=float(dispersion[number]),
-                publications=int(self._horizons.events[number]),
+                rate_per_second=float(np.nan_to_num(topics.rate[number])),
+                size_bytes=None if np.isnan(topics.size[number]) else float(topics.size[number]),
+                index_of_dispersion=float(
+                    shown[topics.row[number]] if topics.row[number] >= 0 else topics.spread[number]
+                ),
+                publications=int(topics.published[0, number]),
             )
-            for topic, number in self._number.items()
+            for topic, number in topics.number.items()
         }
 
-    def _know(self, topics: Iterable[str]) -> None:
-        """Make room for topics that are new."""
-        new = [topic for topic in topics if topic not in self._number]
-        if not new:
-            return
-        for topic in new:
-            self._number[topic] = len(self._names)
-            self._names.append(topic)
-        count, more = len(self._names), len(self._names) - len(self._rate)
-        self._horizons.grow(count)
-        self._last = np.append(self._last, np.zeros((2, more)), axis=1)
-        for name, value in _UNKNOWN.items():
-            column = getattr(self, name)
-            setattr(self, name, np.append(column, np.full(more, value, dtype=column.dtype)))
-        self._heard = np.append(self._heard, np.full(more, self._hear_new))
+    def counted(self) -> set[str]:
+        """The topics of which events were counted."""
+        topics = self._topics
+        return {topics.names[number] for number in np.flatnonzero(topics.published[0] > 0).tolist()}
+
+    def take_arrived(self) -> dict[str, tuple[float, float]]:
+        """Events and bytes of topics since the last call; of those that had any."""
+        return self._counts.take_arrived()
+
+    # What is announced.
 
     def _declare(self, number: int, news: DeclaredRate) -> None:
+        topics = self._topics
         if news.arrivals:
-            self._horizons.set_prior(number, dispersion(news.arrivals, USUAL_SECONDS))
-            self._silence[number] = longest_silence_seconds(news.arrivals, SURPRISE) / 2
+            usual = dispersion(news.arrivals, USUAL_SECONDS)
+            topics.spread[number] = max(float(usual[HORIZON_SHOWN]), LEAST_SPREAD)
+            topics.silence[number] = longest_silence_seconds(news.arrivals, SURPRISE) / 2
+            if topics.row[number] >= 0:
+                self._horizons.set_prior(int(topics.row[number]), usual)
         if news.rate_per_second is not None:
-            self._rate[number], self._rate_measured[number] = news.rate_per_second, False
+            topics.rate[number], topics.rate_measured[number] = news.rate_per_second, False
             self._begin(number, self._at + GRACE_SECONDS)
-        elif not self._rate_measured[number]:
-            self._rate[number] = np.nan
+        elif not topics.rate_measured[number]:
+            topics.rate[number] = np.nan
             self._begin(number, np.inf)
         if news.size_bytes is not None:
-            self._size[number], self._size_measured[number] = news.size_bytes, False
-            self._size_since[number] = self._at
+            topics.size[number], topics.size_measured[number] = news.size_bytes, False
+            topics.size_since[number] = self._at
 
     def _undeclare(self, number: int) -> None:
         """Nobody publishes it any more, they say; if events still come, they are measured like those of a new topic."""
-        if not self._rate_measured[number]:
-            self._rate[number] = np.nan
+        topics = self._topics
+        if not topics.rate_measured[number]:
+            topics.rate[number] = np.nan
             self._begin(number, np.inf)
-        if not self._size_measured[number]:
-            self._size[number] = np.nan
+        if not topics.size_measured[number]:
+            topics.size[number] = np.nan
 
     def _begin(self, number: int, since: float) -> None:
         """A new regime from a time on; infinity waits for the first event."""
-        self._since[number], self._review_at[number] = since, np.inf
-        self._last_event[number] = since
-        self._horizons.forget_mean(np.array([number]))
+        topics = self._topics
+        topics.since[number], topics.review_at[number] = since, np.inf
+        topics.last_event[number] = since
+        topics.returning[number] = False
+        if topics.row[number] >= 0:
+            self._horizons.forget_mean(topics.row[[number]])
+        self._expect(np.array([number]))
 
-    def _columns(self, counts: Mapping[str, tuple[int, int]]) -> Floats:
-        """The counts as columns over all topics; those that are not mentioned stay as they were."""
-        names = tuple(counts)
-        if names != self._order[0]:
-            self._know(names)
-            self._order = names, np.array([self._number[topic] for topic in names], dtype=np.intp)
-        now = self._last.copy()
-        if names:
-            now[:, self._order[1]] = np.array(list(counts.values()), dtype=np.float64).T
-        return now
+    # Pauses.
 
-    def _shift(self, seconds: float, at_seconds: float) -> None:
-        """Let a stretch of time not have been."""
-        for column in (self._since, self._size_since, self._last_event, self._review_at, self._came_at):
+    def _pass_over(self, until: float) -> None:
+        """Let the time until then not have been."""
+        topics, seconds = self._topics, until - self._at
+        for column in (
+            topics.since,
+            topics.size_since,
+            topics.last_event,
+            topics.silent_at,
+            topics.review_at,
+            topics.came_at,
+        ):
             column += seconds
-        self._horizons.start(at_seconds)
+        self._next_review, self._next_silent = self._next_review + seconds, self._next_silent + seconds
+        self._horizons.start(until)
+        self._at = until
 
-    def _everything_pauses(self, seconds: float, new: Floats) -> bool:
-        judged = (self._since <= self._at) & (self._rate > 0) & self._heard
-        expected = float(self._rate[judged].sum()) * seconds
-        return expected >= LEAST_EXPECTED and float(new[judged].sum()) < expected / 2
+    def _pause(self, until: float) -> None:
+        """Nobody counted for a while: events of that time come late, or never.
 
-    def _note_events(self, started: float, new: Floats) -> None:
+        That time does not exist for the rates, nor do events that make up for it (see RateCounts); and whoever
+        published may take a while to be back.
+        """
+        topics, awake = self._topics, self._counts.awake
+        seconds = until - self._at
+        self._pass_over(until)
+        self._counts.pause(until, seconds)
+        learning = topics.review_at[awake] < np.inf
+        begun = awake[(topics.since[awake] <= until) & ~learning & (topics.rate[awake] > 0)]
+        topics.since[begun] = topics.last_event[begun] = until + GRACE_SECONDS
+        topics.returning[begun] = True
+        for number in np.flatnonzero((topics.since <= until) & np.isnan(topics.rate)).tolist():
+            self._begin(number, np.inf)
+
+    def _everything_pauses(self, seconds: float) -> bool:
+        topics, awake = self._topics, self._counts.awake
+        judged = awake[(topics.since[awake] <= self._at) & (topics.rate[awake] > 0) & topics.heard[awake]]
+        expected = float(topics.rate[judged].sum()) * seconds
+        return expected >= LEAST_EXPECTED and float(topics.new[0, judged].sum()) < expected / 2
+
+    # Events.
+
+    def _note_events(self, started: float, numbers: Rows) -> None:
         """Remember the longest silence that ended, and where a topic that was waited for has begun."""
-        came = new > 0
-        begun = np.flatnonzero(came & np.isinf(self._since))
-        self._since[begun] = self._last_event[begun] = started
-        self._size_since[begun] = started
-        self._events_before[begun] = self._horizons.events[begun]
-        self._bytes_before[begun] = self._horizons.octets[begun]
-        self._review_at[begun] = self._at + FIRST_LOOK_SECONDS
-        self._came_at[came] = self._at
-        over = came & (self._last_event <= started)
-        self._silence[over] = np.maximum(self._silence[over], self._at - self._last_event[over])
-        self._last_event[came & (self._last_event < self._at)] = self._at
+        topics = self._topics
+        topics.published[:, numbers] += topics.new[:, numbers]
+        if self._counts.is_settled(started):
+            begun = numbers[np.isinf(topics.since[numbers])]
+            topics.since[begun] = topics.last_event[begun] = started
+            topics.size_since[begun] = started
+            topics.events_before[begun], topics.bytes_before[begun] = (
+                topics.published[:, begun] - topics.new[:, begun]
+            )
+            self._review(begun, self._at + FIRST_LOOK_SECONDS)
+        back = numbers[topics.returning[numbers]]
+        topics.since[back] = topics.last_event[back] = self._at
+        topics.returning[back] = False
+        over = numbers[topics.last_event[numbers] <= started]
+        topics.silence[over] = np.maximum(topics.silence[over], self._at - topics.last_event[over])
+        topics.last_event[numbers[topics.last_event[numbers] < self._at]] = self._at
+        # A single event is no reason to count closely.
+        resting = topics.row[numbers] < 0
+        waking = resting & (started - topics.came_at[numbers] < REST_SECONDS)
+        topics.came_at[numbers] = self._at
+        self._wake(numbers[waking], started)
+        self._expect(numbers[resting & ~waking])
+
+    def _wake(self, numbers: Rows, started: float) -> None:
+        """Count these topics closely. What was judged of them at rest was their silence: rates are judged from now."""
+        if len(numbers) == 0:
+            return
+        topics = self._topics
+        self._counts.wake(numbers)
+        topics.silent_at[numbers] = np.inf
+        known = numbers[(topics.since[numbers] <= started) & np.isinf(topics.review_at[numbers])]
+        topics.since[known] = started
+        for number in numbers.tolist():
+            row, declared = int(topics.row[number]), self._declared.get(topics.names[number])
+            if declared is not None and declared.arrivals:
+                self._horizons.set_prior(row, dispersion(declared.arrivals, USUAL_SECONDS))
+            elif not np.isnan(topics.spread[number]):
+                usual = np.full(HORIZONS, topics.spread[number])
+                self._horizons.set_prior(row, usual, RESTED_BLOCKS)
+
+    def _let_rest(self) -> None:
+        """Topics of which nothing came for a while need no closer look; those that stopped are forgotten later."""
+        topics, awake = self._topics, self._counts.awake
+        idle = self._at - topics.came_at[awake] > REST_SECONDS
+        if idle.any():
+            spread = self._horizons.dispersion(HORIZON_SHOWN)[idle]
+            topics.spread[awake[idle]] = np.where(np.isnan(spread), UNKNOWN_SPREAD, spread)
+            self._counts.rest(idle)
+            self._expect(awake[idle])
+        quiet = self._at - np.maximum(topics.came_at, topics.told_at) > FORGET_SECONDS
+        idle = topics.in_use & (topics.row < 0) & ~topics.declared & ~(topics.rate > 0)
+        topics.forget(np.flatnonzero(quiet & idle))
+
+    def _expect(self, numbers: Rows) -> None:
+        """Work out when the silence of topics at rest is longer than chance or their burstiness explains."""
+        if len(numbers) == 0:
+            return
+        topics = self._topics
+        spread = np.where(np.isnan(topics.spread[numbers]), UNKNOWN_SPREAD, topics.spread[numbers])
+        rate = np.nan_to_num(topics.rate[numbers])
+        with np.errstate(divide="ignore"):
+            seconds = np.maximum(2 * topics.silence[numbers], SURPRISE * spread / rate)
+        resting = (topics.row[numbers] < 0) & topics.heard[numbers]
+        topics.silent_at[numbers] = np.where(resting, topics.last_event[numbers] + seconds, np.inf)
+        self._next_silent = min(self._next_silent, float(topics.silent_at[numbers].min()))
+
+    # Judging.
 
     def _judge_silence(self, changes: dict[tuple[int, str], RateChange]) -> None:
         """Which topics have stopped: no event for longer than chance or their burstiness explains."""
-        missing = self._rate * self._heard * np.maximum(self._at - self._last_event, 0.0)
+        topics, awake = self._topics, self._counts.awake
+        stopped: list[int] = []
+        if self._at >= self._next_silent:
+            stopped += np.flatnonzero(topics.silent_at <= self._at).tolist()
+        rate = topics.rate[awake]
+        missing = rate * topics.heard[awake] * np.maximum(self._at - topics.last_event[awake], 0.0)
         rows = np.flatnonzero(missing > SURPRISE * LEAST_SPREAD)
-        if len(rows) == 0:
-            return
-        spread = self._horizons.dispersion(HORIZON_SHOWN)[rows]
-        spread = np.where(np.isnan(spread), UNKNOWN_SPREAD, spread)
-        bursts = 2 * self._silence[rows] * self._rate[rows] / SURPRISE
-        for number in rows[missing[rows] > SURPRISE * np.maximum(bursts, spread)].tolist():
+        if len(rows):
+            spread = self._horizons.dispersion(HORIZON_SHOWN)[rows]
+            spread = np.where(np.isnan(spread), UNKNOWN_SPREAD, spread)
+            bursts = 2 * topics.silence[awake[rows]] * rate[rows] / SURPRISE
+            stopped += awake[rows[missing[rows] > SURPRISE * np.maximum(bursts, spread)]].tolist()
+        for number in stopped:
             self._set_rate(number, 0.0, changes)
             self._begin(number, np.inf)
+        if self._at >= self._next_silent:
+            self._next_silent = float(topics.silent_at.min(initial=np.inf))
 
     def _judge(self, seen: Seen, changes: dict[tuple[int, str], RateChange]) -> None:
         """Which topics have left their band, by one horizon; a topic that a shorter one has shown is left alone."""
-        judged = (self._since <= seen.started_at) & self._heard
-        expected = self._rate * seen.seconds
+        topics, awake = self._topics, self._counts.awake
+        judged = (topics.since[awake] <= seen.started_at) & topics.heard[awake]
+        expected = topics.rate[awake] * seen.seconds
         rows = np.flatnonzero(judged & (expected > 0) & (np.abs(seen.events - expected) > BAND * expected))
-        for number in rows[self._surprising(seen, expected, rows)].tolist():
-            if (number, "rate") not in changes and self._since[number] < np.inf:
-                self._set_rate(number, float(seen.events[number]) / seen.seconds, changes)
-                self._begin_with(number, seen)
-        octets = seen.events * self._size
-        judged = self._size_since <= seen.started_at
+        for row in rows[self._surprising(seen, expected, rows)].tolist():
+            number = int(awake[row])
+            if (number, "rate") not in changes and topics.since[number] < np.inf:
+                self._set_rate(number, float(seen.events[row]) / seen.seconds, changes)
+                self._begin_with(number, row, seen)
+        octets = seen.events * topics.size[awake]
+        judged = topics.size_since[awake] <= seen.started_at
         rows = np.flatnonzero(judged & (octets > 0) & (np.abs(seen.octets - octets) > BAND * octets))
         surprise = size_surprise(seen.events[rows], seen.octets[rows] / octets[rows])
-        for number in rows[surprise > SURPRISE].tolist():
+        for row in rows[surprise > SURPRISE].tolist():
+            number = int(awake[row])
             if (number, "size") not in changes:
-                self._set_size(number, float(seen.octets[number] / seen.events[number]), changes)
-                self._size_since[number] = self._at
+                self._set_size(number, float(seen.octets[row] / seen.events[row]), changes)
+                topics.size_since[number] = self._at
 
     def _surprising(self, seen: Seen, expected: Floats, rows: Rows) -> NDArray[np.bool_]:
         """Which of the topics differ too much from what was expected for it to be chance."""
+        topics, numbers = self._topics, self._counts.awake[rows]
         events, expected, spread = seen.events[rows], expected[rows], seen.dispersion[rows]
         # A silence up to twice the longest so far is no news: so many events may be missing.
-        quiet = np.minimum(expected, 2 * self._silence[rows] * self._rate[rows]) / (0.99 * SURPRISE)
+        quiet = np.minimum(expected, 2 * topics.silence[numbers] * topics.rate[numbers]) / (0.99 * SURPRISE)
         spread = np.where(events < expected, np.maximum(spread, quiet), spread)
         return np.asarray(count_surprise(expected, events, spread) > SURPRISE)
 
-    def _begin_with(self, number: int, seen: Seen) -> None:
+    def _begin_with(self, number: int, row: int, seen: Seen) -> None:
         """A new regime that has begun where the horizon begins; after a silence, with the next event."""
-        self._horizons.forget_mean(np.array([number]))
-        if seen.events[number] == 0:
-            self._since[number] = self._review_at[number] = np.inf
+        topics = self._topics
+        self._horizons.forget_mean(np.array([row]))
+        if seen.events[row] == 0:
+            topics.since[number] = topics.review_at[number] = np.inf
             return
-        self._since[number] = seen.started_at
-        self._events_before[number] = seen.events_at_start[number]
-        self._bytes_before[number] = seen.bytes_at_start[number]
-        self._review_at[number] = self._at + 4 * max(seen.seconds, FIRST_LOOK_SECONDS)
+        topics.since[number] = seen.started_at
+        topics.events_before[number] = topics.published[0, number] - seen.events[row]
+        topics.bytes_before[number] = topics.published[1, number] - seen.octets[row]
+        self._review(np.array([number]), self._at + 4 * max(seen.seconds, FIRST_LOOK_SECONDS))
+
+    def _review(self, numbers: Rows, at_seconds: float) -> None:
+        self._topics.review_at[numbers] = at_seconds
+        self._next_review = min(self._next_review, at_seconds)
 
     def _learn(self, changes: dict[tuple[int, str], RateChange]) -> None:
         """Look again at rates that rest on little: at one second, at four, at sixteen, at a minute."""
-        for number in np.flatnonzero(self._review_at <= self._at).tolist():
-            seconds = self._at - self._since[number]
-            events = self._horizons.events[number] - self._events_before[number]
-            octets = self._horizons.octets[number] - self._bytes_before[number]
+        if self._at < self._next_review:
+            return
+        topics = self._topics
+        due = np.flatnonzero(topics.review_at <= self._at)
+        for number in due.tolist():
+            seconds = self._at - topics.since[number]
+            events = topics.published[0, number] - topics.events_before[number]
+            octets = topics.published[1, number] - topics.bytes_before[number]
             rate = events / seconds
-            planned = np.nan_to_num(self._rate[number])
+            planned = np.nan_to_num(topics.rate[number])
             # Tighter than the band: the first look rested on little, and what is right now will be kept.
             if abs(rate - planned) > BAND / 2 * planned:
                 self._set_rate(number, float(rate), changes)
-            if events > 0 and np.isnan(self._size[number]):
+            if events > 0 and np.isnan(topics.size[number]):
                 self._set_size(number, float(octets / events), changes)
             more = 4 * seconds
-            self._review_at[number] = self._since[number] + more if more <= ENOUGH_SECONDS else np.inf
+            topics.review_at[number] = topics.since[number] + more if more <= ENOUGH_SECONDS else np.inf
+        self._expect(due)
+        self._next_review = float(topics.review_at.min(initial=np.inf))
 
     def _set_rate(self, number: int, rate: float, changes: dict[tuple[int, str], RateChange]) -> None:
-        before = float(np.nan_to_num(self._rate[number]))
-        changes[number, "rate"] = RateChange(self._names[number], "rate", before, rate)
-        self._rate[number], self._rate_measured[number] = rate, True
+        topics = self._topics
+        before = float(np.nan_to_num(topics.rate[number]))
+        changes[number, "rate"] = RateChange(topics.names[number], "rate", before, rate)
+        topics.rate[number], topics.rate_measured[number] = rate, True
 
     def _set_size(self, number: int, size: float, changes: dict[tuple[int, str], RateChange]) -> None:
-        before = float(np.nan_to_num(self._size[number]))
+        topics = self._topics
+        before = float(np.nan_to_num(topics.size[number]))
         if before > 0:
-            changes[number, "size"] = RateChange(self._names[number], "size", before, size)
-        self._size[number], self._size_measured[number] = size, True
+            changes[number, "size"] = RateChange(topics.names[number], "size", before, size)
+        topics.size[number], topics.size_measured[number] = size, True

@@ -216,7 +216,7 @@ class Rig:
             return
         try:
             async with asyncio.timeout(_IN_FORCE_SECONDS):
-                while not self._follows((await self.link.measure(flows=False)).generation):
+                while not self._follows((await self.link.measure(flows=False, topics=False)).generation):
                     await asyncio.sleep(0.05)
         except TimeoutError:
             why = self.follower.problem or f"it takes longer than {_IN_FORCE_SECONDS:.0f} s"

@@ -124,7 +124,7 @@ async def _figures(exchange: Exchange) -> GatewayFigures | None:
     """None while the gateway is away."""
     try:
         async with asyncio.timeout(2.0):
-            return await exchange.link.measure(flows=False)
+            return await exchange.link.measure(flows=False, topics=False)
     except (ControlError, TimeoutError, OSError):
         return None
 

@@ -44,6 +44,7 @@ class Link:
         self.filters: dict[str, Filter] = {}
         self.routes = RouteTable()
         self.is_down_since_ns: int | None = gateway.now_ns
+        self.up_since_ns: int | None = None
         self.identifiers = Identifiers()
         self._by_packet: dict[tuple[int, int], Filter] = {}
         # Filters that the broker may have for us without need, and those to ask for again over each lane.
@@ -243,6 +244,7 @@ class Link:
         number = self.lanes.index(session)
         if number == 0:
             self.is_down_since_ns = None
+            self.up_since_ns = self._gateway.now_ns
             self.routes.clear()
             self._spread_over_lanes(session)
             if not answer.session_present:
@@ -307,6 +309,7 @@ class Link:
                 self._drop_if_unused(entry)
         if number == 0 and self.is_down_since_ns is None:
             self.is_down_since_ns = self._gateway.now_ns
+            self.up_since_ns = None
             broker_presence.lost(self._gateway, self)
 
     def mqtt_message(self, session: MqttSession, message: Message) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from triagemq.exchange.gateway.actions import SendMany
 from triagemq.exchange.gateway.model import Publication, SessionState
 from triagemq.exchange.gateway.routes import Group, Origin, Route, RouteKey, best_subscription
+from triagemq.exchange.gateway.topic_counts import TopicCounts
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.mqttsn import TopicIdType, valid_topic_name
 from triagemq.mqttsn.timestamps import USER_PROPERTY, published_ns_of
@@ -20,8 +21,6 @@ __all__ = ["Spreader"]
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
 _LARGEST_PAYLOAD = 65_507 - 9 - 255
-# Whoever publishes to ever new topics must not fill the memory with their counts.
-_MOST_TOPICS = 1_000_000
 
 
 class Spreader:
@@ -32,8 +31,8 @@ class Spreader:
         self._next_publication = 0
         self._last: Publication | None = None
         self._last_origins: set[Origin] = set()
-        # By topic: publications and bytes of payload since the start, whatever the number of copies.
-        self.received: dict[str, list[int]] = {}
+        self.counts = TopicCounts()
+        """Publications by topic, whatever the number of copies."""
 
     def message(self, link: Link, origin: Origin, message: Message) -> None:
         """A copy of a message, as the broker sent it."""
@@ -123,19 +122,10 @@ class Spreader:
         self._last = publication
         self._last_origins = {origin}
         if not message.retain:
-            self._count(topic_name, len(message.payload))
+            self.counts.count(topic_name, len(message.payload), gateway.now_ns)
         if gateway.observer is not None:
             gateway.observer.published(publication, message.qos)
         return publication
-
-    def _count(self, topic_name: str, payload_bytes: int) -> None:
-        received = self.received.get(topic_name)
-        if received is None:
-            if len(self.received) >= _MOST_TOPICS:
-                return
-            received = self.received[topic_name] = [0, 0]
-        received[0] += 1
-        received[1] += payload_bytes
 
     def _route(self, link: Link, key: RouteKey, topic_name: str) -> Route:
         gateway = self._gateway
