@@ -163,7 +163,7 @@ class Exchange:
             problems = self._cannot_start()
             with contextlib.suppress(ControlError, TimeoutError, OSError):
                 async with asyncio.timeout(_LOOK_SECONDS):
-                    problems["link"] = (await self.link.measure(flows=False)).broker_problem
+                    problems["link"] = (await self.link.measure(flows=False, topics=False)).broker_problem
             for name, words in problems.items():
                 if words and told.get(name) != words:
                     self._on_problem(f"{words}; still trying")
