@@ -333,26 +333,6 @@ def test_qos_0_for_a_client_that_is_away_is_counted_and_not_kept() -> None:
     assert gateway.outcomes == [("c", b"x", Outcome.subscriber_gone)]
 
 
-def test_topic_ids_that_nobody_knows_are_given_out_again() -> None:
-    gateway = VirtualGateway()
-    client = gateway.client().connect("short-lived", clean=True)
-    for number in range(0xFFFE):
-        assert gateway.core.assign_topic(f"t{number}") is not None
-    assert client.register("t3") == 4
-    kept = client.register("another")
-    assert kept != 4
-    assert gateway.core.topics.get(4).name == "t3"  # type: ignore[union-attr]
-    for number in range(0xFFFE):
-        topic = gateway.core.assign_topic(f"t{number}")
-        if topic is not None:
-            gateway.core.make_known(gateway.core.sessions["short-lived"], topic, told=False)
-    client.send(Register(0, 1, "one too many"))
-    assert client.take(RegAck)[-1].return_code is ReturnCode.REJECTED_CONGESTION
-    client.send(Disconnect())
-    client.connect("next")
-    assert client.register("one too many") > 0
-
-
 @pytest.mark.parametrize("pieces", [1, 2, 3, 7])
 def test_octets_of_the_broker_may_be_cut_anywhere(pieces: int) -> None:
     gateway = VirtualGateway(pieces=pieces)

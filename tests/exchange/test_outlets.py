@@ -12,10 +12,11 @@ import pytest
 
 from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
 from triagemq.exchange.egress import EgressOutlet
-from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy
+from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy, naming
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
 from triagemq.exchange.gateway.model import Delivery, Publication, Session, SessionState, Subscription
 from triagemq.exchange.gateway.routes import Group
+from triagemq.exchange.gateway.topics import ClientTopics
 from triagemq.exchange.outlets import DirectOutlet
 from triagemq.mqttsn import TopicIdType
 from triagemq.trace import Outcome
@@ -50,7 +51,8 @@ def core(**settings: Any) -> GatewayCore:
 def member(
     gateway: GatewayCore, number: int, address: tuple[str, int], qos: int = 0
 ) -> tuple[Session, Subscription]:
-    session = Session(f"c{number}", number, address, gateway.link, True, 0, state=SessionState.ACTIVE)
+    session = Session(f"c{number}", number, address, gateway.link, ClientTopics(gateway.topics), True, 0)
+    session.state = SessionState.ACTIVE
     gateway.sessions[session.client_id] = session
     subscription = Subscription("a", qos, TopicIdType.NORMAL, number)
     session.subscriptions["a"] = subscription
@@ -223,9 +225,9 @@ def test_qos_1_dropped_by_policy_is_not_sent_again_but_dropped_by_a_full_buffer_
     plane = FakePlane(outlet)
     outlet.attach(plane)
     session, subscription = member(gateway, 0, ("10.0.0.1", 100), qos=1)
-    topic = gateway.assign_topic("a")
-    assert topic is not None
-    gateway.make_known(session, topic, told=True)
+    known = naming.assign(gateway, session, "a")
+    assert known is not None
+    naming.confirmed(gateway, session, known)
 
     def pass_on() -> int:
         for action in gateway.take_actions():

@@ -17,10 +17,9 @@ from triagemq.exchange.private_files import private_directory, private_file
 
 __all__ = ["TABLES", "Store"]
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 TABLES: Final[dict[str, tuple[str, int]]] = {
-    "topics": ("topic_id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL", 1),
     "sessions": (
         "client_id TEXT PRIMARY KEY, host TEXT, port INTEGER, node BLOB, state INTEGER, clean INTEGER, "
         "duration_seconds INTEGER, sleep_seconds INTEGER, will_topic TEXT, will_payload BLOB, will_qos INTEGER, "
@@ -32,7 +31,10 @@ TABLES: Final[dict[str, tuple[str, int]]] = {
         "PRIMARY KEY (client_id, topic_filter)",
         2,
     ),
-    "registrations": ("client_id TEXT, topic_id INTEGER, PRIMARY KEY (client_id, topic_id)", 2),
+    "client_topics": (
+        "client_id TEXT, topic_id INTEGER, name TEXT, flags INTEGER, PRIMARY KEY (client_id, topic_id)",
+        2,
+    ),
     "filters": ("link TEXT, topic_filter TEXT, identifier INTEGER, PRIMARY KEY (link, topic_filter)", 2),
     "deliveries": (
         "client_id TEXT, sequence INTEGER, topic_filter TEXT, topic TEXT, payload BLOB, published_ns INTEGER, "

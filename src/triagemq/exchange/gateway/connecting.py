@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import ending, publishing, rows
+from triagemq.exchange.gateway import ending, naming, publishing, rows
 from triagemq.exchange.gateway.model import Endpoint, Session, SessionState, Will
 from triagemq.exchange.gateway.settings import BrokerLoss, Mode
+from triagemq.exchange.gateway.topics import ClientTopics
 from triagemq.exchange.mqtt.owner import Login
 from triagemq.mqttsn import (
     ConnAck,
@@ -103,14 +104,20 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
         number = gateway.numbers.subscriber(message.client_id)
         link = link_for(gateway, message.client_id, message.clean_session)
         session = Session(
-            message.client_id, number, endpoint, link, message.clean_session, message.duration_seconds
+            message.client_id,
+            number,
+            endpoint,
+            link,
+            ClientTopics(gateway.topics),
+            message.clean_session,
+            message.duration_seconds,
         )
         gateway.sessions[message.client_id] = session
         gateway.places.enter(session)
         gateway.slots.add(session)
     else:
         session.duration_seconds = message.duration_seconds
-        session.told.clear()
+        naming.new_connection(gateway, session)
         gateway.deliver.requeue(session)
         if session.link.is_closed:
             session.link.open()

@@ -18,7 +18,6 @@ from triagemq.exchange.gateway import (
     ending,
     malformed,
     publishing,
-    rows,
     sleeping,
     subscribing,
     wills,
@@ -37,7 +36,7 @@ from triagemq.exchange.gateway.settings import GatewaySettings
 from triagemq.exchange.gateway.slots import Identify, Slots, own_name
 from triagemq.exchange.gateway.spreading import Spreader
 from triagemq.exchange.gateway.timers import Timer, Timers
-from triagemq.exchange.gateway.topics import Topic, TopicTable
+from triagemq.exchange.gateway.topics import TopicTable
 from triagemq.exchange.mqtt.owner import Login
 from triagemq.exchange.mqtt.session import MqttSession
 from triagemq.mqttsn import (
@@ -95,7 +94,9 @@ class GatewayCore:
         self.handshakes = Handshakes(self)
         self.places = Places(self)
         self.links: dict[str, Link] = {}
-        self.topics = TopicTable(settings.predefined_topics)
+        self.topics = TopicTable(
+            settings.predefined_topics, settings.last_topic_id, settings.topic_ids_in_all
+        )
         self.counters = GatewayCounters()
         self.changes = Changes(enabled=stores)
         self.numbers = numbers or Numbers()
@@ -221,38 +222,6 @@ class GatewayCore:
         if seconds > 0:
             self.act(Broadcast(encode(Advertise(self.settings.gateway_id, seconds))))
             self.after(seconds, self._advertise)
-
-    # Topics.
-
-    def assign_topic(self, name: str) -> Topic | None:
-        """The topic of a name, with an id; None when there are no more ids."""
-        known = self.topics.named(name)
-        if known is not None:
-            return known
-        topic = self.topics.assign(name)
-        if topic is not None:
-            self.changes.put("topics", topic.topic_id, (topic.topic_id, name))
-        return topic
-
-    def make_known(self, session: Session, topic: Topic, *, told: bool) -> None:
-        """The client may use a topic id; `told` if it surely has it."""
-        if topic.topic_id not in session.known:
-            session.known.add(topic.topic_id)
-            topic.known_by += 1
-            self.changes.put("registrations", *rows.registration(session, topic.topic_id))
-        if told and topic.topic_id not in session.told:
-            session.told.add(topic.topic_id)
-            session.link.routes.forget(session)
-
-    def forget_topics(self, session: Session) -> None:
-        """The client's topic ids are void."""
-        for topic_id in session.known:
-            topic = self.topics.get(topic_id)
-            if topic is not None:
-                topic.known_by -= 1
-            self.changes.remove("registrations", (session.client_id, topic_id))
-        session.known.clear()
-        session.told.clear()
 
     # What comes in.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import retrying, rows, sleeping
+from triagemq.exchange.gateway import naming, retrying, rows, sleeping
 from triagemq.exchange.gateway.actions import SendPublish
 from triagemq.exchange.gateway.model import (
     Delivery,
@@ -137,25 +137,31 @@ class Deliverer:
     def _register(self, session: Session, topic_name: str) -> bool:
         """Tell the client the id of the topic of the next message, and set that message aside until it knows."""
         gateway = self._gateway
-        topic = gateway.assign_topic(topic_name)
-        if topic is None:
+        known = session.topics.named(topic_name)
+        if known is None or known.topic_id not in session.registering:
+            if len(session.registering) >= gateway.settings.in_flight_messages:
+                return False
+            known = naming.assign(gateway, session, topic_name)
+            if known is None:
+                return self._without_id(session)
+            message_id = session.message_id()
+            session.registering[known.topic_id] = Registering(message_id, topic_name, gateway.now_ns)
+            gateway.send(session.endpoint, Register(known.topic_id, message_id, topic_name))
+            retrying.supervise(gateway, session)
+        delivery = session.buffer.pop()
+        session.awake_budget -= 1
+        session.unregistered.setdefault(known.topic_id, []).append(delivery)
+        return True
+
+    def _without_id(self, session: Session) -> bool:
+        """The client has no id left for the topic of the next message: it waits for one, if there ever will be any."""
+        gateway = self._gateway
+        if session.topics.is_full(gateway.settings.topic_ids):
             delivery = session.buffer.pop()
             session.awake_budget -= 1
             self.give_up(session, delivery, Outcome.limited, "no more topic ids")
             return True
-        if topic.topic_id not in session.registering:
-            if len(session.registering) >= gateway.settings.in_flight_messages:
-                return False
-            message_id = session.message_id()
-            session.registering[topic.topic_id] = Registering(message_id, topic_name, gateway.now_ns)
-            # Known from now on, so that the id cannot come to mean something else in the meantime.
-            gateway.make_known(session, topic, told=False)
-            gateway.send(session.endpoint, Register(topic.topic_id, message_id, topic_name))
-            retrying.supervise(gateway, session)
-        delivery = session.buffer.pop()
-        session.awake_budget -= 1
-        session.unregistered.setdefault(topic.topic_id, []).append(delivery)
-        return True
+        return False
 
     def _send(self, session: Session, delivery: Delivery, reference: tuple[TopicIdType, int]) -> None:
         gateway = self._gateway
@@ -213,9 +219,10 @@ class Deliverer:
         """How to name a topic to a client; None if it has to be registered first."""
         reference = topic_reference(subscription, topic_name)
         if reference is None:
-            topic = self._gateway.topics.named(topic_name)
-            if topic is not None and topic.topic_id in session.told:
-                return TopicIdType.NORMAL, topic.topic_id
+            known = session.topics.named(topic_name)
+            if known is not None and known.told:
+                known.topic.used_ns = self._gateway.now_ns
+                return TopicIdType.NORMAL, known.topic_id
         return reference
 
     # Answers of the client.
@@ -224,8 +231,7 @@ class Deliverer:
         """QoS 1 has arrived, or a PUBLISH of any QoS was refused."""
         delivery = session.in_flight.get(message.message_id)
         if message.return_code is ReturnCode.REJECTED_INVALID_TOPIC_ID:
-            session.told.discard(message.topic_id)
-            session.link.routes.forget(session)
+            naming.unknown_to_client(self._gateway, session, message.topic_id)
             if delivery is not None:
                 del session.in_flight[message.message_id]
                 session.buffer.push_front([delivery])
@@ -274,9 +280,9 @@ class Deliverer:
             return
         del session.registering[message.topic_id]
         waiting = session.unregistered.pop(message.topic_id, [])
-        topic = self._gateway.topics.get(message.topic_id)
-        if message.return_code is ReturnCode.ACCEPTED and topic is not None:
-            self._gateway.make_known(session, topic, told=True)
+        known = session.topics.get(message.topic_id)
+        if message.return_code is ReturnCode.ACCEPTED and known is not None:
+            naming.confirmed(self._gateway, session, known)
             session.awake_budget += len(waiting)
             session.buffer.push_front(waiting)
         else:
@@ -298,7 +304,7 @@ class Deliverer:
 
     def forget(self, session: Session) -> None:
         """The session is over, and with it the exchanges that it never finished."""
-        for message_id in list(session.abandoned):
+        for message_id in list(session.abandoned or ()):
             retrying.finished(self._gateway, session, message_id)
 
     def send_again(self, session: Session, delivery: Delivery) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import publishing, rows, subscribing, wills
+from triagemq.exchange.gateway import naming, publishing, rows, subscribing, wills
 from triagemq.exchange.gateway.actions import Gone
 from triagemq.exchange.gateway.model import Session, SessionState
 from triagemq.mqttsn import Disconnect
@@ -95,7 +95,7 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     gateway.slots.hand_back(session, ended=True)
     for delivery in session.buffer.clear():
         gateway.deliver.give_up(session, delivery, Outcome.subscriber_gone, reason)
-    gateway.forget_topics(session)
+    naming.forget(gateway, session)
     gateway.deliver.forget(session)
     for topic_filter in session.subscriptions:
         gateway.changes.remove("subscriptions", (client_id, topic_filter))

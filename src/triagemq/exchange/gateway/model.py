@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from triagemq.exchange.gateway.buffer import PriorityBuffer
 from triagemq.exchange.gateway.small_set import SmallSet
+from triagemq.exchange.gateway.topics import ClientTopics
 from triagemq.mqttsn import TopicIdType
 
 if TYPE_CHECKING:
@@ -125,12 +126,13 @@ class Arrival:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One client. `known` are topic ids it may publish to, `told` those confirmed over the present connection."""
+    """One client."""
 
     client_id: str
     number: int
     endpoint: Endpoint
     link: Link
+    topics: ClientTopics
     clean: bool
     duration_seconds: int
     state: SessionState = SessionState.CONNECTING
@@ -138,14 +140,12 @@ class Session:
     sleep_seconds: int = 0
     will: Will | None = None
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    known: SmallSet[int] = field(default_factory=SmallSet)
-    told: SmallSet[int] = field(default_factory=SmallSet)
     buffer: PriorityBuffer[Delivery] = field(default_factory=PriorityBuffer)
     in_flight: dict[int, Delivery] = field(default_factory=dict)
     # Message ids by which the client knows QoS 2 messages that it has not finished.
     reserved: SmallSet[int] = field(default_factory=SmallSet)
     # Of these, the ids of messages that were given up, with their sequence numbers (see retrying.py).
-    abandoned: dict[int, int] = field(default_factory=dict)
+    abandoned: dict[int, int] | None = None
     # By topic id: what waits for the REGACK of that id.
     unregistered: dict[int, list[Delivery]] = field(default_factory=dict)
     registering: dict[int, Registering] = field(default_factory=dict)
@@ -161,6 +161,8 @@ class Session:
     awake_budget: int = 0
     draining: bool = False
     pump_is_due: bool = False
+    # It will be looked which topic ids have rested.
+    rest_is_due: bool = False
     retry_is_due: bool = False
     # Until it is lost, or while it is away until it is forgotten.
     timer: Timer | None = None

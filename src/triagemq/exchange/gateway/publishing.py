@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from triagemq.exchange.gateway import rows
+from triagemq.exchange.gateway import naming, rows
 from triagemq.exchange.gateway.model import Arrival, Session
 from triagemq.exchange.mqtt.packets import REFUSED
 from triagemq.mqttsn import (
@@ -20,7 +20,6 @@ from triagemq.mqttsn import (
     PubRec,
     PubRel,
     ReturnCode,
-    TopicIdType,
     is_brokers_own,
 )
 
@@ -51,7 +50,7 @@ class _Token(NamedTuple):
 def without_connection(gateway: GatewayCore, message: Publish) -> None:
     """QoS -1: no connection, no answer."""
     gateway.counters.client_messages += 1
-    name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
+    name = gateway.topics.without_connection(message.topic_id_type, message.topic_id)
     if name is None:
         gateway.counters.refused["publish: unknown topic id"] += 1
     elif is_brokers_own(name):
@@ -67,7 +66,7 @@ def without_connection(gateway: GatewayCore, message: Publish) -> None:
 def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
     """A message from a client that is connected."""
     gateway.counters.client_messages += 1
-    name = gateway.topics.name_of(message.topic_id_type, message.topic_id)
+    name = naming.name_of(gateway, session, message.topic_id_type, message.topic_id)
     if message.qos == 2 and not gateway.can_store:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "cannot be stored")
         return
@@ -77,9 +76,8 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         return
     if message.qos == 1 and _is_duplicate(gateway, session, message):
         return
-    known = message.topic_id_type is not TopicIdType.NORMAL or message.topic_id in session.known
     lane = session.link.lanes[0]
-    if name is None or not known:
+    if name is None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_INVALID_TOPIC_ID, "unknown topic id")
     elif is_brokers_own(name):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "topic of the broker")

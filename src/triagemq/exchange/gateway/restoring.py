@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import connecting, ending, publishing
+from triagemq.exchange.gateway import connecting, ending, naming, publishing
 from triagemq.exchange.gateway.changes import Row
 from triagemq.exchange.gateway.model import (
     Arrival,
@@ -17,6 +17,7 @@ from triagemq.exchange.gateway.model import (
     Subscription,
     Will,
 )
+from triagemq.exchange.gateway.topics import ClientTopics
 from triagemq.mqttsn import TopicIdType
 
 if TYPE_CHECKING:
@@ -31,17 +32,12 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     if not any(tables.values()):
         # A new state, or one whose directory was lost: subscriptions of before would bring second copies.
         gateway.link.begin_anew()
-    for topic_id, name in tables["topics"]:
-        gateway.topics.restore(topic_id, name)
     for row in tables["sessions"]:
         _session(gateway, row)
-    for client_id, topic_id in tables["registrations"]:
-        topic = gateway.topics.get(topic_id)
+    for client_id, topic_id, name, flags in tables["client_topics"]:
         session = gateway.sessions.get(client_id)
-        if topic is not None and session is not None:
-            topic.known_by += 1
-            session.known.add(topic_id)
-            session.told.add(topic_id)
+        if session is not None:
+            naming.restore(gateway, session, topic_id, name, flags)
     _subscriptions(gateway, tables)
     for row in tables["deliveries"]:
         _delivery(gateway, row)
@@ -71,7 +67,7 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
 def _note_what_is_stored(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     for table, rows in tables.items():
         for row in rows:
-            key = row[0] if table in ("topics", "sessions", "boots") else tuple(row[:2])
+            key = row[0] if table in ("sessions", "boots") else tuple(row[:2])
             gateway.changes.restored(table, key)
 
 
@@ -83,6 +79,7 @@ def _session(gateway: GatewayCore, row: Row) -> None:
         gateway.numbers.subscriber(client_id),
         endpoint,
         connecting.link_for(gateway, client_id, bool(clean)),
+        ClientTopics(gateway.topics),
         bool(clean),
         duration,
         state=SessionState(state),
@@ -123,7 +120,7 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
         return
     session.next_sequence = max(session.next_sequence, sequence + 1)
     if stage == Stage.ABANDONED:
-        session.abandoned[message_id] = sequence
+        session.abandoned = (session.abandoned or {}) | {message_id: sequence}
         session.reserved.add(message_id)
         return
     subscription = gateway.slots.subscription_owner(session).subscriptions.get(topic_filter)

@@ -32,8 +32,8 @@ def supervise(gateway: GatewayCore, session: Session) -> None:
 
 def finished(gateway: GatewayCore, session: Session, message_id: int) -> None:
     """PUBCOMP of an exchange that was given up: the client knows the message id no more."""
-    sequence = session.abandoned.pop(message_id, None)
-    if sequence is not None:
+    if session.abandoned and message_id in session.abandoned:
+        sequence = session.abandoned.pop(message_id)
         session.reserved.discard(message_id)
         gateway.changes.remove("deliveries", (session.client_id, sequence))
 
@@ -111,6 +111,8 @@ def _abandon(gateway: GatewayCore, session: Session, delivery: Delivery) -> None
     """The client may know the message id for as long as the session lasts, and would take a new message under it for
     the old one: the id is not given to another, also after a restart.
     """
+    if session.abandoned is None:
+        session.abandoned = {}
     session.abandoned[delivery.message_id] = delivery.sequence
     session.reserved.add(delivery.message_id)
     gateway.changes.put("deliveries", *rows.abandoned(session, delivery.message_id, delivery.sequence))

@@ -14,6 +14,7 @@ from triagemq.mqttsn import TopicIdType, matches, short_topic_id
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.model import Session, Subscription
+    from triagemq.exchange.gateway.topics import Topic
 
 __all__ = [
     "Group",
@@ -60,10 +61,11 @@ class Group:
 class Route:
     """All recipients of a copy: those who get it at once at QoS 0, and those to be looked at one by one."""
 
-    __slots__ = ("groups", "singles", "subscribers", "topic_name")
+    __slots__ = ("groups", "singles", "subscribers", "topic", "topic_name")
 
-    def __init__(self, topic_name: str) -> None:
+    def __init__(self, topic_name: str, topic: Topic | None) -> None:
         self.topic_name = topic_name
+        self.topic = topic
         self.groups: list[Group] = []
         self.singles: list[tuple[Session, Subscription]] = []
         # Those who subscribed and get their messages through another session.

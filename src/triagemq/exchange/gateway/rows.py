@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from triagemq.exchange.gateway.changes import Row
 from triagemq.exchange.gateway.model import Arrival, Delivery, Session, Stage, Subscription
+from triagemq.exchange.gateway.topics import KnownTopic
 
-__all__ = ["abandoned", "arrival", "delivery", "registration", "session", "subscription"]
+__all__ = ["abandoned", "arrival", "client_topic", "delivery", "session", "subscription"]
 
 
 def session(value: Session) -> tuple[str, Row]:
@@ -34,10 +35,10 @@ def subscription(owner: Session, value: Subscription) -> tuple[tuple[str, str], 
     return key, (*key, value.qos, int(value.id_type), value.predefined_id)
 
 
-def registration(owner: Session, topic_id: int) -> tuple[tuple[str, int], Row]:
-    """A topic id that a client may use."""
-    key = (owner.client_id, topic_id)
-    return key, key
+def client_topic(owner: Session, value: KnownTopic, flags: int) -> tuple[tuple[str, int], Row]:
+    """What a topic id means, or has meant, to a client."""
+    key = (owner.client_id, value.topic_id)
+    return key, (*key, value.topic.name, flags)
 
 
 def delivery(owner: Session, value: Delivery) -> tuple[tuple[str, int], Row]:

@@ -168,6 +168,14 @@ class GatewaySettings:
     broker_loss: BrokerLoss = BrokerLoss.DISCONNECT
     broker_grace_seconds: float = 2.0
     """How long the broker may be away before clients are told."""
+    topic_ids: int = 8_192
+    """Topic ids that one client may have at a time."""
+    topic_ids_in_all: int = 500_000
+    """Topic ids of all clients together; beyond that a client that has 256 gives up one for each new one."""
+    topic_id_rest_seconds: float = 10.0
+    """How long an id that was given up means nothing before it means another topic: nothing is under way so long."""
+    last_topic_id: int = 0xFFFE
+    """Ids are from 1 to this one."""
     session_expiry_seconds: float = 7 * 86400
     """How long a session that is not clean is kept for a client that is away."""
     silent_seconds: float = 600.0
@@ -192,6 +200,12 @@ class GatewaySettings:
         for name in ("buffer_messages", "in_flight_messages", "burst_messages", "retries", "handshakes"):
             if getattr(self, name) < 1:
                 raise ParameterError(name, f"must be at least 1, is {getattr(self, name)}")
+        if not 1 <= self.last_topic_id <= 0xFFFE:
+            raise ParameterError("last_topic_id", f"must be from 1 to 65534, is {self.last_topic_id}")
+        if not 1 <= self.topic_ids <= self.last_topic_id:
+            raise ParameterError(
+                "topic_ids", f"must be from 1 to the last id ({self.last_topic_id}), is {self.topic_ids}"
+            )
         if not 1 <= self.broker_backlog <= 60_000:
             raise ParameterError("broker_backlog", f"must be from 1 to 60000, is {self.broker_backlog}")
         for topic_id, name in self.predefined_topics.items():

@@ -60,6 +60,8 @@ class Spreader:
                     session, subscription, publication, Outcome.limited, "too large for a datagram"
                 )
             return
+        if route.topic is not None:
+            route.topic.used_ns = gateway.now_ns
         for group in route.groups:
             gateway.act(SendMany(group, publication, group.datagram(payload)))
         for session, subscription in route.singles:
@@ -130,7 +132,7 @@ class Spreader:
     def _route(self, link: Link, key: RouteKey, topic_name: str) -> Route:
         gateway = self._gateway
         _, origin, qos = key
-        route = Route(topic_name)
+        route = Route(topic_name, gateway.topics.named(topic_name))
         groups: dict[tuple[TopicIdType, int], Group] = {}
         for entry in link.filters_for(origin, topic_name):
             for session in entry.members:

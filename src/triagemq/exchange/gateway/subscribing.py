@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import rows
+from triagemq.exchange.gateway import naming, rows
 from triagemq.exchange.gateway.model import Session, Subscription
 from triagemq.exchange.gateway.routes import has_wildcard
+from triagemq.exchange.gateway.topics import REGISTERED, SUBSCRIBED, KnownTopic
 from triagemq.exchange.mqtt.packets import REFUSED
 from triagemq.mqttsn import (
     RegAck,
@@ -22,20 +23,20 @@ from triagemq.mqttsn import (
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
-    from triagemq.exchange.gateway.topics import Topic
 
 __all__ = ["drop", "register", "subscribe", "unsubscribe"]
 
 
 def register(gateway: GatewayCore, session: Session, message: Register) -> None:
     """A client asks for the id of a topic name."""
-    topic = gateway.assign_topic(message.topic_name)
-    if topic is None:
+    known = naming.assign(gateway, session, message.topic_name)
+    if known is None:
         gateway.counters.refused["register: no more topic ids"] += 1
         code, topic_id = ReturnCode.REJECTED_CONGESTION, 0
     else:
-        gateway.make_known(session, topic, told=True)
-        code, topic_id = ReturnCode.ACCEPTED, topic.topic_id
+        naming.hold(gateway, session, known, REGISTERED)
+        naming.confirmed(gateway, session, known)
+        code, topic_id = ReturnCode.ACCEPTED, known.topic_id
     gateway.send(session.endpoint, RegAck(topic_id, message.message_id, code))
 
 
@@ -57,7 +58,6 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
         return
     policy = gateway.settings.policy
     is_new = topic_filter not in session.subscriptions
-    topic: Topic | None = None
     needs_id = message.topic_id_type is TopicIdType.NORMAL and not has_wildcard(topic_filter)
     if policy.forbids_subscription(session.client_id, topic_filter):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
@@ -69,18 +69,24 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
     if session.link.is_busy:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many wait for the broker")
         return
-    if needs_id and (topic := gateway.assign_topic(topic_filter)) is None:
-        _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no more topic ids")
-        return
-    known = session.subscriptions.get(topic_filter)
-    number = gateway.numbers.subscription(session.client_id, topic_filter) if known is None else known.number
+    known: KnownTopic | None = None
+    if needs_id:
+        known = naming.assign(gateway, session, topic_filter)
+        if known is None:
+            _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no more topic ids")
+            return
+        naming.hold(gateway, session, known, SUBSCRIBED)
+    former = session.subscriptions.get(topic_filter)
+    number = (
+        gateway.numbers.subscription(session.client_id, topic_filter) if former is None else former.number
+    )
     predefined_id = message.topic if isinstance(message.topic, int) else 0
     subscription = Subscription(topic_filter, message.qos, message.topic_id_type, number, predefined_id)
     session.subscribing[message.message_id] = topic_filter
     session.link.subscribe(
         session,
         subscription,
-        lambda code: _answered(gateway, session, subscription, topic, message.message_id, code),
+        lambda code: _answered(gateway, session, subscription, known, message.message_id, code),
     )
 
 
@@ -88,7 +94,7 @@ def _answered(
     gateway: GatewayCore,
     session: Session,
     subscription: Subscription,
-    topic: Topic | None,
+    known: KnownTopic | None,
     message_id: int,
     code: int,
 ) -> None:
@@ -99,6 +105,7 @@ def _answered(
     if code >= REFUSED:
         if subscription.topic_filter not in session.subscriptions:
             gateway.numbers.unsubscribed(session.client_id, subscription.topic_filter)
+            naming.let_go(gateway, session, subscription.topic_filter, SUBSCRIBED)
         gateway.counters.refused["subscribe: broker"] += 1
         gateway.send(session.endpoint, SubAck(0, message_id, ReturnCode.REJECTED_NOT_SUPPORTED))
         return
@@ -109,9 +116,9 @@ def _answered(
     if len(session.subscriptions) == 1:
         gateway.present(session)
     topic_id = subscription.predefined_id
-    if topic is not None:
-        gateway.make_known(session, topic, told=True)
-        topic_id = topic.topic_id
+    if known is not None:
+        naming.confirmed(gateway, session, known)
+        topic_id = known.topic_id
     gateway.send(session.endpoint, SubAck(topic_id, message_id, ReturnCode.ACCEPTED, subscription.qos))
 
 
@@ -133,6 +140,7 @@ def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
             del session.subscribing[message_id]
     session.link.unsubscribe(session, topic_filter)
     session.link.routes.forget(session)
+    naming.let_go(gateway, session, topic_filter, SUBSCRIBED)
     gateway.changes.remove("subscriptions", (session.client_id, topic_filter))
 
 
