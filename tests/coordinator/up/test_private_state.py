@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,10 +57,22 @@ def test_another_user_reads_nothing_of_a_running_exchange(tmp_path: Path) -> Non
         os.umask(mask)
     with running:
         running.ready()
+        deadline = time.monotonic() + LONG_SECONDS
+        while not (state / "gateway" / "state.json").exists():
+            assert time.monotonic() < deadline, "the gateway keeps nothing"
+            time.sleep(0.05)
         found = _entries(state)
         names = {path.name for path in found}
         assert names >= {"coordinator.sqlite-wal", "coordinator.sqlite-shm", "gateway.sqlite", "control.sock"}
-        assert names >= {"grants.json", "mosquitto.conf", "gateway.json", "gateway.log", "lock"}
+        assert names >= {
+            "state.json",
+            "mosquitto.conf",
+            "passwords",
+            "rights",
+            "gateway.json",
+            "gateway.log",
+            "lock",
+        }
         assert _open_to_others(state) == []
         outside = subprocess.run(
             [sys.executable, "-c", FROM_OUTSIDE, str(state), *map(str, found)],
@@ -75,7 +88,7 @@ def test_a_state_directory_that_an_earlier_version_left_open_is_closed(tmp_path:
     (state / "gateway").mkdir(parents=True)
     for path in (state, state / "gateway"):
         path.chmod(0o755)
-    for name in ("coordinator.sqlite", "gateway/gateway.sqlite", "gateway/grants.json"):
+    for name in ("coordinator.sqlite", "gateway/gateway.sqlite", "gateway/state.json"):
         (state / name).touch()
         (state / name).chmod(0o644)
     private_directory(state)
