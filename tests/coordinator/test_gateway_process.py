@@ -372,6 +372,11 @@ def test_control_packets_are_marked_and_watchers_hear_of_clients(
         moves = [event for event in control.events if event["event"] in ("connected", "gone")]
         assert [event["event"] for event in moves] == ["connected", "gone"] * 2
         assert {event["client_id"] for event in moves} == {"plain"}
+        # Queues elsewhere make a flow for one that gets messages, and for no other.
+        gets = [
+            event["subscribes"] for event in control.events if event["event"] in ("connected", "subscribes")
+        ]
+        assert gets == [False, True] * 2
         assert control.events[0]["endpoint"] == [host, port]
 
 
