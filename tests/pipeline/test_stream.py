@@ -23,12 +23,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
 from triagemq.pipeline.streaming.events import NEVER_NS, packed
-from triagemq.pipeline.streaming.publications import Position
+from triagemq.pipeline.streaming.publications import Position, PublicationsReader, positions
 from triagemq.pipeline.streaming.reduction import COUNT, KEPT, PANE, REDUCED, Reduction, reduced
 from triagemq.pipeline.streaming.table import RunFacts, StreamTable
 from triagemq.pipeline.streaming.windows import StreamSettings, closed_windows, open_panes
@@ -460,6 +461,22 @@ def test_nobody_listening_costs_no_window(
     assert done.post["failed"] >= 1
     assert "refused" in done.post["last_failure"]
     assert read_stream_table(tmp_path / "out").equals(read_stream_table(undisturbed))
+
+
+def test_parts_that_were_removed_are_passed_over_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = some_blocks(3, begin_ns=UNIX_NS, blocks=5, rows=10)
+    run = write_blocks(tmp_path / "run", blocks, run_id="kept")
+    reader = PublicationsReader(run.as_uri(), 1000, {})
+    before = positions(reader.latestOffset({}, ReadMaxRows(10)))[""]
+    reader.commit({"": asdict(before)})
+    for number in (1, 2):
+        (run / "publications" / f"part-{number:05d}.parquet").unlink()
+    after = positions(reader.latestOffset({"": asdict(before)}, ReadMaxRows(1000)))[""]
+    assert (before.part, before.rows) == (1, 10)
+    assert (after.part, after.rows) == (5, 30)
+    assert capsys.readouterr().err == f"{run}: parts 1 to 2 were removed before they were read\n"
 
 
 COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"

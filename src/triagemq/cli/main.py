@@ -86,7 +86,8 @@ def _runs_until_ended(arguments: Sequence[str]) -> bool:
     (True, False)
     """
     words = tuple(argument for argument in arguments if not argument.startswith("-"))
-    return any(words[: len(command)] == command for command in UNTIL_ENDED)
+    ends_by_itself = any(argument.partition("=")[0] == "--backup" for argument in arguments)
+    return not ends_by_itself and any(words[: len(command)] == command for command in UNTIL_ENDED)
 
 
 def _leave(listening: Listening, code: int) -> None:

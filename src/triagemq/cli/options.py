@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
     from triagemq.pipeline import SparkOptions
@@ -35,9 +38,12 @@ __all__ = [
     "percent",
     "plan_for",
     "print_json",
+    "seconds_of",
     "spark_options",
     "utility_line",
 ]
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 File = Annotated[Path, typer.Argument(help="Scenario: a YAML file, or a directory with Parquet tables.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -151,6 +157,18 @@ def utility_line(utility: dict[str, float | None]) -> str:
 def percent(share: float | None) -> str:
     """A share as a percentage; a dash where it is unknown."""
     return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def seconds_of(option: str, text: str) -> float:
+    """A time as people write it.
+
+    >>> seconds_of("--keep-trace", "7d"), seconds_of("--keep-trace", "1.5h")
+    (604800.0, 5400.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
+    if match is None or not float(match[1]):
+        raise ParameterError(option, f"must be a number and s, m, h, d or w, such as 12h or 7d, is {text!r}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def duration(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, utility_line
+from triagemq.cli.options import duration, percent, print_json, seconds_of, utility_line
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.client.settings import host_and_port
 from triagemq.errors import ParameterError, TriageError
@@ -107,10 +107,21 @@ def up(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
     ] = False,
+    keep_trace: Annotated[
+        str | None,
+        typer.Option(help="Remove what was traced after this time, such as 12h or 7d (default: keep it)."),
+    ] = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option(help="Copy the --state into this new directory, also while it is in use, and end."),
+    ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Start broker, gateway and coordinator, and with a FILE its publishers and subscribers as real clients."""
+    if backup is not None:
+        _back_up(state, backup, json)
+        return
     from triagemq.coordinator.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.coordinator.up.state_directory import fresh_directory
     from triagemq.exchange import BrokerAddress, FurtherListener
@@ -142,6 +153,7 @@ def up(
         rest_port=rest_port,
         broker=broker,
         store=store,
+        keep_trace_seconds=None if keep_trace is None else seconds_of("--keep-trace", keep_trace),
         no_triage=no_triage,
         seed=seed,
         planner={name: value for name, value in chosen.items() if value is not None},
@@ -167,6 +179,18 @@ def up(
         result = asyncio.run(_run(exchange, seconds, json))
         _print_result(result, exchange, json)
         _require_all(result.gone)
+
+
+def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
+    from triagemq.coordinator.up.backup import back_up
+
+    if state is None:
+        raise ParameterError("--backup", "needs --state, the directory to copy")
+    asyncio.run(back_up(state, target))
+    if as_json:
+        print_json({"state": str(state), "backup": str(target)})
+    else:
+        typer.echo(f"{state} is copied; go on from it with: triage up --state {target}")
 
 
 async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:

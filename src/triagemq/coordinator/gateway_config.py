@@ -18,7 +18,8 @@ class GatewayConfig:
 
     `trace` is a directory in which every start begins a run of its own (run-0, run-1, ...). `scenario` gives the trace
     its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
-    them. `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
+    them. After `keep_trace_seconds` what was traced is removed.
+    `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
     also tells what they count) or "none".
     `access` is "open", or "required": then nobody is let in before it has been told who may do what.
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
@@ -41,6 +42,7 @@ class GatewayConfig:
     broker_client_id: str | None = None
     broker_boot: str | None = None
     rotate_seconds: float = 5.0
+    keep_trace_seconds: float | None = None
     certificate: str | None = None
     private_key: str | None = None
     client_authority: str | None = None
@@ -62,6 +64,7 @@ class GatewayConfig:
             "broker_client_id": (str, type(None)),
             "broker_boot": (str, type(None)),
             "rotate_seconds": (int, float),
+            "keep_trace_seconds": (int, float, type(None)),
             "certificate": (str, type(None)),
             "private_key": (str, type(None)),
             "client_authority": (str, type(None)),
@@ -78,6 +81,8 @@ class GatewayConfig:
             raise ParameterError("access", f'must be "open" or "required", is {self.access!r}')
         if not self.rotate_seconds > 0:
             raise ParameterError("rotate_seconds", f"must be positive, is {self.rotate_seconds}")
+        if self.keep_trace_seconds is not None and not self.keep_trace_seconds > 0:
+            raise ParameterError("keep_trace_seconds", f"must be positive, is {self.keep_trace_seconds}")
         if (self.certificate is None) != (self.private_key is None):
             raise ParameterError("certificate", "and private_key belong together: give both or none")
         if self.client_authority is not None and self.certificate is None:

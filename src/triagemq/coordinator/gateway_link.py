@@ -162,6 +162,14 @@ class GatewayLink:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
         return _measured(await self._ask("measure", flows=flows, topics=topics, after=after))
 
+    async def save_broker(self) -> None:
+        """Have whoever runs the broker make it write down what it holds."""
+        await self._ask("save_broker")
+
+    async def back_up(self, path: Path) -> None:
+        """Have the gateway write a copy of its sessions and messages to a new file."""
+        await self._ask("backup", path=str(path))
+
     async def sessions(self) -> dict[str, tuple[str, int]]:
         """Where each connected client is."""
         answer = await self._ask("sessions")

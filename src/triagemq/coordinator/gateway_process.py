@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triagemq.coordinator.gateway_config import GatewayConfig, load_gateway_config
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _BROKER_SECONDS = 3.0
+_MOST_REMOVING_SECONDS = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,6 +64,7 @@ async def _run(config: GatewayConfig) -> None:
         reaching.cancel()
         _say_ready(config, running)
         telling = loop.create_task(running.gateway.tell_broker_problems(_log))
+        removing = loop.create_task(_keep_removing(config))
         failing = loop.create_task(running.wait())
         await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
@@ -69,11 +72,29 @@ async def _run(config: GatewayConfig) -> None:
             failing.result()
         failing.cancel()
         telling.cancel()
-        await asyncio.gather(ending, failing, reaching, telling, return_exceptions=True)
+        removing.cancel()
+        await asyncio.gather(ending, failing, reaching, telling, removing, return_exceptions=True)
         await running.close()
     except BaseException as error:
         running.abort(f"{type(error).__name__}: {error}")
         raise
+
+
+async def _keep_removing(config: GatewayConfig) -> None:
+    """Runs of before that were kept for their time; the run that goes on sees to its own files."""
+    from triagemq.trace.keeping import remove_old_runs
+
+    if config.trace is None or config.keep_trace_seconds is None:
+        return
+    while True:
+        try:
+            for run in await asyncio.to_thread(
+                remove_old_runs, Path(config.trace), config.keep_trace_seconds
+            ):
+                _log(f"{run} was kept for its time and is removed")
+        except OSError as error:
+            _log(f"{config.trace}: what is old cannot be removed: {error.strerror or error}")
+        await asyncio.sleep(min(_MOST_REMOVING_SECONDS, config.keep_trace_seconds / 4))
 
 
 def _log(words: str) -> None:

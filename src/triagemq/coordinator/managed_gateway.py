@@ -29,7 +29,7 @@ from triagemq.coordinator.orders_json import orders_to_json
 from triagemq.coordinator.port_samples import counted_from_json, decision_columns, sample_columns
 from triagemq.coordinator.trace_numbers import next_run, numbering
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
-from triagemq.errors import PlanError
+from triagemq.errors import GatewayError, PlanError
 from triagemq.exchange import (
     BrokerAddress,
     BrokerLoss,
@@ -116,6 +116,7 @@ class ManagedGateway:
                 scenario_fingerprint=fingerprint,
                 flow_of=self._flow_of,
                 rotate_seconds=config.rotate_seconds,
+                keep_seconds=config.keep_trace_seconds,
             )
         self.gateway = Gateway(
             GatewaySettings(
@@ -286,6 +287,15 @@ class ManagedGateway:
                 }
             )
 
+    def _back_up(self, path: object) -> dict[str, Any]:
+        if not isinstance(path, str):
+            raise ControlError("a copy needs a path")
+        try:
+            self.gateway.back_up(Path(path))
+        except GatewayError as error:
+            raise ControlError(str(error)) from None
+        return {}
+
     def _subscriptions_changed(self) -> None:
         """Whoever runs the broker has it save them, or a killed one would not know what to keep for this gateway."""
         if self._subscriptions_news is None:
@@ -321,6 +331,11 @@ class ManagedGateway:
                     with_topics=request.get("topics") is not False,
                     after=request.get("after"),
                 )
+            case "backup":
+                return self._back_up(request.get("path"))
+            case "save_broker":
+                self._tell_of_subscriptions()
+                return {}
             case "current":
                 return {"orders": orders_to_json(self.rules.orders)}
             case "sessions":

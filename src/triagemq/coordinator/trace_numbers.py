@@ -40,8 +40,6 @@ def numbering(
 
 
 def next_run(directory: Path) -> Path:
-    """The directory of the next run."""
-    number = 0
-    while (run := directory / f"run-{number}").exists():
-        number += 1
-    return run
+    """The directory of the next run: behind all that are there, for the first ones may have been removed."""
+    there = (each.name.removeprefix("run-") for each in directory.glob("run-*"))
+    return directory / f"run-{1 + max((int(number) for number in there if number.isdigit()), default=-1)}"

@@ -45,6 +45,7 @@ class LiveTrace:
         scenario_fingerprint: str | None = None,
         flow_of: FlowOf | None = None,
         rotate_seconds: float = 5.0,
+        keep_seconds: float | None = None,
     ) -> None:
         self._numbers = numbers
         self._flow_of = flow_of
@@ -58,6 +59,7 @@ class LiveTrace:
             rotate_seconds=rotate_seconds,
             # Messages go on when there is no room for what is written about them.
             pauses=True,
+            keep_seconds=keep_seconds,
         )
         self._publications: list[Publication] = []
         self._fanned_out: list[tuple[Group, Publication, int]] = []

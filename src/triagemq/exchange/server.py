@@ -248,6 +248,11 @@ class Gateway:
                 self._store.save(self.core.changes.take())
                 self._store.close()
 
+    def back_up(self, path: Path) -> None:
+        """Write a copy of what is stored to a new file; GatewayError if that cannot be done."""
+        if self._store is not None:
+            self._store.back_up(path)
+
     def change(self, how: Callable[[GatewayCore], None]) -> None:
         """Change something from outside, and do what follows from it."""
         self._tick()

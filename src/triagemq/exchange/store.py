@@ -118,6 +118,18 @@ class Store:
         """All rows of all tables, in order of their keys."""
         return {table: self._database.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
 
+    def back_up(self, path: Path) -> None:
+        """A copy as it is at this moment, in a new file."""
+        try:
+            private_file(path)
+            copy = sqlite3.connect(path)
+            try:
+                self._database.backup(copy)
+            finally:
+                copy.close()
+        except (OSError, sqlite3.Error) as error:
+            raise GatewayError(f"{path}: cannot be written: {error}") from error
+
     def close(self) -> None:
         """No more changes."""
         self._database.close()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from triagemq.trace.columns import Block, record_batch
 from triagemq.trace.schema import TABLES, delta_columns, dictionary_columns
 
-__all__ = ["Gap", "PartFile", "PartFiles", "Rotation"]
+__all__ = ["Gap", "PartFile", "PartFiles", "Removed", "Rotation"]
 
 # Behind delta encoding a higher level finds nothing more: level 3 is no smaller, level -1 is 9 % larger and
 # hardly faster (tests/trace/write_speed.py).
@@ -43,6 +43,16 @@ class Gap:
     rows: int
 
 
+@dataclass(slots=True)
+class Removed:
+    """Parts of a table that were kept for their time: what they held was written before `until_ns`."""
+
+    table: str
+    parts: int = 0
+    rows: int = 0
+    until_ns: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """When a row group is written and when a file is closed and shown: by rows, and for live runs by age."""
@@ -50,6 +60,8 @@ class Rotation:
     row_group_rows: int
     rotate_rows: int | None
     rotate_seconds: float | None
+    keep_seconds: float | None = None
+    """After this time a part is removed, while the run goes on."""
 
 
 class PartFiles:
@@ -75,6 +87,8 @@ class PartFiles:
         self._due: float | None = None
         self._began_ns = 0
         self.gaps: list[Gap] = []
+        self.removed = Removed(table)
+        self._published_at: list[float] = []
 
     @property
     def due(self) -> float | None:
@@ -115,11 +129,12 @@ class PartFiles:
         rows = self._file_rows + self._waiting_rows
         self.discard()
         now_ns = time.time_ns()
-        if self.gaps and self.gaps[-1].parts == len(self.finished):
+        parts = self.removed.parts + len(self.finished)
+        if self.gaps and self.gaps[-1].parts == parts:
             last = self.gaps.pop()
             self.gaps.append(replace(last, until_ns=now_ns, rows=last.rows + rows))
         else:
-            self.gaps.append(Gap(self._table, len(self.finished), self._began_ns, now_ns, rows))
+            self.gaps.append(Gap(self._table, parts, self._began_ns, now_ns, rows))
 
     def discard(self) -> None:
         """Give up the open part and remove what was written of it; the finished ones stay."""
@@ -178,10 +193,24 @@ class PartFiles:
             # Renaming before the data is on disk could show an empty file after a power cut.
             os.fsync(written.fileno())
             size_bytes = os.fstat(written.fileno()).st_size
-        name = f"{self._table}/part-{self._first + len(self.finished):05d}.parquet"
+        name = f"{self._table}/part-{self._number():05d}.parquet"
         hidden.rename(self._run / name)
         self.finished.append(PartFile(name, self._file_rows, size_bytes, sha256))
         self._file_rows = 0
+        if self._rotation.keep_seconds is not None:
+            self._published_at.append(time.time())
+            self._remove_old(time.time() - self._rotation.keep_seconds)
+
+    def _remove_old(self, before: float) -> None:
+        while self._published_at and self._published_at[0] < before:
+            part = self.finished.pop(0)
+            (self._run / part.name).unlink(missing_ok=True)
+            self.removed.parts += 1
+            self.removed.rows += part.rows
+            self.removed.until_ns = int(self._published_at.pop(0) * 1e9)
+
+    def _number(self) -> int:
+        return self._first + self.removed.parts + len(self.finished)
 
     def _hidden_path(self) -> Path:
-        return self._run / self._table / f".part-{self._first + len(self.finished):05d}.parquet"
+        return self._run / self._table / f".part-{self._number():05d}.parquet"

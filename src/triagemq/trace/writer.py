@@ -55,7 +55,8 @@ class TraceWriter:
     than `queue_bytes` are still to be written. Any number of threads may call. `row_group_rows` is the unit
     of writing; a file is closed and becomes visible after `rotate_rows` rows or, for a run that is watched
     while it lasts, `rotate_seconds` after its first row. A run that must not end with a full disk `pauses`: rows that
-    cannot be written are left out, and the manifest lists the gaps.
+    cannot be written are left out, and the manifest lists the gaps. With `keep_seconds` files are removed after that
+    time; the manifest says how many, and figures begin behind them.
 
     `finish` makes the trace valid. Leaving the context in any other way gives it up: there is no manifest
     then, and the file INCOMPLETE says when and why.
@@ -85,12 +86,14 @@ class TraceWriter:
         rotate_seconds: float | None = None,
         queue_bytes: int = 128 << 20,
         pauses: bool = False,
+        keep_seconds: float | None = None,
     ) -> None:
         for parameter, value in (
             ("row_group_rows", row_group_rows),
             ("rotate_rows", rotate_rows),
             ("rotate_seconds", rotate_seconds),
             ("queue_bytes", queue_bytes),
+            ("keep_seconds", keep_seconds),
         ):
             if value is not None and not value > 0:
                 raise ParameterError(parameter, f"must be positive, is {value}")
@@ -115,7 +118,7 @@ class TraceWriter:
         except OSError as error:
             self._note_end(_describe(error))
             raise self._output_error(error) from error
-        rotation = Rotation(row_group_rows, rotate_rows, rotate_seconds)
+        rotation = Rotation(row_group_rows, rotate_rows, rotate_seconds, keep_seconds)
         self._tables = {table: PartFiles(self._path, table, rotation) for table in tables}
         self._background = BackgroundWriter(self._tables, queue_bytes, pauses=pauses)
 
@@ -142,7 +145,8 @@ class TraceWriter:
     def shown(self, table: str) -> int:
         """How many rows of a table whoever watches the run can see by now, or never will."""
         parts = self._tables[table]
-        return sum(part.rows for part in tuple(parts.finished)) + sum(gap.rows for gap in tuple(parts.gaps))
+        lost = parts.removed.rows + sum(gap.rows for gap in tuple(parts.gaps))
+        return lost + sum(part.rows for part in tuple(parts.finished))
 
     @property
     def lost_rows(self) -> int:
@@ -185,7 +189,9 @@ class TraceWriter:
                 producer=self._progress.producer,
                 started=self._progress.started,
                 finished=_now(),
-                measured_from_ns=int(measured_from_ns),
+                measured_from_ns=max(
+                    int(measured_from_ns), *(parts.removed.until_ns for parts in self._tables.values())
+                ),
                 scenario_fingerprint=self._scenario_fingerprint,
                 has_plan=self._has_plan,
                 tables={table: tuple(parts.finished) for table, parts in self._tables.items()},
@@ -195,7 +201,7 @@ class TraceWriter:
                     "pyarrow": pa.__version__,
                     "numpy": np.__version__,
                 },
-                extra=dict(extra or {}) | self._gaps(),
+                extra=dict(extra or {}) | self._missing(),
             )
             try:
                 for table in self._tables:
@@ -210,9 +216,10 @@ class TraceWriter:
         self._note_success()
         return manifest
 
-    def _gaps(self) -> dict[str, Any]:
+    def _missing(self) -> dict[str, Any]:
         gaps = [asdict(gap) for parts in self._tables.values() for gap in parts.gaps]
-        return {"gaps": gaps} if gaps else {}
+        removed = [asdict(parts.removed) for parts in self._tables.values() if parts.removed.parts]
+        return ({"gaps": gaps} if gaps else {}) | ({"removed": removed} if removed else {})
 
     def abort(self, reason: str) -> None:
         """Give the trace up and say why in INCOMPLETE; finished files stay. Does nothing after `finish`."""

@@ -69,6 +69,8 @@ class ExchangeOptions:
     """The network interface of each output port, where the kernel's queues are to follow the plan."""
     dtls: bool = False
     """The gateway speaks DTLS, with the coordinator's certificate, or one of its own making that the state holds."""
+    keep_trace_seconds: float | None = None
+    """After this time what was traced is removed."""
     client_authority: Path | None = None
     """With DTLS: whose certificates clients need."""
 
@@ -238,6 +240,7 @@ class Exchange:
             "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
             "seed": self.options.seed,
             "timestamps": True,
+            "keep_trace_seconds": self.options.keep_trace_seconds,
             "dataplane": "reported" if self.options.interfaces else "embedded",
             "access": "required" if self.options.coordinator.get("access") else "open",
         }

@@ -9,6 +9,8 @@ in the order of its run does not depend on when it was read.
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -33,6 +35,7 @@ _TAKEN = ("topic_id", "publication_id", "published_ns", "size_bytes")
 
 # An empty task costs 20-40 ms, as much as reading this many rows.
 _ROWS_PER_TASK = 300_000
+_PART = re.compile(r"part-(\d+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,15 @@ class PublicationsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 footer = self._footer(path)
             except FileNotFoundError:
-                return
+                later = self._first_part_from(name, position.part)
+                if later is None:
+                    return
+                if later > position.part:
+                    # Parts appear in order: those that are missing before others were removed (`--keep-trace`).
+                    gone = f"parts {position.part} to {later - 1} were removed before they were read"
+                    print(f"{self._run_path(name)}: {gone}", file=sys.stderr, flush=True)
+                    position = replace(position, part=later, row_group=0)
+                continue
             for row_group in range(position.row_group, len(footer)):
                 rows, latest_ns = footer[row_group]
                 block = Block(path, position.number, row_group, position.rows, rows, position.latest_ns)
@@ -187,6 +198,11 @@ class PublicationsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield block, position
             if not footer:
                 position = replace(position, part=position.part + 1)
+
+    def _first_part_from(self, name: str, part: int) -> int | None:
+        place = fs.FileSelector(f"{self._run_path(name)}/publications", allow_not_found=True)
+        found = (_PART.fullmatch(info.base_name) for info in self._system.get_file_info(place))
+        return min((int(match[1]) for match in found if match and int(match[1]) >= part), default=None)
 
     def _footer(self, path: str) -> list[tuple[int, int]]:
         """Rows and latest publication of each row group; FileNotFoundError while there is no such part."""
