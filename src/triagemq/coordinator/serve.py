@@ -38,8 +38,6 @@ from triagemq.scenario import load
 
 __all__ = ["main", "serve"]
 
-_LOG = logging.getLogger("triagemq.coordinator")
-
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +45,7 @@ async def serve(settings: Settings) -> None:
     """Run until a signal ends it."""
     listening = _sockets(settings)
     for line in check_listening(settings):
-        _LOG.warning(line)
+        _log.warning(line)
     try:
         link = GatewayLink(settings.gateway_socket)
         coordinator = Coordinator(

@@ -12,12 +12,14 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
+from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.errors import BrokerError
 from triagemq.exchange.broker_address import BrokerAddress
 from triagemq.exchange.broker_users import BrokerUser, hashed_password, write_users
@@ -65,7 +67,10 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 @dataclass(frozen=True, slots=True)
 class FurtherListener:
-    """Where a broker of ours is reached by others; with a certificate (PEM files) it speaks TLS there."""
+    """Where a broker of ours is reached by others; with a certificate (PEM files) it speaks TLS there.
+
+    Mosquitto takes a renewed certificate into use at once, the embedded broker when it is started again.
+    """
 
     host: str
     port: int
@@ -113,6 +118,7 @@ class BrokerProcess:
         self._attempts = _ATTEMPTS if port is None else 1
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
         self.restarts = 0
         self.problem = ""
@@ -146,14 +152,17 @@ class BrokerProcess:
                     raise
                 self.address = replace(self.address, port=free_port(self.address.host))
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        if self._mosquitto is not None and self.further is not None and self.further.certificate is not None:
+            self._renewing = asyncio.get_running_loop().create_task(self._keep_renewing(self.further))
 
     async def stop(self) -> None:
         """End it."""
         if self._saving is not None:
             self._saving.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        for task in (self._renewing, self._watcher):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -183,9 +192,27 @@ class BrokerProcess:
         """From now on these, with what they may do, and nobody else but the gateway; others are disconnected."""
         self._users = tuple(users)
         self._write_users()
+        self._reload()
+
+    def _reload(self) -> None:
+        """Have Mosquitto read its files again; the embedded one looks by itself."""
         if self._mosquitto is not None and self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGHUP)
+
+    async def _keep_renewing(self, further: FurtherListener) -> None:
+        files = [str(further.certificate), str(further.private_key)]
+
+        def load() -> None:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*files)
+            self._reload()
+
+        watch = RenewalWatch(
+            files, load, lambda words: print(f"broker: {words}", file=sys.stderr, flush=True)
+        )
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            watch.look()
 
     def _write_users(self) -> tuple[Path, Path]:
         users = self._users or ()

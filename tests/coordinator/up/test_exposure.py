@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
+import time
 from pathlib import Path
 
 import pytest
 from tests.coordinator.coordinating import database_in, make_token
-from tests.coordinator.up.exchanging import LONG_SECONDS, Up, ask
+from tests.coordinator.up.exchanging import LONG_SECONDS, Up, ask, children_of
 from tests.exchange.guarded import Guest
 from typer.testing import CliRunner
 
@@ -84,7 +86,23 @@ def test_the_built_in_broker_is_reached_over_tls_with_a_token(tmp_path: Path) ->
             guest = Guest(port, "pump", password, trust=trust)
             guest.end()
             assert guest.code == code
+        renewed = own_certificate(tmp_path / "renewed")
+        for old, new in zip((certificate, key), renewed, strict=True):
+            shutil.copyfile(new, old)
+        later = ssl.create_default_context(cafile=str(renewed[0]))
+        deadline = time.monotonic() + LONG_SECONDS
+        while ssl.get_server_certificate(("127.0.0.1", port)) != renewed[0].read_text():
+            assert time.monotonic() < deadline, "the renewed certificate is not used"
+            time.sleep(0.1)
+        guest = Guest(port, "pump", token, trust=later)
+        guest.end()
+        assert guest.code == 0
         plain = Guest(port, "pump", token)
         plain.end()
         assert plain.code is None
+        secret = (state / "broker" / "gateway.secret").read_text().strip()
+        pids = {running.process.pid, *children_of(running.process.pid)}
+        lines = [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids]
+        logs = [path.read_text() for path in (state / "logs").iterdir()]
+        assert not any(word in text for word in (secret, token) for text in (*lines, *logs, running.errors()))
     assert running.result(LONG_SECONDS)[0] == 0
