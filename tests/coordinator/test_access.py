@@ -35,7 +35,7 @@ from websockets.exceptions import InvalidStatus
 from triagemq.cli.token import app as token_command
 from triagemq.coordinator import coordinator as coordinator_module
 from triagemq.coordinator.access import Role, TokenBook, new_token, session_key
-from triagemq.coordinator.refusals import UnauthorisedError
+from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
 from triagemq.errors import TriageError
@@ -473,6 +473,33 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
             assert (answer.status_code, "it is away" in answer.json()["detail"]) == (202, True)
             await asyncio.sleep(0.3)
             assert "the latest rights are not in force" in (await health())["status"]
+
+    asyncio.run(run())
+
+
+def test_rights_that_were_told_while_a_change_failed_are_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = make_token(database_in(tmp_path), "operator")
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            body, headers = subscriber("x", "a"), bearer(operator)
+            answer = await here.client.post("/v1/subscribers", json=body, headers=headers)
+            base = answer.json()["connection"]["client_id"]
+            lead, store = here.coordinator.runtime.lead, here.coordinator.service.store
+
+            async def full(change: object) -> None:
+                lead.want_grants()
+                assert await lead.tell(), "as somebody else's change would have it"
+                assert base not in here.link.state.grants.by_base
+                raise StoreError("the database cannot be written: disk full")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(store, "write", full)
+                answer = await here.client.delete("/v1/subscribers/x", headers=headers)
+                assert answer.status_code == 503
+            await here.until(lambda: base in here.link.state.grants.by_base)
 
     asyncio.run(run())
 

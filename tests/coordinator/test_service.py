@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from triagemq.coordinator.access import ANYONE
@@ -73,6 +73,9 @@ class Planner:
     def note(self, decisions: Sequence[Decision]) -> None:
         pass
 
+    def rights_changed(self) -> None:
+        pass
+
     async def rights_in_force(self) -> bool:
         return True
 
@@ -102,6 +105,10 @@ STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
+@example(
+    [("announce", {"a"}), ("store", "succeeds"), ("announce", {"a"}), ("withdraw", "a")]
+    + [("store", "fails")] * 2
+)
 def test_however_calls_and_failures_overlap_what_is_acknowledged_is_what_holds(
     steps: list[tuple[str, Any]],
 ) -> None:

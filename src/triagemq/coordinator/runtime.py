@@ -153,9 +153,7 @@ class Runtime:
             if key[0] == SUBSCRIBER:
                 self.assignments.forget(key[1])
         self._request(reason)
-        if self._access:
-            self.lead.want_grants()
-            self._spawn(self._tell())
+        self.rights_changed()
 
     def bandwidth_changed(self, port: str, bandwidth_bps: float) -> None:
         before = self.bandwidths[port]
@@ -175,6 +173,12 @@ class Runtime:
     def note(self, decisions: Sequence[Decision]) -> None:
         """Decisions that are no plan's: kept and written into the trace like the others."""
         self._spawn(self._keep(decisions))
+
+    def rights_changed(self) -> None:
+        """Somebody may do more or less than before: the gateway is told."""
+        if self._access:
+            self.lead.want_grants()
+            self._spawn(self._tell())
 
     async def rights_in_force(self) -> bool:
         """Wait a moment for the gateway to follow the rights of now; False if it does not yet."""

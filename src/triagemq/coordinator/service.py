@@ -53,6 +53,8 @@ class Planning(Protocol):
 
     def note(self, decisions: Sequence[Decision]) -> None: ...
 
+    def rights_changed(self) -> None: ...
+
     async def rights_in_force(self) -> bool: ...
 
 
@@ -113,9 +115,11 @@ class Service:
         except BaseException as error:
             for draft in drafts:
                 self.registry.take_back(draft)
-                if self.registry.get(draft.key) is None:
+                if self.registry.get(draft.key) is None and not self.registry.is_changing(draft.key):
                     self._forget(draft.key)
             self._unsure.update(draft.key for draft in drafts)
+            # The gateway may have been told meanwhile of somebody else's rights, and of these.
+            self.planning.rights_changed()
             if isinstance(error, StoreError):
                 raise UnavailableError(f"{error}; nothing was changed, try again later") from None
             raise
@@ -164,6 +168,10 @@ class Service:
         await self._write(store_changes.revoking_token(token_id, time.time_ns()))
         await self.tokens.look(0.0)
         await self._withdraw_of_revoked()
+        while self.registry.owned_by(token_id):
+            # Something of it was being changed; that ends, and nothing new begins.
+            await asyncio.sleep(_LEASES_SECONDS / 10)
+            await self._withdraw_of_revoked()
 
     async def add_token(self, token: Token) -> None:
         await self._write(store_changes.adding_token(token))
