@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from triagemq.client.events import Event
 from triagemq.client.flows import Flows
 from triagemq.client.settings import ConnectionSettings, GatewayAddress
 from triagemq.dtls import ClientSecurity, ServerSecurity, no_association_alert
-from triagemq.errors import GatewayUnreachableError, ParameterError
+from triagemq.errors import GatewayUnreachableError, MissingDependencyError, ParameterError
 from triagemq.exchange import Gateway
 from triagemq.exchange.broker_process import find_mosquitto
 
@@ -340,3 +341,10 @@ def test_what_does_not_fit_into_a_record_is_refused(tmp_path: Path) -> None:
             await publisher.close()
 
     asyncio.run(main())
+
+
+def test_without_pyopenssl_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "OpenSSL", None)
+    connection = Connection("127.0.0.1", 10_000, "client", secure=True)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'triagemq\[dtls\]'"):
+        asyncio.run(connection.open())

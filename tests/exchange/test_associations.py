@@ -28,12 +28,18 @@ class Site:
         self.begun: list[tuple[tuple[str, int], bool]] = []
         self.trust = ClientSecurity(authority=certificate)
         self.now = 0.0
+        self.known: set[tuple[str, int]] = set()
         self.side = Associations(
             ServerSecurity(certificate, key),
             counted=self.counted,
-            established=lambda address, resumed: self.begun.append((address, resumed)),
+            established=self._established,
+            is_known=self.known.__contains__,
             limits=AssociationLimits(**limits),  # type: ignore[arg-type]
         )
+
+    def _established(self, address: tuple[str, int], resumed: bool) -> None:
+        self.begun.append((address, resumed))
+        self.known.discard(address)
 
     def client(self) -> Association:
         return self.trust.association("127.0.0.1", 10_000)
@@ -60,7 +66,7 @@ class Site:
     def admitted(self, address: tuple[str, int] = HERE) -> Association:
         """A client that has been let in."""
         client = self.shake_hands(self.client(), address)
-        self.side.seal(address, ACCEPTED)
+        self.known.add(address)
         return client
 
 
@@ -289,6 +295,7 @@ def test_who_has_not_connected_inside_gets_nothing_of_the_session_that_was_there
     refused = site.side.seal(HERE, encode(ConnAck(ReturnCode.REJECTED_NOT_SUPPORTED)))
     assert refused is not None
     assert site.side.seal(HERE, EVENT) is None
+    site.known.add(HERE)
     assert site.side.seal(HERE, ACCEPTED) is not None
     sealed = site.side.seal(HERE, EVENT)
     assert sealed is not None

@@ -7,6 +7,7 @@ from tests.exchange.memory_broker import MemoryBroker
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.exchange.gateway import BrokerLoss, Policy
+from triagemq.exchange.gateway.connecting import estrange
 from triagemq.mqttsn import (
     Advertise,
     ConnAck,
@@ -355,3 +356,41 @@ def test_gateway_works_with_a_broker_of_mqtt_3_1_1() -> None:
     gateway.publish("a", b"x", 2)
     assert client.payloads() == [b"x"]
     assert gateway.core.link.lanes[0].version == 4
+
+
+@pytest.mark.parametrize("node", [None, b"node"])
+def test_a_new_association_at_an_address_inherits_no_session_and_its_owner_comes_back(
+    node: bytes | None,
+) -> None:
+    """After a DTLS handshake nobody knows who is at an address until there is a CONNECT."""
+    gateway = VirtualGateway()
+    first = gateway.client(1000, node).connect("first")
+    first.subscribe("a", 1)
+    gateway.publish("a", b"before", 1)
+    assert first.payloads() == [b"before"]
+    estrange(gateway.core, first.address)
+    second = gateway.client(1000, node)
+    second.send(PingReq())
+    assert second.received == [Disconnect()]
+    second.received.clear()
+    second.connect("second")
+    gateway.publish("a", b"not for the second", 1)
+    assert second.received == []
+    back = gateway.client(2000, node).connect("first")
+    assert back.payloads() == [b"not for the second"]
+    gateway.publish("a", b"after", 1)
+    assert back.payloads() == [b"after"]
+    assert second.received == []
+    assert gateway.core.counters.clients_lost == 0
+
+
+def test_a_client_that_does_not_come_back_after_a_new_association_is_lost_with_its_will() -> None:
+    gateway = VirtualGateway()
+    client, watcher = gateway.client(), gateway.client(1001).connect("watcher")
+    watcher.subscribe("w")
+    client.send(Connect("c", 10, will=True))
+    client.send(WillTopic("w"))
+    client.send(WillMsg(b"gone"))
+    estrange(gateway.core, client.address)
+    gateway.wait(16)
+    assert watcher.payloads() == [b"gone"]

@@ -19,7 +19,7 @@ from triagemq.dtls import (
     client_random,
     no_association_alert,
 )
-from triagemq.mqttsn import MessageType, ReturnCode
+from triagemq.mqttsn import MessageType
 
 __all__ = ["TICK_SECONDS", "AssociationLimits", "Associations"]
 
@@ -73,7 +73,8 @@ class Associations:
     """`receive` what comes, send `outgoing` (and empty it), `seal` what goes out, `tick` now and then.
 
     `established` is called with the address of every association that begins and whether its handshake was a short one,
-    before anything comes from inside of it.
+    before anything comes from inside of it. `is_known` tells whether a session is at an address, by its own word from
+    inside of the association: what is on its way to a former one is not sent before that.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Associations:
         *,
         counted: Counter[str],
         established: Callable[[Address, bool], None],
+        is_known: Callable[[Address], bool],
         limits: AssociationLimits | None = None,
     ) -> None:
         self.limits = limits or AssociationLimits()
@@ -90,6 +92,7 @@ class Associations:
         self._listener = security.listener()
         self._counted = counted
         self._on_established = established
+        self._is_known = is_known
         self._established: dict[Address, _Peer] = {}
         self._unfinished: dict[Address, _Peer] = {}
         self._per_host: Counter[str] = Counter()
@@ -225,16 +228,11 @@ class Associations:
         peer = self._established.get(address)
         if peer is None or len(message) > LONGEST_MESSAGE:
             return None
-        if not peer.admitted and not self._admits(peer, message):
-            return None
+        if not peer.admitted:
+            peer.admitted = self._is_known(address)
+            if not peer.admitted and _kind_of(message) not in _TO_STRANGERS:
+                return None
         return peer.association.seal(message)
-
-    def _admits(self, peer: _Peer, message: bytes) -> bool:
-        """May one who has not connected get this? One who is let in has, from now on."""
-        kind, body = _kind_of(message)
-        if kind == MessageType.CONNACK and message[body : body + 1] == bytes([ReturnCode.ACCEPTED]):
-            peer.admitted = True
-        return kind in _TO_STRANGERS
 
     def _send(self, address: Address, datagrams: list[bytes]) -> None:
         self.outgoing += [(address, datagram) for datagram in datagrams]
@@ -277,14 +275,12 @@ def _one_less(counted: Counter[str], host: str) -> None:
         del counted[host]
 
 
-def _kind_of(message: bytes) -> tuple[int, int]:
-    """The type of an MQTT-SN message and where its body begins; that of the inner one if it is encapsulated."""
+def _kind_of(message: bytes) -> int:
+    """The type of an MQTT-SN message; that of the inner one if it is encapsulated."""
     long = message[:1] == b"\x01"
     at = 3 if long else 1
     if len(message) <= at:
-        return -1, 0
+        return -1
     if message[at] == MessageType.ENCAPSULATED:
-        length = int.from_bytes(message[1:3]) if long else message[0]
-        kind, body = _kind_of(message[length:])
-        return kind, body + length
-    return message[at], at + 1
+        return _kind_of(message[max(1, int.from_bytes(message[1:3]) if long else message[0]) :])
+    return message[at]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.datagrams.messages import CONTROL_DSCP, dscp_mark
 from triagemq.exchange.associations import TICK_SECONDS, AssociationLimits, Associations
+from triagemq.exchange.gateway import connecting
 
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
@@ -31,7 +32,11 @@ class DtlsListener:
         limits: AssociationLimits | None = None,
     ) -> None:
         self.associations = Associations(
-            security, counted=core.counters.rejected, established=self._established, limits=limits
+            security,
+            counted=core.counters.rejected,
+            established=self._established,
+            is_known=self._is_known,
+            limits=limits,
         )
         self._core = core
         self._socket = udp_socket
@@ -63,7 +68,10 @@ class DtlsListener:
         self._core.counters.handshakes += 1
         self._core.counters.resumptions += resumed
         # Whoever this is: the session of this address belongs to somebody who has yet to say so, by a CONNECT.
-        self._core.by_endpoint.pop(address, None)
+        connecting.estrange(self._core, address)
+
+    def _is_known(self, address: tuple[str, int]) -> bool:
+        return address in self._core.by_endpoint or bool(self._core.places.behind(address))
 
     def _flush(self) -> None:
         """With the mark of control packets: without handshakes there is nothing."""

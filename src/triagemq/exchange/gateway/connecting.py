@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway import ending, naming, publishing, rows
+from triagemq.exchange.gateway.actions import Gone
 from triagemq.exchange.gateway.model import Endpoint, Session, SessionState, Will
 from triagemq.exchange.gateway.settings import BrokerLoss, Mode
 from triagemq.exchange.gateway.topics import ClientTopics
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
     from triagemq.exchange.gateway.link import Link
 
-__all__ = ["connect", "connected", "link_for", "move", "will_message", "will_topic"]
+__all__ = ["connect", "connected", "estrange", "link_for", "move", "will_message", "will_topic"]
+
+_NOWHERE = ("0.0.0.0", 0)
 
 
 def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
@@ -186,6 +189,22 @@ def move(gateway: GatewayCore, session: Session, endpoint: Endpoint) -> None:
     gateway.places.enter(session)
     gateway.by_endpoint[endpoint] = session
     session.link.routes.forget(session)
+
+
+def estrange(gateway: GatewayCore, address: tuple[str, int]) -> None:
+    """Somebody else may be at this address now: sessions there, behind a forwarder or not, wait for their CONNECT.
+
+    Until then they are nowhere: nothing is sent to the address on their behalf, and nothing from there is theirs.
+    """
+    gateway.handshakes.end(address)
+    there = gateway.by_endpoint.get(address)
+    for session in ([] if there is None else [there]) + gateway.places.behind(address):
+        gateway.by_endpoint.pop(session.endpoint, None)
+        gateway.places.leave(session)
+        session.endpoint = (*_NOWHERE, session.endpoint[2]) if len(session.endpoint) == 3 else _NOWHERE
+        gateway.places.enter(session)
+        session.link.routes.forget(session)
+        gateway.act(Gone(session.client_id))
 
 
 def _refuse(gateway: GatewayCore, endpoint: Endpoint, code: ReturnCode, reason: str) -> None:

@@ -42,6 +42,10 @@ class Places:
             self._behind.setdefault(endpoint[:2], {})[client_id] = session
         _take(self._empty, endpoint[0], client_id)
 
+    def behind(self, forwarder: tuple[str, int]) -> list[Session]:
+        """The sessions whose messages a forwarder brings."""
+        return list(self._behind.get(forwarder, {}).values())
+
     def leave(self, session: Session) -> None:
         """A session is there no longer."""
         endpoint, client_id = session.endpoint, session.client_id
