@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.exchange.virtual import Client, VirtualGateway
 
-from triagemq.exchange.gateway import Policy, places
+from triagemq.exchange.gateway import Policy, link, places
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -258,3 +258,36 @@ def test_messages_that_a_client_never_releases_are_bounded() -> None:
     client.send(Connect("client", 60, clean_session=True))
     other.send(Connect("other", 60, clean_session=True))
     assert gateway.core.arrival_bytes == 0
+
+
+def test_more_filters_than_packets_have_numbers_are_subscribed_to_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "_MOST_REQUESTS", 10)
+    gateway = VirtualGateway()
+    client = gateway.client().connect()
+    for number in range(100):
+        client.subscribe(f"{number}/#", 1)
+    gateway.lose_broker()
+    client.send(Unsubscribe(TopicIdType.NORMAL, "7/#", 1))
+    gateway.return_broker()
+    subscribed = gateway.broker.subscribers["triage-gateway"].filters
+    assert set(subscribed) == {f"{number}/#" for number in range(100) if number != 7}
+    gateway.publish("99/x", b"x", 1)
+    assert client.payloads() == [b"x"]
+
+
+def test_a_client_waits_for_no_more_subscriptions_than_the_broker_can_answer() -> None:
+    gateway = VirtualGateway(broker_backlog=50, broker_loss="keep")
+    client = gateway.client().connect()
+    gateway.lose_broker()
+    for number in range(1, 101):
+        client.send(Subscribe(TopicIdType.NORMAL, f"{number}/#", number, 1))
+    assert len(client.take(SubAck)) == 50
+    assert len(gateway.core.link.filters) == 50
+    # It leaves, and nobody waits any more.
+    client.send(Disconnect())
+    assert not gateway.core.link.filters
+    assert not gateway.core.link.is_busy
+    gateway.return_broker()
+    assert gateway.broker.subscribers["triage-gateway"].filters == {}

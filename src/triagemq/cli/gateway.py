@@ -61,6 +61,12 @@ def gateway(
     buffer: Annotated[
         int, typer.Option(min=1, help="Messages kept for a client that sleeps or is away.")
     ] = 10_000,
+    clients_per_address: Annotated[
+        int, typer.Option(min=1, help="Clients that may be at one IP address (loopback: 20,000 or more).")
+    ] = 10_000,
+    clients_per_forwarder: Annotated[
+        int, typer.Option(min=1, help="Wireless nodes that one forwarder may bring.")
+    ] = 1_000,
     broker_loss: Annotated[
         str, typer.Option(help="What clients get when the broker stays away: disconnect, or keep.")
     ] = "disconnect",
@@ -122,11 +128,13 @@ def gateway(
     )
     address = None if broker is None else BrokerAddress.parse(broker)
     ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
-    classes: dict[str, Any] = {
+    ranks_and_limits: dict[str, Any] = {
         "priorities": ranked,
         "lowest_class": 1 + max((number for _, number in ranked), default=-1),
+        "maximum_clients_per_address": clients_per_address,
+        "maximum_clients_per_forwarder": clients_per_forwarder,
     }
-    policy, rules = Policy(**classes), None
+    policy, rules = Policy(**ranks_and_limits), None
     if tokens is not None:
         from triagemq.coordinator.token_file import TokenPolicy, TokenRules
 
@@ -135,7 +143,7 @@ def gateway(
                 "--tokens", "is for aggregating mode: in the other one the broker sees client ids"
             )
         rules = TokenRules(tokens)
-        policy = TokenPolicy(rules=rules, **classes)
+        policy = TokenPolicy(rules=rules, **ranks_and_limits)
     settings = GatewaySettings(
         gateway_id=gateway_id,
         mode=_choice("--mode", mode, Mode),

@@ -63,7 +63,9 @@ class Link:
     def is_busy(self) -> bool:
         """Do too many wait for the broker's answers to subscribe to anything more?"""
         most = self._gateway.settings.broker_backlog
-        return self._waiting >= most or any(lane.unanswered_requests >= most for lane in self.lanes)
+        return self._waiting >= most or any(
+            lane.unanswered_requests >= most or not lane.has_room for lane in self.lanes
+        )
 
     def open(self) -> None:
         """Connect, and stay connected."""
@@ -89,7 +91,7 @@ class Link:
         self, topic: str, payload: bytes, *, qos: int, retain: bool, sender: str = "", token: object = None
     ) -> bool:
         """Publish over the first lane; False if it is lost."""
-        if self._gateway.quarantine.refuses(sender, topic):
+        if self._gateway.quarantine.refuses(sender, topic) or (qos and not self.lanes[0].has_room):
             return False
         return self.lanes[0].publish(
             topic.encode(), payload, qos=qos, retain=retain, sender=sender, token=token
@@ -157,7 +159,7 @@ class Link:
             return
         self._forget(entry)
         lane = self.lanes[entry.lane]
-        if lane.connected and lane.unanswered_requests < _MOST_REQUESTS:
+        if lane.connected and lane.unanswered_requests < _MOST_REQUESTS and lane.has_room:
             lane.unsubscribe(entry.topic_filter)
         elif entry.identifier:
             self._to_unsubscribe[entry.topic_filter] = None
@@ -258,7 +260,7 @@ class Link:
     def _ask_more(self, number: int) -> None:
         """Go on with what was not asked for at once: packets have no more than 65,535 numbers."""
         lane, to_ask = self.lanes[number], self._to_ask.get(number, [])
-        while lane.connected and lane.unanswered_requests < _MOST_REQUESTS:
+        while lane.connected and lane.unanswered_requests < _MOST_REQUESTS and lane.has_room:
             if number == 0 and self._to_unsubscribe:
                 topic_filter, _ = self._to_unsubscribe.popitem()
                 if topic_filter not in self.filters:

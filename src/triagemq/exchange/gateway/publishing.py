@@ -93,12 +93,9 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         ):
             # QoS 0 has no answer but this one; -1 has none at all.
             _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no broker")
-    elif lane.backlog + len(session.arrivals) >= gateway.settings.broker_backlog:
+    elif lane.backlog + len(session.arrivals) >= gateway.settings.broker_backlog or not lane.has_room:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many wait for the broker")
-    elif message.qos == 2 and (
-        len(session.arrivals) >= gateway.settings.arrival_messages
-        or gateway.arrival_bytes + len(message.payload) > gateway.settings.arrival_bytes
-    ):
+    elif message.qos == 2 and _holds_too_much(gateway, session, message):
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "too many not released")
     elif message.qos == 1:
         session.publishing.add(message.message_id)
@@ -112,6 +109,15 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         keep(gateway, session, message.message_id, arrival)
         gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
         gateway.promise(session.endpoint, PubRec(message.message_id))
+
+
+def _holds_too_much(gateway: GatewayCore, session: Session, message: Publish) -> bool:
+    """QoS 2: may the client have no more messages here? One it may always have, whatever others do."""
+    settings = gateway.settings
+    return bool(session.arrivals) and (
+        len(session.arrivals) >= settings.arrival_messages
+        or gateway.arrival_bytes + len(message.payload) > settings.arrival_bytes
+    )
 
 
 def keep(gateway: GatewayCore, session: Session, message_id: int, arrival: Arrival) -> None:
@@ -136,7 +142,7 @@ def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
         gateway.send(session.endpoint, PubComp(message.message_id))
     elif arrival.packet_id:
         gateway.counters.duplicates += 1
-    elif gateway.can_store:
+    elif gateway.can_store and session.link.lanes[0].has_room:
         # Else the client asks again: under a packet id that a kill makes us forget it might be published twice.
         arrival.packet_id = session.link.lanes[0].reserve()
         gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))

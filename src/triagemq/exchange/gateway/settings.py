@@ -163,7 +163,7 @@ class GatewaySettings:
     arrival_messages: int = 256
     """QoS 2 messages of one client that it has not released."""
     arrival_bytes: int = 64 << 20
-    """QoS 2 messages of all clients that the broker does not have."""
+    """QoS 2 messages of all clients that the broker does not have; each may have one beyond that."""
     broker_keep_alive_seconds: int = 30
     broker_loss: BrokerLoss = BrokerLoss.DISCONNECT
     broker_grace_seconds: float = 2.0

@@ -42,6 +42,7 @@ _DENIED = {0x04, 0x05, 0x86, 0x87}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
 _PACKET_TOO_LARGE = 0x95
 _MOST_HELD_BACK = 1_000
+_MOST_PACKETS = 65_000
 
 
 class MqttSession:
@@ -85,6 +86,11 @@ class MqttSession:
     def backlog(self) -> int:
         """Messages at QoS 1 or 2 that the broker does not have yet."""
         return len(self._outgoing)
+
+    @property
+    def has_room(self) -> bool:
+        """Are there packet ids left for messages and requests?"""
+        return len(self._outgoing) + len(self._requests) < _MOST_PACKETS
 
     @property
     def unanswered_requests(self) -> int:
