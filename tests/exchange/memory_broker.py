@@ -156,7 +156,7 @@ class MemoryBroker:
         dup = bool(packet_id)
         if qos and not packet_id:
             packet_id = subscriber.next_packet_id
-            subscriber.next_packet_id += 1
+            subscriber.next_packet_id = packet_id % 0xFFFF + 1
         if qos:
             subscriber.unanswered[packet_id] = message
         packet = encode_publish(4, topic, b"", qos=qos, retain=retain, dup=dup, packet_id=packet_id)
