@@ -67,6 +67,7 @@ class Site:
         """A client that has been let in."""
         client = self.shake_hands(self.client(), address)
         self.known.add(address)
+        self.side.seal(address, ACCEPTED)
         return client
 
 
@@ -234,11 +235,11 @@ def test_handshakes_and_associations_are_bounded_overall_and_by_host(tmp_path: P
     assert site.side.unfinished == 3
     assert site.counted["dtls_too_many_handshakes"] > 0
     for number in range(3):
-        site.shake_hands(site.client(), ("10.0.2.1", 1 + number))
+        site.admitted(("10.0.2.1", 1 + number))
     (hello,) = site.client().begin()
     site.give(hello, ("10.0.2.1", 9))
     assert site.answers() == []
-    site.shake_hands(site.client(), ("10.0.2.2", 1))
+    site.admitted(("10.0.2.2", 1))
     site.give(hello, ("10.0.2.3", 9))
     assert site.answers() == []
     assert site.counted["dtls_too_many_associations"] == 2
@@ -248,6 +249,19 @@ def test_handshakes_and_associations_are_bounded_overall_and_by_host(tmp_path: P
     site.now = 11.0
     site.side.tick(site.now, set)
     assert site.side.unfinished == 0
+
+
+def test_associations_in_which_nobody_connects_are_few(tmp_path: Path) -> None:
+    site = Site(tmp_path, unfinished=20, unfinished_per_host=5)
+    connected = site.admitted()
+    for number in range(30):
+        site.shake_hands(site.client(), ("10.0.0.1", 1 + number))
+    assert len(site.side) == 1 + 5
+    for number in range(30):
+        site.shake_hands(site.client(), (f"10.0.1.{number}", 1))
+    assert len(site.side) == 1 + 20
+    assert site.counted["dtls_never_connected"] == 25 + 15
+    assert site.give(connected.seal(b"still here")) == [b"still here"]
 
 
 def test_idle_associations_end_unless_a_session_needs_them(tmp_path: Path) -> None:

@@ -47,12 +47,13 @@ _TO_STRANGERS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssociationLimits:
-    """`per_host` counts the associations of one IP address, behind which there may be many clients."""
+    """`per_host` is about one IP address, behind which there may be many clients. An association takes some 70 KB."""
 
     associations: int = 50_000
     associations_per_host: int = 10_000
-    unfinished: int = 2_000
+    unfinished: int = 1_000
     unfinished_per_host: int = 200
+    """Handshakes that are going on, and as many associations in which nobody has connected yet."""
     unfinished_seconds: float = 10.0
     """How long a handshake may take."""
     idle_seconds: float = 60.0
@@ -97,6 +98,9 @@ class Associations:
         self._unfinished: dict[Address, _Peer] = {}
         self._per_host: Counter[str] = Counter()
         self._unfinished_per_host: Counter[str] = Counter()
+        # Those who have an association and have not connected, oldest first.
+        self._strangers: dict[Address, None] = {}
+        self._strangers_per_host: Counter[str] = Counter()
         self._looked_for_idle = 0.0
 
     def __len__(self) -> int:
@@ -211,6 +215,7 @@ class Associations:
             self._per_host[address[0]] += 1
         peer.heard = now
         self._established[address] = peer
+        self._add_stranger(address)
         self._on_established(address, peer.association.was_resumed)
 
     def _drop_unfinished(self, address: Address) -> None:
@@ -220,6 +225,29 @@ class Associations:
     def _forget(self, address: Address) -> None:
         if self._established.pop(address, None) is not None:
             _one_less(self._per_host, address[0])
+            self._no_stranger(address)
+
+    def _add_stranger(self, address: Address) -> None:
+        """The oldest goes if there are too many: who means it connects at once."""
+        self._no_stranger(address)
+        host = address[0]
+        self._strangers[address] = None
+        self._strangers_per_host[host] += 1
+        if self._strangers_per_host[host] > self.limits.unfinished_per_host:
+            self._end(next(one for one in self._strangers if one[0] == host))
+            self._counted["dtls_never_connected"] += 1
+        elif len(self._strangers) > self.limits.unfinished:
+            self._end(next(iter(self._strangers)))
+            self._counted["dtls_never_connected"] += 1
+
+    def _no_stranger(self, address: Address) -> None:
+        if address in self._strangers:
+            del self._strangers[address]
+            _one_less(self._strangers_per_host, address[0])
+
+    def _end(self, address: Address) -> None:
+        self._send(address, self._established[address].association.close())
+        self._forget(address)
 
     # What goes out.
 
@@ -230,7 +258,9 @@ class Associations:
             return None
         if not peer.admitted:
             peer.admitted = self._is_known(address)
-            if not peer.admitted and _kind_of(message) not in _TO_STRANGERS:
+            if peer.admitted:
+                self._no_stranger(address)
+            elif _kind_of(message) not in _TO_STRANGERS:
                 return None
         return peer.association.seal(message)
 
@@ -258,15 +288,14 @@ class Associations:
             used = in_use()
             for address in idle:
                 if address not in used:
-                    self._send(address, self._established[address].association.close())
-                    self._forget(address)
+                    self._end(address)
 
     def close(self) -> None:
         """Take leave of everyone."""
         for address, peer in self._established.items():
             self._send(address, peer.association.close())
-        for counted in (self._established, self._unfinished, self._per_host, self._unfinished_per_host):
-            counted.clear()
+        self._established.clear()
+        self._unfinished.clear()
 
 
 def _one_less(counted: Counter[str], host: str) -> None:
