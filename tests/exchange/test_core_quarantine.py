@@ -203,6 +203,15 @@ def test_a_poisonous_will_is_set_aside() -> None:
     assert not gateway.core.link.lanes[0].backlog
 
 
+def test_what_is_said_of_a_sender_holds_no_key() -> None:
+    gateway = VirtualGateway(poisoned("poison"))
+    bad = gateway.client().connect("pump.Zm9vYmFyYmF6cXV4Y29ycg~1")
+    publish(bad, bad.register("poison"), 1, 1)
+    (record,) = gateway.core.quarantine.records
+    assert record.sender == "pump.***~1"
+    assert "Zm9v" not in str(record)
+
+
 def test_messages_of_a_sender_that_is_no_longer_allowed_go_with_its_session(tmp_path: Path) -> None:
     revoked: set[str] = set()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from triagemq.exchange.gateway import publishing
 from triagemq.exchange.gateway.actions import Say
 from triagemq.exchange.mqtt.packets import REFUSED, PacketType
+from triagemq.hiding import without_key
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
@@ -90,7 +91,7 @@ class Quarantine:
         gateway = self._gateway
         gateway.counters.quarantined += 1
         kind = packet.kind.name
-        name = gateway.slots.name_of(packet.sender) if packet.sender else ""
+        name = without_key(gateway.slots.name_of(packet.sender)) if packet.sender else ""
         record = SetAside(gateway.now_ns, name, kind, packet.topic.decode(), packet.qos, packet.payload)
         self.records.append(record)
         gateway.act(Say(str(record)))
