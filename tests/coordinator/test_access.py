@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -35,10 +35,13 @@ from websockets.exceptions import InvalidStatus
 from triagemq.cli.token import app as token_command
 from triagemq.coordinator import coordinator as coordinator_module
 from triagemq.coordinator.access import Role, TokenBook, new_token, session_key
+from triagemq.coordinator.broker_rights import BrokerRights
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
 from triagemq.errors import TriageError
+from triagemq.exchange import BrokerProcess
+from triagemq.exchange.broker_users import BrokerUser
 from triagemq.exchange.topic_patterns import covers
 from triagemq.mqttsn import Disconnect, PingReq, PingResp, matches, valid_topic_filter
 
@@ -733,5 +736,44 @@ def test_health_gives_reasons_to_those_with_a_token_only(tmp_path: Path) -> None
             assert "secret array" not in json.dumps(stranger)
             assert "secret array" in known["checks"]["writes"]["reason"]
             assert stranger["status"] == known["status"] != "ok"
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_cannot_be_told_of_a_revocation_is_told_again(tmp_path: Path) -> None:
+    class Broker:
+        """Its disk is full for a while."""
+
+        def __init__(self) -> None:
+            self.told: list[set[str]] = []
+            self.full = 0
+
+        def let_in(self, users: list[BrokerUser]) -> None:
+            if self.full:
+                self.full -= 1
+                raise OSError(28, "No space left on device")
+            self.told.append({user.name for user in users})
+
+    async def run() -> None:
+        database, broker = database_in(tmp_path), Broker()
+        store = Store(database)
+        _, token = new_token(label="", roles=[Role.PUBLISHER], names=("pump",), publish=("pump/#",))
+        _, looker = new_token(label="", roles=[Role.VIEWER], names=("eye",))
+        for each in (token, looker):
+            store.write_now(adding_token(each))
+        rights = BrokerRights(cast(BrokerProcess, broker), database)
+        await rights.start()
+        try:
+            assert broker.told == [{token.token_id, "pump"}]
+            broker.full = 2
+            store.write_now(revoking_token(token.token_id, time.time_ns()))
+            deadline = time.monotonic() + LONG_SECONDS
+            while len(broker.told) == 1:
+                assert time.monotonic() < deadline, "the revocation is lost"
+                await asyncio.sleep(0.05)
+            assert broker.told[1:] == [set()]
+        finally:
+            await rights.close()
+            store.close_now()
 
     asyncio.run(run())

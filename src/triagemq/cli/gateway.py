@@ -231,12 +231,21 @@ async def _serve(
 
 async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None) -> None:
     """Whose token is revoked or expires is out; whoever gets one is let in."""
+    behind = False
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
-        if rules.look():
+        if changed := rules.look():
             running.change(lambda core: core.policy_changed())
-            if own is not None:
+        if own is not None and (changed or behind):
+            try:
                 _let_in(own, rules)
+                behind = False
+            except OSError as error:
+                if not behind:
+                    typer.echo(
+                        f"the broker does not know the latest tokens yet: {error}; trying again", err=True
+                    )
+                behind = True
 
 
 def _let_in(own: BrokerProcess, rules: TokenRules | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterable
 
 from triagemq.coordinator.access import Caller, Role, Token
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.token_watch import TokenWatch
+from triagemq.errors import TriageError
 from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker_users import BrokerUser
 
@@ -68,9 +70,18 @@ class BrokerRights:
         await self._store.close()
 
     async def _keep(self) -> None:
+        said = ""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            await self._look()
+            try:
+                await self._look()
+                said = ""
+            except (OSError, TriageError) as error:
+                # Whoever was revoked must be out as soon as that can be written: it is tried until it can.
+                if str(error) != said:
+                    said = str(error)
+                    words = f"the broker does not know the latest tokens yet: {said}; trying again"
+                    print(words, file=sys.stderr, flush=True)
 
     async def _look(self) -> None:
         await self._tokens.look(0.0)
