@@ -113,9 +113,13 @@ class Mosquitto:
             time.sleep(0.01)
         raise AssertionError("Mosquitto does not answer")
 
-    def save(self) -> None:
+    @property
+    def pid(self) -> int:
         assert self._child is not None
-        os.kill(self._child.process.pid, signal.SIGUSR1)
+        return self._child.process.pid
+
+    def save(self) -> None:
+        os.kill(self.pid, signal.SIGUSR1)
 
     def kill(self) -> None:
         assert self._child is not None

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["ManagedGateway"]
 
 _SAMPLE_EVERY_SECONDS = 0.2
+_BROKER_ANSWERS_NS = 150_000_000
+_POLL_SECONDS = 0.002
 _GATHER_SECONDS = 0.05
 
 
@@ -97,6 +99,8 @@ class ManagedGateway:
         self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
         self._binder = FlowBinder(self._plane, self.rules.identify)
         self._epoch = secrets.token_hex(8)
+        # When the broker last left a question open.
+        self._unheard_ns = 0
         # Where each client is, and whether messages go there.
         self._told: dict[str, tuple[Endpoint, bool]] = {}
         self._changing = asyncio.Lock()
@@ -327,6 +331,9 @@ class ManagedGateway:
                 return {"author": self._author, "version": self._version}
             case "measure":
                 return self._measure(
+                    broker_since_ns=await self._broker_since_ns()
+                    if request.get("topics") is not False
+                    else None,
                     with_flows=request.get("flows") is not False,
                     with_topics=request.get("topics") is not False,
                     after=request.get("after"),
@@ -391,7 +398,26 @@ class ManagedGateway:
             core.slots.identify_again()
             self._binder.identify_again()
 
-    def _measure(self, *, with_flows: bool, with_topics: bool, after: object) -> dict[str, Any]:
+    async def _broker_since_ns(self) -> int | None:
+        """Since when everything that the broker had to send has come at once; None if it does not answer now."""
+        link, clock = self.gateway.core.link, self.gateway.clock
+        lane = link.lanes[0]
+        if not link.available:
+            return None
+        # Its answer comes after all that was published before: what is counted then is whole.
+        if not lane.unanswered_pings:
+            self.gateway.change(lambda core: lane.ping())
+        deadline_ns = clock() + _BROKER_ANSWERS_NS
+        while lane.unanswered_pings and lane.connected and clock() < deadline_ns:
+            await asyncio.sleep(_POLL_SECONDS)
+        if lane.unanswered_pings or link.up_since_ns is None:
+            self._unheard_ns = clock()
+            return None
+        return max(link.up_since_ns, self._unheard_ns)
+
+    def _measure(
+        self, *, broker_since_ns: int | None, with_flows: bool, with_topics: bool, after: object
+    ) -> dict[str, Any]:
         """`after` is the mark of an earlier answer: of topics, what has changed since is told, else everything."""
         core = self.gateway.core
         topics: dict[str, Any] = {"topics": {}, "begun": [], "mark": ""}
@@ -432,7 +458,7 @@ class ManagedGateway:
             "broker_connected": self.gateway.broker_is_connected,
             "broker_problem": self.gateway.broker_words,
             "storage_problem": self.gateway.storage_problem,
-            "broker_since_ns": core.link.up_since_ns if self.gateway.broker_is_connected else None,
+            "broker_since_ns": broker_since_ns,
         }
 
     # The trace.

@@ -73,6 +73,7 @@ class MqttSession:
         self.connected = False
         self.has_identifiers = False
         self.is_congested = False
+        self.unanswered_pings = 0
         # QoS 2 messages of the broker by packet id: a digest, and whether the exchange is finished.
         self.receiving: dict[int, tuple[int, bool]] = {}
         self.boot = ""
@@ -128,6 +129,7 @@ class MqttSession:
             # Some brokers answer a CONNECT of a version they do not know by closing: try the other one next.
             self.version = 4 if self.version == 5 else 5
         was_connected, self._opened, self.connected = self.connected, False, False
+        self.unanswered_pings = 0
         self._forget_output()
         self._requests.clear()
         self._waiting.clear()
@@ -253,8 +255,9 @@ class MqttSession:
         self._offer(Packet(kind, topic_filter.encode(), packet_id=packet_id, octets=octets))
 
     def ping(self) -> None:
-        """Show the broker that we are there, and see whether it is."""
+        """Show the broker that we are there, and see whether it is: its answer comes after all that it has sent."""
         self._write(encode_ping())
+        self.unanswered_pings += 1
         self._suspicion.ping_sent()
 
     def leave(self) -> None:
@@ -343,6 +346,7 @@ class MqttSession:
             self._requests.discard(parse_acknowledgement(body)[0])
             self.owner.mqtt_unsubscribed(self)
         elif packet_type == PacketType.PINGRESP:
+            self.unanswered_pings = max(0, self.unanswered_pings - 1)
             self._suspicion.ping_answered()
             self._send_waiting()
         elif packet_type != PacketType.DISCONNECT:
