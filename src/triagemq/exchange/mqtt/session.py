@@ -9,12 +9,11 @@ found (see suspicion.py), reported, and not sent again.
 from __future__ import annotations
 
 import zlib
-from collections import deque
 
 from triagemq.errors import MqttError
+from triagemq.exchange.mqtt.outbox import Outbox
 from triagemq.exchange.mqtt.owner import Login, MqttOwner
 from triagemq.exchange.mqtt.packets import (
-    LARGEST_PACKET_BYTES,
     REFUSED,
     ConnAck,
     Message,
@@ -22,7 +21,6 @@ from triagemq.exchange.mqtt.packets import (
     encode_acknowledgement,
     encode_connect,
     encode_disconnect,
-    encode_ping,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
@@ -32,7 +30,7 @@ from triagemq.exchange.mqtt.packets import (
     parse_suback,
 )
 from triagemq.exchange.mqtt.stream import PacketStream
-from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
+from triagemq.exchange.mqtt.suspicion import Packet
 
 __all__ = ["MqttSession"]
 
@@ -40,9 +38,6 @@ _UNACCEPTABLE_VERSION = {0x01, 0x84}
 # Of MQTT 3.1.1 and of MQTT 5, each for a wrong user or password, and for one that may not connect.
 _DENIED = {0x04, 0x05, 0x86, 0x87}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
-_PACKET_TOO_LARGE = 0x95
-_MOST_HELD_BACK = 1_000
-_MOST_PACKETS = 65_000
 
 
 class MqttSession:
@@ -51,21 +46,12 @@ class MqttSession:
     def __init__(self, owner: MqttOwner, login: Login, *, version: int = 5) -> None:
         self.owner = owner
         self._stream = PacketStream()
-        # Messages that the broker does not have for sure, and requests over the present connection, by packet id.
-        self._outgoing: dict[int, Packet] = {}
-        self._requests: set[int] = set()
-        self._waiting: deque[Packet] = deque()
-        self._in_flight: set[int] = set()
-        self._suspicion = Suspicion()
-        self._window = 0xFFFF
-        self._next_packet_id = 1
+        self._outbox = Outbox(self._write, self._published)
         self._opened = False
         self._version_is_known = False
         self._has_left = False
         self._was_connected = False
         self._is_purging = False
-        self._is_beginning = False
-        self._most_packet_bytes = LARGEST_PACKET_BYTES
         self._next_boot = ""
         self.login = login
         self.keep_alive_seconds = login.keep_alive_seconds
@@ -73,7 +59,6 @@ class MqttSession:
         self.connected = False
         self.has_identifiers = False
         self.is_congested = False
-        self.unanswered_pings = 0
         # QoS 2 messages of the broker by packet id: a digest, and whether the exchange is finished.
         self.receiving: dict[int, tuple[int, bool]] = {}
         self.boot = ""
@@ -86,17 +71,22 @@ class MqttSession:
     @property
     def backlog(self) -> int:
         """Messages at QoS 1 or 2 that the broker does not have yet."""
-        return len(self._outgoing)
+        return self._outbox.backlog
 
     @property
     def has_room(self) -> bool:
         """Are there packet ids left for messages and requests?"""
-        return len(self._outgoing) + len(self._requests) < _MOST_PACKETS
+        return self._outbox.has_room
 
     @property
     def unanswered_requests(self) -> int:
         """SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
-        return len(self._requests)
+        return self._outbox.unanswered_requests
+
+    @property
+    def unanswered_pings(self) -> int:
+        """Pings that the broker has not answered yet."""
+        return self._outbox.unanswered_pings
 
     def opened(self, boot: str = "") -> None:
         """A TCP connection is there: introduce ourselves.
@@ -129,19 +119,9 @@ class MqttSession:
             # Some brokers answer a CONNECT of a version they do not know by closing: try the other one next.
             self.version = 4 if self.version == 5 else 5
         was_connected, self._opened, self.connected = self.connected, False, False
-        self.unanswered_pings = 0
         self._forget_output()
-        self._requests.clear()
-        self._waiting.clear()
-        self._in_flight.clear()
-        culprit = None
-        if was_connected and not self._has_left:
-            culprit = self._suspicion.lost()
-        else:
-            self._suspicion.reset()
+        culprit = self._outbox.lost(judge=was_connected and not self._has_left)
         if culprit is not None:
-            if self._outgoing.get(culprit.packet_id) is culprit:
-                del self._outgoing[culprit.packet_id]
             self.owner.mqtt_rejected(self, culprit)
 
     def receive(self, data: bytes) -> None:
@@ -181,16 +161,12 @@ class MqttSession:
             if not self.connected or self.is_congested:
                 return False
             octets = encode_publish(self.version, topic, payload, retain=retain)
-            if len(octets) > self._most_packet_bytes:
-                return False
-            return self._offer(
+            return self._outbox.offer(
                 Packet(
                     PacketType.PUBLISH, topic, payload=payload, retain=retain, sender=sender, octets=octets
                 )
             )
-        if packet_id is None:
-            packet_id = self.reserve()
-        packet = self._outgoing[packet_id] = Packet(
+        packet = Packet(
             PacketType.PUBLISH,
             topic,
             payload=payload,
@@ -198,40 +174,19 @@ class MqttSession:
             retain=retain,
             sender=sender,
             token=token,
-            packet_id=packet_id,
+            packet_id=self.reserve() if packet_id is None else packet_id,
         )
         packet.released = released
-        if self.connected:
-            self._waiting.append(packet)
-            self._send_waiting()
+        self._outbox.add(packet)
         return True
 
     def withdraw(self, sender: str, topic: bytes | None = None) -> list[Packet]:
         """Messages of a sender, or only those to one topic, are not sent to the broker any more."""
-        found = [
-            packet
-            for packet in self._outgoing.values()
-            if packet.sender == sender and (topic is None or packet.topic == topic) and not packet.released
-        ]
-        for packet in found:
-            if packet.qos == 2 and packet.sent:
-                # The broker may know its packet id: a new message under it would be taken for this one.
-                packet.released, packet.payload, packet.sender = True, b"", ""
-            else:
-                del self._outgoing[packet.packet_id]
-                self._in_flight.discard(packet.packet_id)
-        self._send_waiting()
-        return found
+        return self._outbox.withdraw(sender, topic)
 
     def reserve(self) -> int:
         """A packet id that is in no use."""
-        if len(self._outgoing) + len(self._requests) >= 0xFFFE:
-            raise MqttError("more than 65,000 packets wait for the broker")
-        while True:
-            packet_id = self._next_packet_id
-            self._next_packet_id = packet_id % 0xFFFF + 1
-            if packet_id not in self._outgoing and packet_id not in self._requests:
-                return packet_id
+        return self._outbox.reserve()
 
     def subscribe(
         self, topic_filter: str, qos: int, *, identifier: int | None, with_retained: bool = True
@@ -241,24 +196,18 @@ class MqttSession:
         octets = encode_subscribe(
             self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
         )
-        self._request(PacketType.SUBSCRIBE, topic_filter, packet_id, octets)
+        self._outbox.request(PacketType.SUBSCRIBE, topic_filter, packet_id, octets)
         return packet_id
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe over the present connection."""
         packet_id = self.reserve()
         octets = encode_unsubscribe(self.version, packet_id, topic_filter)
-        self._request(PacketType.UNSUBSCRIBE, topic_filter, packet_id, octets)
-
-    def _request(self, kind: PacketType, topic_filter: str, packet_id: int, octets: bytes) -> None:
-        self._requests.add(packet_id)
-        self._offer(Packet(kind, topic_filter.encode(), packet_id=packet_id, octets=octets))
+        self._outbox.request(PacketType.UNSUBSCRIBE, topic_filter, packet_id, octets)
 
     def ping(self) -> None:
         """Show the broker that we are there, and see whether it is: its answer comes after all that it has sent."""
-        self._write(encode_ping())
-        self.unanswered_pings += 1
-        self._suspicion.ping_sent()
+        self._outbox.ping()
 
     def leave(self) -> None:
         """Say good-bye: the broker need not wait for the connection to die."""
@@ -328,7 +277,7 @@ class MqttSession:
         elif not self.connected:
             raise MqttError("the broker sent something before its CONNACK")
         elif packet_type in (PacketType.PUBACK, PacketType.PUBCOMP):
-            self._finished(*parse_acknowledgement(body))
+            self._outbox.finished(*parse_acknowledgement(body))
         elif packet_type == PacketType.PUBREC:
             self._received(*parse_acknowledgement(body))
         elif packet_type == PacketType.PUBREL:
@@ -340,15 +289,13 @@ class MqttSession:
             self._acknowledge(PacketType.PUBCOMP, packet_id)
         elif packet_type == PacketType.SUBACK:
             packet_id, code = parse_suback(self.version, body)
-            self._requests.discard(packet_id)
+            self._outbox.answered(packet_id)
             self.owner.mqtt_subscribed(self, packet_id, code)
         elif packet_type == PacketType.UNSUBACK:
-            self._requests.discard(parse_acknowledgement(body)[0])
+            self._outbox.answered(parse_acknowledgement(body)[0])
             self.owner.mqtt_unsubscribed(self)
         elif packet_type == PacketType.PINGRESP:
-            self.unanswered_pings = max(0, self.unanswered_pings - 1)
-            self._suspicion.ping_answered()
-            self._send_waiting()
+            self._outbox.ping_answered()
         elif packet_type != PacketType.DISCONNECT:
             raise MqttError(f"the broker sent a packet of type {packet_type}, which only clients send")
 
@@ -373,8 +320,7 @@ class MqttSession:
                 raise MqttError("the broker has a session of an earlier gateway, which is removed now")
         self.connected = self._was_connected = True
         self.has_identifiers = answer.subscription_identifiers
-        self._window = answer.receive_maximum
-        self._most_packet_bytes = answer.maximum_packet_bytes
+        self._outbox.connected(self.version, answer.receive_maximum, answer.maximum_packet_bytes)
         # 0 means that the broker does not look; we still want to know whether it is there.
         self.keep_alive_seconds = answer.server_keep_alive or self.login.keep_alive_seconds
         if not answer.session_present:
@@ -386,96 +332,31 @@ class MqttSession:
                 self._release_none()
             self.boot = self._next_boot
             self.owner.mqtt_booted(self, self.boot)
-        # First the subscriptions, then what was published before, then what follows from the connection.
-        self._is_beginning = True
         self.owner.mqtt_connected(self, answer)
-        self._is_beginning = False
-        requests = [packet for packet in self._waiting if not packet.qos]
-        self._waiting = deque((*requests, *self._outgoing.values()))
-        self._send_waiting()
+        self._outbox.begin()
 
     def _release_none(self) -> None:
         """The broker was started anew and may not hold any more what it has acknowledged by PUBREC: a PUBREL would be
         answered all the same. What has come back to us it has distributed, and the rest is sent again.
         """
         seen = {digest for digest, _ in self.receiving.values()}
-        for packet in self._outgoing.values():
+        for packet in self._outbox.messages():
             if packet.released and packet.sender and _digest(packet.topic, packet.payload) not in seen:
                 packet.released = False
                 self.owner.mqtt_released(self, packet.token, False)
 
-    def _offer(self, packet: Packet) -> bool:
-        """Send at once, or hold back while others are suspected; False if too much is held back already."""
-        if self._suspicion.is_idle or (not self._waiting and self._suspicion.may_go(packet)):
-            self._transmit(packet, packet.octets)
-            return True
-        if not packet.packet_id and len(self._waiting) >= _MOST_HELD_BACK:
-            return False
-        self._waiting.append(packet)
-        self._send_waiting()
-        return True
-
-    def _send_waiting(self) -> None:
-        while self._waiting and self.connected and not self._is_beginning:
-            packet = self._waiting[0]
-            if packet.qos and self._outgoing.get(packet.packet_id) is not packet:
-                self._waiting.popleft()
-                continue
-            if packet.qos and len(self._in_flight) >= self._window:
-                return
-            if not self._suspicion.may_go(packet):
-                if self._suspicion.wants_ping:
-                    self.ping()
-                return
-            self._waiting.popleft()
-            if packet.qos:
-                self._send_message(packet)
-            else:
-                self._transmit(packet, packet.octets)
-
-    def _send_message(self, packet: Packet) -> None:
-        packet_id = packet.packet_id
-        if packet.released:
-            octets = encode_acknowledgement(PacketType.PUBREL, packet_id)
-        else:
-            octets = encode_publish(
-                self.version,
-                packet.topic,
-                packet.payload,
-                qos=packet.qos,
-                retain=packet.retain,
-                dup=packet.sent,
-                packet_id=packet_id,
-            )
-        self._in_flight.add(packet_id)
-        if len(octets) > self._most_packet_bytes:
-            self._finished(packet_id, _PACKET_TOO_LARGE)
-            return
-        packet.sent = True
-        self._transmit(packet, octets)
-
-    def _transmit(self, packet: Packet, octets: bytes) -> None:
-        self._write(octets)
-        if self._suspicion.sent(packet):
-            self.ping()
-
     def _received(self, packet_id: int, code: int) -> None:
-        outgoing = self._outgoing.get(packet_id)
-        if outgoing is not None and code >= REFUSED:
-            self._finished(packet_id, code)
+        packet = self._outbox.message(packet_id)
+        if packet is not None and code >= REFUSED:
+            self._outbox.finished(packet_id, code)
             return
-        if outgoing is not None:
-            outgoing.released = True
-            self.owner.mqtt_released(self, outgoing.token, True)
+        if packet is not None:
+            packet.released = True
+            self.owner.mqtt_released(self, packet.token, True)
         self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
 
-    def _finished(self, packet_id: int, code: int) -> None:
-        outgoing = self._outgoing.pop(packet_id, None)
-        if outgoing is None:
-            return
-        self._in_flight.discard(packet_id)
-        self.owner.mqtt_published(self, outgoing.token, code)
-        self._send_waiting()
+    def _published(self, packet: Packet, code: int) -> None:
+        self.owner.mqtt_published(self, packet.token, code)
 
 
 def _digest(topic: bytes, payload: bytes) -> int:

@@ -96,6 +96,11 @@ class Suspicion:
         return not self._suspects
 
     @property
+    def unanswered_pings(self) -> int:
+        """Pings that the broker has not answered yet."""
+        return len(self._pings)
+
+    @property
     def wants_ping(self) -> bool:
         """A packet waits: would the answer to another ping let it go?"""
         if self._pings and self._pings[-1] == self._serial:
