@@ -169,6 +169,17 @@ def test_a_new_intent_replaces_the_old_one_and_a_withdrawn_one_is_gone() -> None
     assert book.scenario(NETWORK, Rates()).topics.name == ()
 
 
+def test_topics_that_come_and_go_are_forgotten_and_nothing_else_changes() -> None:
+    intents = (publisher("room", a=1.0, b=1.0), subscriber("ff", ("a", 3.0), "never", "once/#"))
+    book = book_of(*intents)
+    for hour in range(20):
+        rates = Rates({f"once/{hour}/{number}": 1.0 for number in range(500)} | {"b": 7.0})
+        scenario = book.scenario(NETWORK, rates)
+        assert scenario.fingerprint == book_of(*intents).scenario(NETWORK, rates).fingerprint
+        assert len(scenario.subscriptions) == 501
+    assert len(book._topic_names) < 3_000
+
+
 def test_a_subscriber_behind_a_port_that_does_not_exist_keeps_nobody_from_being_planned_for() -> None:
     book = book_of(
         publisher("room", a=1.0), subscriber("lost", "a", port="moon"), subscriber("ff", "a", flows=3)

@@ -23,6 +23,8 @@ from triagemq.scenario.wildcards import TopicTree, is_pattern
 
 __all__ = ["IntentBook"]
 
+_LEAST_TOPICS = 1_000
+
 
 class IntentBook:
     """Publishers and subscribers by name.
@@ -44,6 +46,7 @@ class IntentBook:
         self._topic_number: dict[str, int] = {}
         self._topic_names: list[str] = []
         self._topics = TopicTree(())
+        self._look_at = _LEAST_TOPICS
         self._filters = FilterTree()
         self._users: dict[str, set[str]] = {}
 
@@ -113,6 +116,7 @@ class IntentBook:
         not have, so that one that is wrong does not keep the others from being planned for.
         """
         self._know(rates.per_second)
+        self._forget_others(rates)
         events = published(self._announced, network, rates, self._topic_number)
         # Canonical order is the order of names: the tables below are written in it from the start.
         in_order = sorted(events.live.tolist(), key=self._topic_names.__getitem__)
@@ -146,6 +150,25 @@ class IntentBook:
 
     def _names(self, network: Network) -> list[str]:
         return sorted(name for name, intent in self._subscribers.items() if network.has_port(intent))
+
+    def _forget_others(self, rates: Rates) -> None:
+        """Topics that are in no intent and have no rate go when there are many: numbers are then given anew."""
+        if len(self._topic_names) < self._look_at:
+            return
+        needed = dict.fromkeys(rates.per_second)
+        for pieces in self._announced.values():
+            needed |= dict.fromkeys(pieces.topics)
+        for wanted in self._wanted.values():
+            needed |= dict.fromkeys(wanted.exact)
+        # So rarely that it costs little beside what it took to learn of them.
+        self._look_at = max(2 * len(needed), _LEAST_TOPICS)
+        if 2 * len(needed) > len(self._topic_names):
+            return
+        self._topic_names = [topic for topic in self._topic_names if topic in needed]
+        self._topic_number = {topic: number for number, topic in enumerate(self._topic_names)}
+        self._topics = TopicTree(self._topic_names)
+        for wanted in self._wanted.values():
+            wanted.columns = None
 
     def _know(self, topics: Mapping[str, object] | tuple[str, ...]) -> None:
         """Number topics that are new, and have the patterns that match one expanded anew."""
