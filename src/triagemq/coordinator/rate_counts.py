@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.coordinator.rate_horizons import HORIZONS, Horizons, Seen, count_surprise
+from triagemq.coordinator.rate_horizons import HORIZONS, SURPRISE, Horizons, Seen, count_surprise
 from triagemq.coordinator.rate_topics import Rows, TopicTable
 from triagemq.scenario import Floats
 
@@ -25,9 +25,6 @@ SETTLING_SECONDS = 2.0
 """Topics of which no rate is known cannot be told late from new so long after a pause; they are measured from then."""
 
 WINDOW_SECONDS = 0.2
-CHANCE = float(np.log(1e9))
-"""In nats: how unlikely as many events in a pause may be as are still taken to come from it."""
-
 LATE_SURPRISE = 3.0
 """In nats, within one window: what is less surprising may be chance."""
 
@@ -111,7 +108,7 @@ class RateCounts:
         topics, awake = self.topics, self.awake
         expected = np.nan_to_num(topics.rate[awake]) * topics.heard[awake] * seconds
         level = int(np.clip(np.log2(max(seconds, WINDOW_SECONDS) / WINDOW_SECONDS) - 0.5, 0, HORIZONS - 1))
-        chance = np.nan_to_num(self.horizons.dispersion(level)) * CHANCE
+        chance = np.nan_to_num(self.horizons.dispersion(level)) * SURPRISE
         # Bernstein's bound on a sum.
         self._owed = self._owed + expected + (expected > 0) * (np.sqrt(2 * expected * chance) + chance)
         self._late_until = max(self._late_until, until + LATE_SECONDS)

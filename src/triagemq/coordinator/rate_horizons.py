@@ -26,7 +26,10 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats
 
-__all__ = ["HORIZONS", "Horizons", "Seen", "count_surprise", "size_surprise"]
+__all__ = ["HORIZONS", "SURPRISE", "Horizons", "Seen", "count_surprise", "size_surprise"]
+
+SURPRISE = float(np.log(1e9))
+"""In nats, what is news: the chance of a false alarm is at most 1e-9 per look."""
 
 HORIZONS = 12
 """The longest is 4096 windows: 14 minutes."""

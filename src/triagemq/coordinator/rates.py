@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triagemq.coordinator.burstiness import dispersion, longest_silence_seconds
 from triagemq.coordinator.rate_counts import RateCounts
 from triagemq.coordinator.rate_facts import DeclaredRate, RateChange, Rates, TopicEstimate
-from triagemq.coordinator.rate_horizons import HORIZONS, Seen, count_surprise, size_surprise
+from triagemq.coordinator.rate_horizons import HORIZONS, SURPRISE
+from triagemq.coordinator.rate_judge import (
+    FIRST_LOOK_SECONDS,
+    HORIZON_SHOWN,
+    LEAST_SPREAD,
+    UNKNOWN_SPREAD,
+    RateJudge,
+)
 from triagemq.coordinator.rate_topics import Rows
 from triagemq.scenario import Floats
 
 __all__ = ["DeclaredRate", "RateChange", "RateWatch", "Rates", "TopicEstimate"]
 
-SURPRISE = float(np.log(1e9))
-"""In nats: the chance of a false alarm is at most 1e-9 per look."""
-
-BAND = 0.2
-"""Rates and sizes within a fifth of those planned with are near enough, however well they are known."""
 
 GRACE_SECONDS = 10.0
 """How long publishers have to begin after they have announced a rate, or to begin again after a pause."""
 
-FIRST_LOOK_SECONDS, ENOUGH_SECONDS = 1.0, 64.0
 LEAST_WINDOW_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS, LEAST_EXPECTED = 3.0, 10.0
 STOOD_STILL_SECONDS = 1.0
@@ -33,11 +33,7 @@ STOOD_STILL_SECONDS = 1.0
 
 LATELY_SECONDS = 2.0
 USUAL_SECONDS: Floats = np.array([0.2 * 2**level for level in range(1, HORIZONS + 1)])
-HORIZON_SHOWN = 5
-"""The horizon of which the index of dispersion is shown, and taken for silences: 64 windows."""
 
-LEAST_SPREAD, UNKNOWN_SPREAD = 0.1, 5.0
-"""What silences of evenly ticking topics, and of those about which nothing is known yet, are divided by."""
 
 REST_SECONDS, REST_EVERY_WINDOWS, RESTED_BLOCKS = 60.0, 64, 60.0
 """When topics that are silent go to rest, how often that is looked at, and what was known of them is worth after it."""
@@ -69,12 +65,11 @@ class RateWatch:
         self._counts = RateCounts()
         self._topics = self._counts.topics
         self._horizons = self._counts.horizons
+        self._judge = RateJudge(self._counts)
         self._declared: dict[str, DeclaredRate] = {}
         self._epoch: str | None = None
-        self._at = self._looked_at = 0.0
+        self._looked_at = 0.0
         self._windows = 0
-        # When the next rate is to be looked at again, and the next silence of a topic at rest is news, at the earliest.
-        self._next_review = self._next_silent = np.inf
         self._hear_new = True
 
     def declare(self, declared: Mapping[str, DeclaredRate]) -> None:
@@ -101,10 +96,10 @@ class RateWatch:
         topics.heard[:] = False
         topics.heard[numbers] = True
         self._hear_new = False
-        lately = (self._at - topics.came_at < LATELY_SECONDS) | (topics.review_at < np.inf)
+        lately = (self._judge.at - topics.came_at < LATELY_SECONDS) | (topics.review_at < np.inf)
         for number in np.flatnonzero(topics.heard & ~before & ~lately & ~np.isnan(topics.rate)).tolist():
-            self._begin(number, self._at + GRACE_SECONDS)
-        self._expect(np.flatnonzero(topics.heard != before))
+            self._judge.begin(number, self._judge.at + GRACE_SECONDS)
+        self._judge.expect(np.flatnonzero(topics.heard != before))
 
     def observe(
         self,
@@ -127,35 +122,34 @@ class RateWatch:
         unseen, self._looked_at = at_seconds - self._looked_at, at_seconds
         self._epoch = epoch
         if first:
-            self._pass_over(at_seconds)
+            self._judge.pass_over(at_seconds)
             if heard_since is not None:
                 self._counts.settle(heard_since)
             return ()
         if heard_since is None:
             return ()
-        if anew or heard_since > self._at or unseen > STOOD_STILL_SECONDS:
-            self._pause(min(heard_since if heard_since > self._at else at_seconds, at_seconds))
-        seconds = at_seconds - self._at
+        if anew or heard_since > self._judge.at or unseen > STOOD_STILL_SECONDS:
+            self._pause(min(heard_since if heard_since > self._judge.at else at_seconds, at_seconds))
+        seconds = at_seconds - self._judge.at
         if seconds < LEAST_WINDOW_SECONDS or (
             seconds < LONGEST_PAUSE_SECONDS and self._everything_pauses(seconds)
         ):
             return ()
-        return self._count_window(self._at, at_seconds)
+        return self._count_window(self._judge.at, at_seconds)
 
     def _count_window(self, started: float, at_seconds: float) -> tuple[RateChange, ...]:
-        self._at = at_seconds
+        self._judge.at = at_seconds
         self._windows += 1
         numbers = self._counts.came()
         self._note_events(started, numbers)
-        changes: dict[tuple[int, str], RateChange] = {}
         horizons = self._counts.advance(started, at_seconds, numbers)
-        self._judge_silence(changes)
+        self._judge.judge_silence()
         for seen in horizons:
-            self._judge(seen, changes)
-        self._learn(changes)
+            self._judge.judge(seen)
+        self._judge.learn()
         if self._windows % REST_EVERY_WINDOWS == 0:
             self._let_rest()
-        return tuple(changes[key] for key in sorted(changes))
+        return self._judge.take_changes()
 
     def rates(self) -> Rates:
         """What to plan with: measured rates and sizes where they overrule or complete what is declared."""
@@ -203,50 +197,24 @@ class RateWatch:
                 self._horizons.set_prior(int(topics.row[number]), usual)
         if news.rate_per_second is not None:
             topics.rate[number], topics.rate_measured[number] = news.rate_per_second, False
-            self._begin(number, self._at + GRACE_SECONDS)
+            self._judge.begin(number, self._judge.at + GRACE_SECONDS)
         elif not topics.rate_measured[number]:
             topics.rate[number] = np.nan
-            self._begin(number, np.inf)
+            self._judge.begin(number, np.inf)
         if news.size_bytes is not None:
             topics.size[number], topics.size_measured[number] = news.size_bytes, False
-            topics.size_since[number] = self._at
+            topics.size_since[number] = self._judge.at
 
     def _undeclare(self, number: int) -> None:
         """Nobody publishes it any more, they say; if events still come, they are measured like those of a new topic."""
         topics = self._topics
         if not topics.rate_measured[number]:
             topics.rate[number] = np.nan
-            self._begin(number, np.inf)
+            self._judge.begin(number, np.inf)
         if not topics.size_measured[number]:
             topics.size[number] = np.nan
 
-    def _begin(self, number: int, since: float) -> None:
-        """A new regime from a time on; infinity waits for the first event."""
-        topics = self._topics
-        topics.since[number], topics.review_at[number] = since, np.inf
-        topics.last_event[number] = since
-        topics.returning[number] = False
-        if topics.row[number] >= 0:
-            self._horizons.forget_mean(topics.row[[number]])
-        self._expect(np.array([number]))
-
     # Pauses.
-
-    def _pass_over(self, until: float) -> None:
-        """Let the time until then not have been."""
-        topics, seconds = self._topics, until - self._at
-        for column in (
-            topics.since,
-            topics.size_since,
-            topics.last_event,
-            topics.silent_at,
-            topics.review_at,
-            topics.came_at,
-        ):
-            column += seconds
-        self._next_review, self._next_silent = self._next_review + seconds, self._next_silent + seconds
-        self._horizons.start(until)
-        self._at = until
 
     def _pause(self, until: float) -> None:
         """Nobody counted for a while: events of that time come late, or never.
@@ -255,19 +223,21 @@ class RateWatch:
         published may take a while to be back.
         """
         topics, awake = self._topics, self._counts.awake
-        seconds = until - self._at
-        self._pass_over(until)
+        seconds = until - self._judge.at
+        self._judge.pass_over(until)
         self._counts.pause(until, seconds)
         learning = topics.review_at[awake] < np.inf
         begun = awake[(topics.since[awake] <= until) & ~learning & (topics.rate[awake] > 0)]
         topics.since[begun] = topics.last_event[begun] = until + GRACE_SECONDS
         topics.returning[begun] = True
         for number in np.flatnonzero((topics.since <= until) & np.isnan(topics.rate)).tolist():
-            self._begin(number, np.inf)
+            self._judge.begin(number, np.inf)
 
     def _everything_pauses(self, seconds: float) -> bool:
         topics, awake = self._topics, self._counts.awake
-        judged = awake[(topics.since[awake] <= self._at) & (topics.rate[awake] > 0) & topics.heard[awake]]
+        judged = awake[
+            (topics.since[awake] <= self._judge.at) & (topics.rate[awake] > 0) & topics.heard[awake]
+        ]
         expected = float(topics.rate[judged].sum()) * seconds
         return expected >= LEAST_EXPECTED and float(topics.new[0, judged].sum()) < expected / 2
 
@@ -284,19 +254,19 @@ class RateWatch:
             topics.events_before[begun], topics.bytes_before[begun] = (
                 topics.published[:, begun] - topics.new[:, begun]
             )
-            self._review(begun, self._at + FIRST_LOOK_SECONDS)
+            self._judge.review(begun, self._judge.at + FIRST_LOOK_SECONDS)
         back = numbers[topics.returning[numbers]]
-        topics.since[back] = topics.last_event[back] = self._at
+        topics.since[back] = topics.last_event[back] = self._judge.at
         topics.returning[back] = False
         over = numbers[topics.last_event[numbers] <= started]
-        topics.silence[over] = np.maximum(topics.silence[over], self._at - topics.last_event[over])
-        topics.last_event[numbers[topics.last_event[numbers] < self._at]] = self._at
+        topics.silence[over] = np.maximum(topics.silence[over], self._judge.at - topics.last_event[over])
+        topics.last_event[numbers[topics.last_event[numbers] < self._judge.at]] = self._judge.at
         # A single event is no reason to count closely.
         resting = topics.row[numbers] < 0
         waking = resting & (started - topics.came_at[numbers] < REST_SECONDS)
-        topics.came_at[numbers] = self._at
+        topics.came_at[numbers] = self._judge.at
         self._wake(numbers[waking], started)
-        self._expect(numbers[resting & ~waking])
+        self._judge.expect(numbers[resting & ~waking])
 
     def _wake(self, numbers: Rows, started: float) -> None:
         """Count these topics closely. What was judged of them at rest was their silence: rates are judged from now."""
@@ -318,128 +288,12 @@ class RateWatch:
     def _let_rest(self) -> None:
         """Topics of which nothing came for a while need no closer look; those that stopped are forgotten later."""
         topics, awake = self._topics, self._counts.awake
-        idle = self._at - topics.came_at[awake] > REST_SECONDS
+        idle = self._judge.at - topics.came_at[awake] > REST_SECONDS
         if idle.any():
             spread = self._horizons.dispersion(HORIZON_SHOWN)[idle]
             topics.spread[awake[idle]] = np.where(np.isnan(spread), UNKNOWN_SPREAD, spread)
             self._counts.rest(idle)
-            self._expect(awake[idle])
-        quiet = self._at - np.maximum(topics.came_at, topics.told_at) > FORGET_SECONDS
+            self._judge.expect(awake[idle])
+        quiet = self._judge.at - np.maximum(topics.came_at, topics.told_at) > FORGET_SECONDS
         idle = topics.in_use & (topics.row < 0) & ~topics.declared & ~(topics.rate > 0)
         topics.forget(np.flatnonzero(quiet & idle))
-
-    def _expect(self, numbers: Rows) -> None:
-        """Work out when the silence of topics at rest is longer than chance or their burstiness explains."""
-        if len(numbers) == 0:
-            return
-        topics = self._topics
-        spread = np.where(np.isnan(topics.spread[numbers]), UNKNOWN_SPREAD, topics.spread[numbers])
-        rate = np.nan_to_num(topics.rate[numbers])
-        with np.errstate(divide="ignore"):
-            seconds = np.maximum(2 * topics.silence[numbers], SURPRISE * spread / rate)
-        resting = (topics.row[numbers] < 0) & topics.heard[numbers]
-        topics.silent_at[numbers] = np.where(resting, topics.last_event[numbers] + seconds, np.inf)
-        self._next_silent = min(self._next_silent, float(topics.silent_at[numbers].min()))
-
-    # Judging.
-
-    def _judge_silence(self, changes: dict[tuple[int, str], RateChange]) -> None:
-        """Which topics have stopped: no event for longer than chance or their burstiness explains."""
-        topics, awake = self._topics, self._counts.awake
-        stopped: list[int] = []
-        if self._at >= self._next_silent:
-            stopped += np.flatnonzero(topics.silent_at <= self._at).tolist()
-        rate = topics.rate[awake]
-        missing = rate * topics.heard[awake] * np.maximum(self._at - topics.last_event[awake], 0.0)
-        rows = np.flatnonzero(missing > SURPRISE * LEAST_SPREAD)
-        if len(rows):
-            spread = self._horizons.dispersion(HORIZON_SHOWN)[rows]
-            spread = np.where(np.isnan(spread), UNKNOWN_SPREAD, spread)
-            bursts = 2 * topics.silence[awake[rows]] * rate[rows] / SURPRISE
-            stopped += awake[rows[missing[rows] > SURPRISE * np.maximum(bursts, spread)]].tolist()
-        for number in stopped:
-            self._set_rate(number, 0.0, changes)
-            self._begin(number, np.inf)
-        if self._at >= self._next_silent:
-            self._next_silent = float(topics.silent_at.min(initial=np.inf))
-
-    def _judge(self, seen: Seen, changes: dict[tuple[int, str], RateChange]) -> None:
-        """Which topics have left their band, by one horizon; a topic that a shorter one has shown is left alone."""
-        topics, awake = self._topics, self._counts.awake
-        judged = (topics.since[awake] <= seen.started_at) & topics.heard[awake]
-        expected = topics.rate[awake] * seen.seconds
-        rows = np.flatnonzero(judged & (expected > 0) & (np.abs(seen.events - expected) > BAND * expected))
-        for row in rows[self._surprising(seen, expected, rows)].tolist():
-            number = int(awake[row])
-            if (number, "rate") not in changes and topics.since[number] < np.inf:
-                self._set_rate(number, float(seen.events[row]) / seen.seconds, changes)
-                self._begin_with(number, row, seen)
-        octets = seen.events * topics.size[awake]
-        judged = topics.size_since[awake] <= seen.started_at
-        rows = np.flatnonzero(judged & (octets > 0) & (np.abs(seen.octets - octets) > BAND * octets))
-        surprise = size_surprise(seen.events[rows], seen.octets[rows] / octets[rows])
-        for row in rows[surprise > SURPRISE].tolist():
-            number = int(awake[row])
-            if (number, "size") not in changes:
-                self._set_size(number, float(seen.octets[row] / seen.events[row]), changes)
-                topics.size_since[number] = self._at
-
-    def _surprising(self, seen: Seen, expected: Floats, rows: Rows) -> NDArray[np.bool_]:
-        """Which of the topics differ too much from what was expected for it to be chance."""
-        topics, numbers = self._topics, self._counts.awake[rows]
-        events, expected, spread = seen.events[rows], expected[rows], seen.dispersion[rows]
-        # A silence up to twice the longest so far is no news: so many events may be missing.
-        quiet = np.minimum(expected, 2 * topics.silence[numbers] * topics.rate[numbers]) / (0.99 * SURPRISE)
-        spread = np.where(events < expected, np.maximum(spread, quiet), spread)
-        return np.asarray(count_surprise(expected, events, spread) > SURPRISE)
-
-    def _begin_with(self, number: int, row: int, seen: Seen) -> None:
-        """A new regime that has begun where the horizon begins; after a silence, with the next event."""
-        topics = self._topics
-        self._horizons.forget_mean(np.array([row]))
-        if seen.events[row] == 0:
-            topics.since[number] = topics.review_at[number] = np.inf
-            return
-        topics.since[number] = seen.started_at
-        topics.events_before[number] = topics.published[0, number] - seen.events[row]
-        topics.bytes_before[number] = topics.published[1, number] - seen.octets[row]
-        self._review(np.array([number]), self._at + 4 * max(seen.seconds, FIRST_LOOK_SECONDS))
-
-    def _review(self, numbers: Rows, at_seconds: float) -> None:
-        self._topics.review_at[numbers] = at_seconds
-        self._next_review = min(self._next_review, at_seconds)
-
-    def _learn(self, changes: dict[tuple[int, str], RateChange]) -> None:
-        """Look again at rates that rest on little: at one second, at four, at sixteen, at a minute."""
-        if self._at < self._next_review:
-            return
-        topics = self._topics
-        due = np.flatnonzero(topics.review_at <= self._at)
-        for number in due.tolist():
-            seconds = self._at - topics.since[number]
-            events = topics.published[0, number] - topics.events_before[number]
-            octets = topics.published[1, number] - topics.bytes_before[number]
-            rate = events / seconds
-            planned = np.nan_to_num(topics.rate[number])
-            # Tighter than the band: the first look rested on little, and what is right now will be kept.
-            if abs(rate - planned) > BAND / 2 * planned:
-                self._set_rate(number, float(rate), changes)
-            if events > 0 and np.isnan(topics.size[number]):
-                self._set_size(number, float(octets / events), changes)
-            more = 4 * seconds
-            topics.review_at[number] = topics.since[number] + more if more <= ENOUGH_SECONDS else np.inf
-        self._expect(due)
-        self._next_review = float(topics.review_at.min(initial=np.inf))
-
-    def _set_rate(self, number: int, rate: float, changes: dict[tuple[int, str], RateChange]) -> None:
-        topics = self._topics
-        before = float(np.nan_to_num(topics.rate[number]))
-        changes[number, "rate"] = RateChange(topics.names[number], "rate", before, rate)
-        topics.rate[number], topics.rate_measured[number] = rate, True
-
-    def _set_size(self, number: int, size: float, changes: dict[tuple[int, str], RateChange]) -> None:
-        topics = self._topics
-        before = float(np.nan_to_num(topics.size[number]))
-        if before > 0:
-            changes[number, "size"] = RateChange(topics.names[number], "size", before, size)
-        topics.size[number], topics.size_measured[number] = size, True
