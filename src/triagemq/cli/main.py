@@ -43,6 +43,11 @@ def main() -> None:
         code = run(arguments)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except Exception:
+        # Python may wrap an interruption: in the making of a class it becomes a RuntimeError.
+        if listening.number is None or listening.heeded:
+            raise
+        code = INTERRUPTED
     listening.finished = True
     if listening.number is not None:
         _leave(listening, code)

@@ -161,11 +161,7 @@ class Listening:
 
     def end_children(self) -> None:
         """Kill whatever this program has started, and what those have started."""
-        import ctypes
-
-        with contextlib.suppress(OSError, AttributeError):
-            # Orphans become ours, so that none escapes between two looks.
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _adopt_orphans()
         while left := _descendants():
             for process in left:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -184,6 +180,7 @@ class Listening:
         while not (stops := [number for number in os.read(reading, 64) if number in _SIGNALS]):
             pass
         began = time.monotonic()
+        _adopt_orphans()
         self.number = self.number or stops[0]
         if self._tell is None:
             _be_quiet()
@@ -201,6 +198,14 @@ class Listening:
                 os.write(2, _SHOW_CURSOR)
             os.write(2, f"triage: {self.words}\n".encode())
         os._exit(self.exit_code)
+
+
+def _adopt_orphans() -> None:
+    """From now on whatever loses its parent is a child of this program: none escapes `end_children`."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _be_quiet() -> None:

@@ -8,6 +8,7 @@ file holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -98,7 +99,9 @@ async def _keep_removing(config: GatewayConfig) -> None:
 
 
 def _log(words: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", file=sys.stderr, flush=True)
+    # The log may be on a disk that is full.
+    with contextlib.suppress(OSError):
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", file=sys.stderr, flush=True)
 
 
 def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:

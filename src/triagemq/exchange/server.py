@@ -371,7 +371,9 @@ class Gateway:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    # The log may be on the disk that is full.
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _text_of(path: Path | None) -> str:

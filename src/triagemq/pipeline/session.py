@@ -121,6 +121,9 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     with _environment(java, options, archive):
         spark = _start(options)
     process = _java_process(spark)
+    with contextlib.suppress(Exception):
+        # A thread of Spark's would report at length that Java has gone.
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     worked = False
     try:
         yield spark
@@ -130,8 +133,10 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
         raise
     finally:
         # A failure of Spark on the way down must not hide the error that ended the block.
-        with contextlib.suppress(Exception):
-            spark.stop()
+        # Without Java there is nothing to stop, and every question to it would wait in vain.
+        if process is None or process.poll() is None:
+            with contextlib.suppress(Exception):
+                spark.stop()
         _end(process)
         if archive is not None:
             archive.close(keep=worked and (process is None or process.returncode == 0))
@@ -142,9 +147,6 @@ def abandon(spark: SparkSession) -> None:
     process = _java_process(spark)
     if process is None or process.poll() is not None:
         return
-    with contextlib.suppress(AttributeError):
-        # A thread of Spark's would report at length that Java has gone.
-        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     process.terminate()
     try:
         process.wait(_LEAVING_SECONDS)
@@ -300,7 +302,7 @@ def _end(process: Any) -> None:
 
     gateway = SparkContext._gateway
     with contextlib.suppress(Exception):
-        if gateway is not None:
+        if gateway is not None and process.poll() is None:
             gateway.shutdown()
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -135,8 +135,6 @@ def stream_pipeline(
         stopped = threading.Event()
         if on_stop is None:
             stack.enter_context(_stop_signals(stopped))
-        else:
-            on_stop(stopped.set)
         began = time.monotonic()
         reader = _reader(session, given, table, most_rows)
         writer = reader.writeStream.foreachBatch(batches).option("checkpointLocation", f"file://{checkpoint}")
@@ -144,6 +142,9 @@ def stream_pipeline(
         if once:
             trigger = {"availableNow": True}
         query = writer.trigger(**trigger).start()
+        if on_stop is not None:
+            # Not before: until the query runs, there is nothing to finish.
+            on_stop(stopped.set)
 
         quiet = _Quiet(query, batches)
 
