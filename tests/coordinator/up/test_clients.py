@@ -84,6 +84,8 @@ def test_with_access_everyone_needs_a_token_and_gets_no_further_than_it_goes(tmp
         ready = running.ready()
         url, gateway_port = ready["coordinator"], int(ready["gateway"].rpartition(":")[2])
         assert url.startswith("https://")
+        config = json.loads((state / "gateway.json").read_text())
+        assert config["access"] == "required", "closed until it knows who may do what, at every start"
         reader = _token(state, "--role", "subscriber", "--subscribe", "alarm", "--name", "ff-*")
         own = state / "operator.token"
 
