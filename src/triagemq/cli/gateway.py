@@ -190,7 +190,11 @@ async def _serve(
     as_json: bool,
 ) -> dict[str, Any]:
     from triagemq.exchange import BrokerProcess, Gateway
+    from triagemq.exchange.private_files import private_directory
 
+    if state is not None:
+        # Before the broker makes its own in it: what is made on the way to that is open to others.
+        private_directory(state, "--state")
     async with AsyncExitStack() as stack:
         own = None
         if address is None:
