@@ -107,6 +107,8 @@ class RateJudge:
     def judge(self, seen: Seen) -> None:
         """Which topics have left their band, by one horizon; a topic that a shorter one has shown is left alone."""
         topics, awake = self._topics, self._counts.awake
+        if len(awake) == 0:
+            return
         judged = (topics.since[awake] <= seen.started_at) & topics.heard[awake]
         expected = topics.rate[awake] * seen.seconds
         rows = np.flatnonzero(judged & (expected > 0) & (np.abs(seen.events - expected) > BAND * expected))
