@@ -27,9 +27,6 @@ SCENARIO = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
 TRIAGE = [sys.executable, "-c", "from triagemq.cli import main; main()"]
 PORTS = ("--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0")
 MOST_SECONDS = 2.0
-EARLIEST_SECONDS = 0.15
-"""Before this Python itself is being loaded, and ends by the signal as any program does."""
-
 LATEST_SECONDS = 20.0
 MARK = "TRIAGE_CONTROL_C"
 
@@ -83,7 +80,7 @@ def press(command: Command, folder: Path, number: int, chance: random.Random) ->
     environment = os.environ | {MARK: here.name}
     if number % 2 == 0:
         environment["NUMBA_CACHE_DIR"] = str(here / "compiled")
-    moment = chance.uniform(EARLIEST_SECONDS, command.latest_seconds)
+    moment = chance.uniform(0.0, command.latest_seconds)
     with subprocess.Popen(
         [*TRIAGE, *(word.format(here / "out") for word in command.words)],
         cwd=here,
@@ -95,6 +92,7 @@ def press(command: Command, folder: Path, number: int, chance: random.Random) ->
         start_new_session=True,
     ) as process:
         try:
+            _wait_until_it_listens(process)
             _, errors = process.communicate(timeout=moment)
             return Press(moment, None, process.returncode, len(_left(here.name)), errors)
         except subprocess.TimeoutExpired:
@@ -111,6 +109,15 @@ def press(command: Command, folder: Path, number: int, chance: random.Random) ->
             os.kill(each, signal.SIGKILL)
         _, errors = process.communicate()
     return Press(moment, seconds, process.returncode, len(left), errors)
+
+
+def _wait_until_it_listens(process: subprocess.Popen[str]) -> None:
+    """Until then Python itself is being loaded, and ends by the signal as any program does; it leaves SIGTERM alone."""
+    caught = 0
+    while not caught >> (signal.SIGTERM - 1) & 1:
+        time.sleep(0.002)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
 
 
 def _left(mark: str) -> list[int]:
