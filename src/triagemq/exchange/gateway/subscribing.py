@@ -101,6 +101,8 @@ def _answered(
     session.subscribing.pop(message_id, None)
     if gateway.sessions.get(session.client_id) is not session or not session.connected:
         session.link.unsubscribe(session, subscription.topic_filter)
+        if subscription.topic_filter not in session.subscriptions:
+            naming.let_go(gateway, session, subscription.topic_filter, SUBSCRIBED)
         return
     if code >= REFUSED:
         if subscription.topic_filter not in session.subscriptions:
