@@ -103,5 +103,9 @@ def _put(url: str, body: dict[str, Any]) -> None:
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT"
     )
-    with urllib.request.urlopen(request, timeout=_TELLING_SECONDS):
-        pass
+    try:
+        with urllib.request.urlopen(request, timeout=_TELLING_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
