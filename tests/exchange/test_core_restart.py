@@ -16,11 +16,13 @@ from triagemq.mqttsn import (
     Disconnect,
     PingReq,
     PingResp,
+    PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
     Register,
+    ReturnCode,
     TopicIdType,
     WillTopicUpd,
 )
@@ -41,6 +43,17 @@ def test_connected_client_does_not_notice_a_restart(tmp_path: Path) -> None:
     assert client.take(Register) == []
     client.send(PingReq())
     assert client.take(PingResp)
+
+
+def test_a_topic_that_is_new_after_a_restart_can_be_published_to_at_once(tmp_path: Path) -> None:
+    gateway = VirtualGateway(store=tmp_path)
+    client = gateway.client().connect(duration=10)
+    client.register("a")
+    gateway.kill()
+    topic_id = client.register("b")
+    client.send(Publish(TopicIdType.NORMAL, topic_id, b"x", qos=1, message_id=1))
+    assert [answer.return_code for answer in client.take(PubAck)] == [ReturnCode.ACCEPTED]
+    assert gateway.broker.published == [("b", b"x", 1, False)]
 
 
 def test_will_survives_a_restart(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ def _busy(session: Session) -> set[str]:
 
 
 def _give_up(gateway: GatewayCore, session: Session, known: KnownTopic) -> None:
+    if not session.topics.has_given_up and gateway.changes.enabled:
+        # For as long as the session lasts: after a restart nobody knows any more which ids these were.
+        gateway.changes.put("client_topics", *rows.gave_up_topics(session))
     session.topics.give_up(known, gateway.now_ns)
     _store(gateway, session, known, FORMER)
     session.link.routes.forget_topics_of(known.topic.name)

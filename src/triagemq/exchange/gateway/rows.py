@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from triagemq.exchange.gateway.changes import Row
 from triagemq.exchange.gateway.model import Arrival, Delivery, Session, Stage, Subscription
-from triagemq.exchange.gateway.topics import KnownTopic
+from triagemq.exchange.gateway.topics import FORMER, KnownTopic
 
-__all__ = ["abandoned", "arrival", "client_topic", "delivery", "session", "subscription"]
+__all__ = ["abandoned", "arrival", "client_topic", "delivery", "gave_up_topics", "session", "subscription"]
 
 
 def session(value: Session) -> tuple[str, Row]:
@@ -39,6 +39,12 @@ def client_topic(owner: Session, value: KnownTopic, flags: int) -> tuple[tuple[s
     """What a topic id means, or has meant, to a client."""
     key = (owner.client_id, value.topic_id)
     return key, (*key, value.topic.name, flags)
+
+
+def gave_up_topics(owner: Session) -> tuple[tuple[str, int], Row]:
+    """That ids of a client have come to mean nothing, which another topic may be given since."""
+    key = (owner.client_id, 0)
+    return key, (*key, "", FORMER)
 
 
 def delivery(owner: Session, value: Delivery) -> tuple[tuple[str, int], Row]:

@@ -21,7 +21,7 @@ REGISTERED, SUBSCRIBED = 1, 2
 """Why an id is not given up: the client has asked for it, or has subscribed to the topic by its name."""
 
 FORMER = 16
-"""What the store says of an id that was given up."""
+"""What the store says of an id that was given up; of id 0, which means nothing: there was such a one."""
 
 _TOLD, _REUSED = 4, 8
 
@@ -149,8 +149,8 @@ class ClientTopics:
 
     __slots__ = (
         "_by_name",
+        "_gave_up_before",
         "_held",
-        "_is_restored",
         "_own_id",
         "_resting",
         "_table",
@@ -166,9 +166,9 @@ class ClientTopics:
         self._unused_first: dict[int, KnownTopic] = _NOTHING
         # By id: since when it rests, in order of time.
         self._resting: dict[int, int] = _NOTHING
-        # A bit for each id that was given up once; what was before a restart is not known.
+        # A bit for each id that was given up once; which those were before a restart is not known.
         self._used: bytearray | None = None
-        self._is_restored = False
+        self._gave_up_before = False
         # Where to look next for an id that is not the preferred one.
         self._own_id = table.next_own_id
 
@@ -179,6 +179,11 @@ class ClientTopics:
     def rests_since_ns(self) -> int | None:
         """When the id that rests longest was given up; None if none does."""
         return next(iter(self._resting.values())) if self._resting else None
+
+    @property
+    def has_given_up(self) -> bool:
+        """Has an id ever come to mean nothing, also before a restart?"""
+        return self._gave_up_before or self._used is not None
 
     def get(self, topic_id: int) -> KnownTopic | None:
         """What an id means now."""
@@ -205,7 +210,7 @@ class ClientTopics:
         if not topic_id:
             return None
         self._begin()
-        flags = _REUSED if self._is_restored or self._was_used(topic_id) else 0
+        flags = _REUSED if self._gave_up_before or self._was_used(topic_id) else 0
         known = KnownTopic(topic_id, self._table.acquire(name), flags)
         known.looked_ns = known.topic.used_ns = now_ns
         self._by_name[name] = self._unused_first[topic_id] = known
@@ -276,16 +281,17 @@ class ClientTopics:
         """Forget everything: the ids that the store knows."""
         for known in self._by_name.values():
             self._table.release(known.topic)
-        stored = [*self._held, *self._unused_first, *self._resting]
+        stored = [*self._held, *self._unused_first, *self._resting, *([0] if self.has_given_up else [])]
         self._by_name = self._held = self._unused_first = self._resting = _NOTHING
         return stored
 
     def restore(self, topic_id: int, name: str, flags: int, now_ns: int) -> None:
         """Put back an id of before a restart; one that rested does so again for its whole time."""
         self._begin()
-        self._is_restored = True
         if flags & FORMER:
-            self._resting[topic_id] = now_ns
+            self._gave_up_before = True
+            if topic_id:
+                self._resting[topic_id] = now_ns
             return
         known = KnownTopic(topic_id, self._table.acquire(name, topic_id), flags)
         self._by_name[name] = known
@@ -314,7 +320,7 @@ class ClientTopics:
             topic_id = self._own_id
             self._own_id = topic_id - 1 or last_id
             is_free = self.get(topic_id) is None and topic_id not in self._resting
-            if is_free and (may_reuse or not (self._is_restored or self._was_used(topic_id))):
+            if is_free and (may_reuse or not (self._gave_up_before or self._was_used(topic_id))):
                 self._table.next_own_id = self._own_id
                 return topic_id
         return 0
