@@ -200,9 +200,10 @@ async def served(app: Any) -> AsyncIterator[str]:
 
 
 def subscriber(name: str, *topics: str, **more: Any) -> dict[str, Any]:
-    """The body of an announcement."""
+    """The body of an announcement. On a machine that has to compile first, a plan takes longer than a usual lease."""
     return {
         "name": name,
+        "lease_seconds": 60,
         "subscriptions": [{"topic": topic, "utility": "log:10"} for topic in topics],
         **more,
     }
@@ -211,7 +212,8 @@ def subscriber(name: str, *topics: str, **more: Any) -> dict[str, Any]:
 def publisher(name: str, *topics: str, rate: float | None = 5.0, **more: Any) -> dict[str, Any]:
     """The body of an announcement."""
     rated = {} if rate is None else {"rate_per_second": rate, "size_bytes": 100}
-    return {"name": name, "publications": [{"topic": topic, **rated} for topic in topics], **more}
+    publications = [{"topic": topic, **rated} for topic in topics]
+    return {"name": name, "lease_seconds": 60, "publications": publications, **more}
 
 
 def bearer(secret: str) -> dict[str, str]:

@@ -66,9 +66,8 @@ class Follower:
 
     async def _heard(self, event: SessionEvent) -> None:
         async with self._turn:
-            if event.kind in ("connected", "subscribes") and event.endpoint is not None:
-                flow = self._flow[event.client_id] = event.flow or event.client_id
-                await self._do(self.binder.connected, flow, event.endpoint, subscribes=event.subscribes)
+            if event.kind in ("connected", "subscribes"):
+                await self._came(event)
             elif event.kind == "gone":
                 await self._gone(event.client_id)
             if event.kind == "orders" or not self.applied:
@@ -90,6 +89,11 @@ class Follower:
                 epoch = measured.epoch
             await asyncio.sleep(_LOOK_SECONDS)
 
+    async def _came(self, event: SessionEvent) -> None:
+        if event.endpoint is not None:
+            flow = self._flow[event.client_id] = event.flow or event.client_id
+            await self._do(self.binder.connected, flow, event.endpoint, subscribes=event.subscribes)
+
     async def _gone(self, client_id: str) -> None:
         flow = self._flow.pop(client_id, None)
         if flow is not None:
@@ -98,6 +102,10 @@ class Follower:
     async def _catch_up(self) -> None:
         orders = await self._link.current()
         if orders.generation != self.applied:
+            if not self.applied:
+                # Everyone first: a data plane that finds what an earlier process left changes only what differs.
+                for event in await self._link.present():
+                    await self._came(event)
             await self._do(self.binder.order, orders)
             self.applied = self.binder.orders.generation
             self._on_applied(str(self.applied))

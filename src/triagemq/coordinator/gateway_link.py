@@ -170,6 +170,21 @@ class GatewayLink:
         """Have the gateway write a copy of its sessions and messages to a new file."""
         await self._ask("backup", path=str(path))
 
+    async def present(self) -> list[SessionEvent]:
+        """Everyone who is connected, as if each had come just now."""
+        answer = await self._ask("sessions")
+        subscribers, flows = set(answer.get("subscribers", ())), answer.get("flows", {})
+        return [
+            SessionEvent(
+                "connected",
+                client_id,
+                _endpoint(where),
+                flow=flows.get(client_id, ""),
+                subscribes=client_id in subscribers,
+            )
+            for client_id, where in answer["sessions"].items()
+        ]
+
     async def sessions(self) -> dict[str, tuple[str, int]]:
         """Where each connected client is."""
         answer = await self._ask("sessions")
@@ -269,13 +284,7 @@ class GatewayLink:
 
     async def _watch(self, *watchers: asyncio.Queue[SessionEvent]) -> None:
         await self._ask("watch")
-        answer = await self._ask("sessions")
-        subscribers = set(answer.get("subscribers", ()))
-        for client_id, where in answer["sessions"].items():
-            flow = answer.get("flows", {}).get(client_id, "")
-            event = SessionEvent(
-                "connected", client_id, _endpoint(where), flow=flow, subscribes=client_id in subscribers
-            )
+        for event in await self.present():
             for queue in watchers:
                 _put(queue, event)
 
