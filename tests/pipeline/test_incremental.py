@@ -152,7 +152,7 @@ def test_a_reader_of_the_old_manifest_reads_the_new_tables_when_a_run_is_replace
 def test_only_one_command_at_a_time_makes_tables_in_a_directory(tmp_path: Path) -> None:
     with (
         Publisher.open(tmp_path),
-        pytest.raises(OutputError, match="another command is making tables"),
+        pytest.raises(OutputError, match="another command is writing tables"),
         Publisher.open(tmp_path),
     ):
         pass

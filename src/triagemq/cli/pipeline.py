@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +12,10 @@ from rich.table import Table
 from triagemq.cli import options
 from triagemq.cli.options import Json, print_json
 from triagemq.cli.pipeline_stream import stream
+from triagemq.errors import PipelineError
+
+if TYPE_CHECKING:
+    from triagemq.pipeline import PipelineResult
 
 __all__ = ["app"]
 
@@ -48,7 +52,16 @@ def run(
         report_tables(out, page, title=f"What happened: {out.name}")
     if json:
         print_json({**done.as_json(), "report": str(page) if page.exists() else None})
-        return
+    else:
+        _print_run(done, out, page)
+    if done.rows_read and not done.rows_in:
+        raise PipelineError(
+            f"every one of the {done.rows_read:,} rows was set aside; "
+            f"look at them with: triage pipeline show {out} quarantine"
+        )
+
+
+def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
     console = Console()
     for skipped in done.skipped:
         Console(stderr=True).print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -62,14 +61,14 @@ def reproduce(
 
     The simulations of many seeds are Spark tasks; if they are stopped, the same command goes on from there.
     """
-    from triagemq.papers import OnSpark, experiment, write_files
+    from triagemq.papers import OnSpark, experiment, forget_cases, write_files
     from triagemq.papers import reproduce as run
 
     if figure is None:
         _list(paper, json=json)
         return
     experiment(paper, figure)
-    simulations = output / f"{paper}-{figure}-simulations"
+    simulations = output / f"{paper}-{figure}{'-quick' if quick else ''}-simulations"
     spark = None if in_process else OnSpark(options.spark_options(master, conf), simulations)
     if spark is not None and master is not None:
         spark = replace(spark, least_seconds=0.0)
@@ -88,7 +87,7 @@ def reproduce(
             spark=spark,
         )
         files = write_files(output, made.name, f"{paper} {figure}: {made.title}", made.findings)
-    shutil.rmtree(simulations, ignore_errors=True)
+    forget_cases(simulations)
     if json:
         print_json({**made.as_json(), "files": {"png": str(files.png), "html": str(files.html)}})
     else:

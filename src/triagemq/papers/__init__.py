@@ -14,6 +14,7 @@ from triagemq.papers.page import Files, write_files
 from triagemq.papers.paper_model import paper_latency
 from triagemq.papers.registry import PAPERS, Reproduction, experiment, figures_of, reproduce
 from triagemq.papers.simulations import OnSpark
+from triagemq.pipeline.sweep.cases import forget_cases
 
 __all__ = [
     "PAPERS",
@@ -30,6 +31,7 @@ __all__ = [
     "Series",
     "experiment",
     "figures_of",
+    "forget_cases",
     "paper_latency",
     "reproduce",
     "write_files",

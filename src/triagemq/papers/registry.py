@@ -31,11 +31,12 @@ class Reproduction:
     effort: Effort
     findings: Findings
     wall_seconds: float
+    quick: bool = False
 
     @property
     def name(self) -> str:
-        """What its files are called."""
-        return f"{self.paper}-{self.figure}"
+        """What its files are called: a quick run does not take the place of a full one."""
+        return f"{self.paper}-{self.figure}{'-quick' if self.quick else ''}"
 
     @property
     def holds(self) -> bool:
@@ -110,4 +111,4 @@ def reproduce(
     started = time.perf_counter()
     with on_spark(spark):
         findings = chosen.run(effort, progress or (lambda share: None))
-    return Reproduction(paper, figure, chosen.title, effort, findings, time.perf_counter() - started)
+    return Reproduction(paper, figure, chosen.title, effort, findings, time.perf_counter() - started, quick)

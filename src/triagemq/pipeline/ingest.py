@@ -20,6 +20,7 @@ __all__ = ["Ingested", "ingest", "names_to_ids", "published_ns"]
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
+_YEAR_NS = 365 * 86_400 * 1_000_000_000
 _LONGEST_TOPIC_BYTES = 65_535
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
 
@@ -235,12 +236,22 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
 
 
 def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
-    """Copies of earlier rows, and rows whose time is before that of their publisher's row just before."""
+    """Copies of earlier rows, rows of a clock that was not set, and rows before their publisher's row just before.
+
+    A clock that starts at 0 is as good as any; one that says 0 and then a time years later was not set.
+    """
     usable = F.col("reason").isNull()
     same = Window.partitionBy("published_ns", "publisher", "readings", usable).orderBy("position")
     marked = checked.withColumn("copy", usable & (F.row_number().over(same) > 1))
     marked = marked.withColumn("reason", F.when(F.col("copy"), "duplicate").otherwise(F.col("reason"))).drop(
         "copy"
+    )
+    latest = F.max("published_ns").over(Window.partitionBy("publisher", F.col("reason").isNull()))
+    unset = F.col("reason").isNull() & (F.col("published_ns") == 0) & (latest > _YEAR_NS)
+    marked = (
+        marked.withColumn("unset", unset)
+        .withColumn("reason", F.when(F.col("unset"), "clock not set").otherwise(F.col("reason")))
+        .drop("unset")
     )
     still = F.col("reason").isNull()
     # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.

@@ -199,7 +199,7 @@ class Batch:
             self._progress.begin(log.source)
             parsed = ingest(self._spark, log)
             rows = parsed.rows.withColumn("raw", F.when(F.col("reason").isNotNull(), F.col("raw")))
-            place = str(self._work / f"log-{run}")
+            place = _url(self._work / f"log-{run}")
             rows.write.parquet(place)
             parsed = type(parsed)(self._spark.read.schema(rows.schema).parquet(place), parsed.values_per_row)
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
@@ -207,13 +207,13 @@ class Batch:
             self._count_log(run, parsed.rows)
             for column, ids in names_to_ids(parsed.readings(), ["topic", "publisher"]).items():
                 ids.withColumn("run", F.lit(run)).write.parquet(
-                    str(self._work / f"{column}-names" / f"log-{run}")
+                    _url(self._work / f"{column}-names" / f"log-{run}")
                 )
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _log_names(self, column: str) -> DataFrame:
         schema = f"{column} string, {column}_id int, run int"
-        places = [str(self._work / f"{column}-names" / f"log-{run}") for run in self._logs]
+        places = [_url(self._work / f"{column}-names" / f"log-{run}") for run in self._logs]
         return self._spark.read.schema(schema).parquet(*places)
 
     def _with_log_names(self, names: DataFrame, column: str) -> DataFrame:
@@ -321,8 +321,13 @@ class Batch:
         place = self._work / table
         if not place.exists():
             return few_rows(self._spark, [], schema)
-        return in_one_piece(self._spark.read.schema(schema).parquet(str(place)), self._partitions)
+        return in_one_piece(self._spark.read.schema(schema).parquet(_url(place)), self._partitions)
 
     def _files(self, run: int) -> dict[str, list[Path]]:
         places = {table: self._work / table / f"run={run}" for table in (*TABLES, SCENARIOS)}
         return {table: sorted(place.glob("part-*.parquet")) for table, place in places.items()}
+
+
+def _url(place: Path) -> str:
+    """With its scheme: a path alone lies wherever a cluster's default file system is."""
+    return place.absolute().as_uri()

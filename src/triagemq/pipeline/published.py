@@ -1,30 +1,31 @@
 """Published tables: which files belong to which run, in one manifest that is replaced as a whole. No Spark here.
 
     OUT/manifest.json                    what readers follow; a file it does not list does not exist for them
-    OUT/<table>/<run>-<version>-0.parquet
-    OUT/.work-<process>/                 tables being made; removed by the next command if this one is killed
+    OUT/<table>/<run>-<version>-<mark>-0.parquet
+    OUT/.work-<mark>-<process>/          tables being made; removed by the next command if this one is killed
     OUT/.lock                            held while tables are made
 
 A run is added or replaced by writing its files under new names and then the manifest, so that at any moment, also
-after kill -9, the manifest and the files it lists are a whole.
+after kill -9, the manifest and the files it lists are a whole. Nothing that does not bear the mark of the manifest is
+ever removed (see claim.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from triagemq.errors import OutputError, PipelineError
+from triagemq.pipeline.claim import hold, new_mark, refuse_foreign, refuse_overlap
 from triagemq.trace.manifest import flush_directory, write_durably
 
 __all__ = [
@@ -37,9 +38,9 @@ __all__ = [
 ]
 
 MANIFEST_NAME = "manifest.json"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 _WORK_PREFIX = ".work-"
-_LOCK_NAME = ".lock"
+_WHAT = "tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,14 @@ class PublishedRun:
 
 @dataclass(frozen=True, slots=True)
 class TablesManifest:
-    """All runs by their id. `version` counts the changes."""
+    """All runs by their id. `version` counts the changes; `mark` is in the names of all files of this directory."""
 
     version: int = 0
     runs: Mapping[str, PublishedRun] = field(default_factory=dict)
     layout: int = LAYOUT_VERSION
+    mark: str = field(default_factory=new_mark)
+    kind: str = "run"
+    """The command that writes here: run or stream."""
 
     def files(self, table: str) -> list[TableFile]:
         """The files of a table, run by run."""
@@ -110,7 +114,9 @@ def read_manifest(directory: Path) -> TablesManifest | None:
         )
     try:
         runs = {run_id: _run(stated) for run_id, stated in content["runs"].items()}
-        return TablesManifest(version=int(content["version"]), runs=runs)
+        return TablesManifest(
+            version=int(content["version"]), runs=runs, mark=str(content["mark"]), kind=str(content["kind"])
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise PipelineError(f"{path}: damaged: {error}; make the tables again elsewhere") from error
 
@@ -128,25 +134,23 @@ class Publisher:
     def __init__(self, directory: Path, manifest: TablesManifest) -> None:
         self._directory = directory
         self._manifest = manifest
-        self._work = directory / f"{_WORK_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._work = directory / f"{_WORK_PREFIX}{manifest.mark}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, directory: Path) -> Iterator[Publisher]:
-        """Take the directory, remove what a killed command left in it, and give it back at the end."""
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            lock = (directory / _LOCK_NAME).open("w")
-        except OSError as error:
-            raise OutputError(f"{directory}: tables cannot be written there: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise OutputError(
-                    f"{directory}: another command is making tables there; wait for it, or choose another directory"
-                ) from error
-            publisher = cls(directory, read_manifest(directory) or TablesManifest())
+    def open(cls, directory: Path, inputs: Iterable[Path] = (), *, kind: str = "run") -> Iterator[Publisher]:
+        """Take the directory, remove what a killed command left in it, and give it back at the end.
+
+        It must be empty or hold tables of this kind, and neither be, hold nor lie in one of the `inputs`.
+        """
+        refuse_overlap(directory, inputs)
+        _own_manifest(directory, kind)
+        with hold(directory, what=_WHAT):
+            manifest = _own_manifest(directory, kind)
+            if manifest is None:
+                manifest = TablesManifest(kind=kind)
+                _write(directory, manifest)
+            publisher = cls(directory, manifest)
             publisher._remove_leftovers()
             try:
                 yield publisher
@@ -187,7 +191,7 @@ class Publisher:
                 published[run_id] = PublishedRun(**{**_fields(run), "tables": tables})
             for directory in touched:
                 flush_directory(directory)
-            manifest = TablesManifest(version=version, runs=published)
+            manifest = replace(self._manifest, version=version, runs=published)
             write_durably(self._directory / MANIFEST_NAME, manifest.to_json())
         except OSError as error:
             raise OutputError(
@@ -210,24 +214,49 @@ class Publisher:
         with file.open("rb") as written:
             # Renaming before the data is on disk could publish an empty file after a power cut.
             os.fsync(written.fileno())
-        name = f"{table}/{_file_stem(run_id)}-{version}-{number}.parquet"
+        name = f"{table}/{_file_stem(run_id)}-{version}-{self._manifest.mark}-{number}.parquet"
         os.replace(file, self._directory / name)
         return TableFile(name, rows, (self._directory / name).stat().st_size)
 
     def _remove_leftovers(self) -> None:
+        """What a killed command was making: it bears the mark, and the manifest does not list it."""
         listed = {
             file.name
             for run in self._manifest.runs.values()
             for files in run.tables.values()
             for file in files
         }
+        mark = re.escape(self._manifest.mark)
         for entry in self._directory.iterdir():
-            if entry.name.startswith(_WORK_PREFIX):
+            if re.fullmatch(rf"{re.escape(_WORK_PREFIX)}{mark}-\d+-[0-9a-f]{{8}}", entry.name):
                 shutil.rmtree(entry, ignore_errors=True)
-            elif entry.is_dir() and not entry.name.startswith("."):
-                for file in entry.glob("*-*.parquet"):
-                    if f"{entry.name}/{file.name}" not in listed:
+            elif entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+                for file in entry.iterdir():
+                    name = f"{entry.name}/{file.name}"
+                    if name not in listed and re.fullmatch(rf".+-\d+-{mark}-\d+\.parquet", file.name):
                         file.unlink(missing_ok=True)
+
+
+def _own_manifest(directory: Path, kind: str) -> TablesManifest | None:
+    """The manifest of a directory that a command of this kind may write to; None if it is empty or not there."""
+    manifest = read_manifest(directory)
+    if manifest is None:
+        refuse_foreign(directory, what=_WHAT)
+    elif manifest.kind != kind:
+        raise OutputError(
+            f"{directory}: holds tables of `triage pipeline {manifest.kind}`; "
+            f"give `triage pipeline {kind}` a directory of its own"
+        )
+    return manifest
+
+
+def _write(directory: Path, manifest: TablesManifest) -> None:
+    try:
+        write_durably(directory / MANIFEST_NAME, manifest.to_json())
+    except OSError as error:
+        raise OutputError(
+            f"{directory}: tables cannot be written there: {error.strerror or error}"
+        ) from error
 
 
 def _fields(run: PublishedRun) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-from triagemq.pipeline.storage import local_path
+from triagemq.pipeline.storage import local_inputs, local_path
 
-__all__ = ["PipelineResult", "run_pipeline"]
+__all__ = ["PipelineResult", "cause_of", "run_pipeline"]
 
 _MOST_RUNS_AT_ONCE = 32
 """Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
@@ -76,7 +76,7 @@ def run_pipeline(
     started = time.monotonic()
     directory = local_path(out)
     found, skipped = find_inputs(inputs, mapping)
-    with Publisher.open(directory) as publisher:
+    with Publisher.open(directory, local_inputs(inputs)) as publisher:
         before = publisher.manifest.runs
         todo = [
             each
@@ -146,11 +146,18 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        causes = [line for line in lines if line.startswith("Caused by:")]
-        cause = (
-            (causes[-1].removeprefix("Caused by: ") if causes else lines[0])
-            if lines
-            else type(error).__name__
-        )
-        raise PipelineError(f"Spark could not make the tables: {cause}") from error
+        raise PipelineError(f"Spark could not make the tables: {cause_of(str(error))}") from error
+
+
+def cause_of(said: str) -> str:
+    """The cause in what Spark says, which begins with the name of a call and ends with pages of Java.
+
+    >>> cause_of("An error occurred while calling o72.parquet.\\n: java.io.IOException: disk full\\n\\tat a.b(C.java:1)")
+    'java.io.IOException: disk full'
+    """
+    lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by:")]
+    told = [
+        line for line in lines if not line.startswith(("An error occurred while calling", "at ", "Traceback"))
+    ]
+    return (causes[-1:] or told[:1] or ["nothing is known of it"])[0]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triagemq.errors import PipelineError
 
-__all__ = ["InputFile", "Location", "local_path"]
+__all__ = ["InputFile", "Location", "local_inputs", "local_path"]
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -124,6 +125,11 @@ class Location:
         return (
             self.url[: len(self.url) - len(self._path.rstrip("/"))] if self.url.endswith(self._path) else ""
         )
+
+
+def local_inputs(given: Iterable[str | Path]) -> list[Path]:
+    """Those of some inputs that lie on this machine."""
+    return [place for place in (Location(each).local for each in given) if place is not None]
 
 
 def local_path(given: str | Path) -> Path:

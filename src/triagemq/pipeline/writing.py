@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from triagemq.errors import PipelineError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -23,13 +25,30 @@ _SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 
 
 def write_table(rows: DataFrame, place: Path, runs: int, partitions: int) -> None:
-    """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files."""
+    """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files.
+
+    What is in the files afterwards is compared with what was made: executors that have another disk than this machine
+    write their rows where nobody finds them.
+    """
     if partitions == 1:
         _write_here(rows, place, runs)
-    elif runs == 1:
-        rows.drop("run").write.parquet(str(place / "run=0"))
+        return
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counted = Observation()
+    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
+    if runs == 1:
+        rows.drop("run").write.parquet((place / "run=0").absolute().as_uri())
     else:
-        rows.write.partitionBy("run").parquet(str(place))
+        rows.write.partitionBy("run").parquet(place.absolute().as_uri())
+    made = int(counted.get["rows"])
+    found = sum(pq.read_metadata(file).num_rows for file in place.rglob("part-*.parquet"))
+    if found != made:
+        raise PipelineError(
+            f"{place.name}: {made:,} rows were made and {found:,} are in {place}; nothing is published. Do all "
+            "executors share this disk? Give a directory that they do, or run with --master 'local[*]'"
+        )
 
 
 def _write_here(rows: DataFrame, place: Path, runs: int) -> None:

@@ -40,6 +40,10 @@ class Section:
     parts: list[str | Figure] = field(default_factory=list)
 
 
+GENERATOR = '<meta name="generator" content="TriageMQ">'
+"""By this line a page that may be replaced is told from somebody else's."""
+
+
 def page(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
     """The whole document; Plotly's program is in it once, and only if something is drawn."""
     figures: list[Figure] = []
@@ -58,6 +62,7 @@ def page(title: str, notes: Sequence[str], sections: Sequence[Section]) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{GENERATOR}
 <meta http-equiv="Content-Security-Policy" content="{_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">

@@ -13,7 +13,7 @@ from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.report import latency, performance, ports, quarantine, summary, topics, utility
 from triagemq.pipeline.report.inputs import Inputs
-from triagemq.pipeline.report.page import page
+from triagemq.pipeline.report.page import GENERATOR, page
 
 __all__ = ["SECTIONS", "TABLES", "report_tables", "write_report"]
 
@@ -38,6 +38,9 @@ TABLES = (
     "quarantine",
 )
 """What the sections read."""
+
+
+_BEGINNING_BYTES = 1000
 
 
 def report_tables(
@@ -75,6 +78,7 @@ def write_report(
     True
     """
     path = Path(path)
+    _refuse_foreign(path)
     inputs = Inputs.of(tables, run_names or {})
     text = page(title, notes, [make(inputs) for make in SECTIONS])
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
@@ -89,3 +93,16 @@ def write_report(
         if unfinished.parent.is_dir():
             unfinished.unlink(missing_ok=True)
     return path
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A file of that name that is no report of ours stays as it is."""
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING_BYTES)
+    except OSError:
+        return
+    if GENERATOR.encode() not in beginning:
+        raise OutputError(
+            f"{path}: is no report of TriageMQ and is not replaced; move it, or choose another place"
+        )

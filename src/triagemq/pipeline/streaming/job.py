@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.published import Publisher
+from triagemq.pipeline.run import cause_of
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
-from triagemq.pipeline.storage import Location, local_path
+from triagemq.pipeline.storage import Location, local_inputs, local_path
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.table import StreamTable
 from triagemq.pipeline.streaming.windows import StreamSettings
@@ -120,7 +121,7 @@ def stream_pipeline(
     directory = local_path(out).absolute()
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        publisher = stack.enter_context(Publisher.open(directory))
+        publisher = stack.enter_context(Publisher.open(directory, local_inputs([source]), kind="stream"))
         table = StreamTable(directory, settings)
         poster = None if post is None else Poster(post)
         if poster is not None:
@@ -209,8 +210,7 @@ def _follow(
     except StreamingQueryException as error:
         if batches.failure is not None:
             raise batches.failure from error
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise PipelineError(f"the stream failed: {lines[0] if lines else error}") from error
+        raise PipelineError(f"the stream failed: {cause_of(str(error))}") from error
     finally:
         if stopped.is_set():
             # Spark would take its time to come down; whatever is not in the table was never there.

@@ -2,10 +2,12 @@
 
     OUT/manifest.json                              as that of other tables, so that `triage pipeline show OUT` reads it,
                                                    with the position of the stream in every run
-    OUT/topic_rates/<run>-<commit>-<tier>.parquet  windows, some for each commit, merged by sixteen again and again
-    OUT/stream_counters/<run>-<commit>-0.parquet   per topic: events accepted, late, duplicate
-    OUT/.state/<commit>.parquet                    events and panes of windows that are not closed
-    OUT/.work-<process>/checkpoint/                Spark's record of the batches of this process
+    OUT/topic_rates/<run>-<commit>-<mark>-<tier>.parquet
+                                                   windows, some for each commit, merged by sixteen again and again
+    OUT/stream_counters/<run>-<commit>-<mark>-0.parquet
+                                                   per topic: events accepted, late, duplicate
+    OUT/.state/<commit>-<mark>.parquet             events and panes of windows that are not closed
+    OUT/.work-<mark>-<process>/checkpoint/         Spark's record of the batches of this process
 
 Windows, counts, state and position change together or not at all, so every event counts once, whatever is killed and
 when. A stream that starts again begins where the manifest says; a second record of that, in a checkpoint that outlives
@@ -105,7 +107,7 @@ class StreamTable:
             else pq.read_table(directory / self._manifest.state, schema=REDUCED)
         )
         (directory / _STATE_DIRECTORY).mkdir(exist_ok=True)
-        for left in (directory / _STATE_DIRECTORY).glob("*.parquet"):
+        for left in (directory / _STATE_DIRECTORY).glob(f"*-{self._manifest.mark}.parquet"):
             if f"{_STATE_DIRECTORY}/{left.name}" != self._manifest.state:
                 left.unlink()
         if self._manifest.version == 0:
@@ -156,7 +158,7 @@ class StreamTable:
                 replaced += [file.name for file in files.get("stream_counters", ())]
                 files["stream_counters"] = (self._write("stream_counters", number, version, 0, counters),)
                 published[run.run_id] = _published_run(run, counters, files)
-            state_name = f"{_STATE_DIRECTORY}/{version}.parquet"
+            state_name = f"{_STATE_DIRECTORY}/{version}-{self._manifest.mark}.parquet"
             _write_parquet(self._directory / state_name, state)
             if self._manifest.state is not None:
                 replaced.append(self._manifest.state)
@@ -193,7 +195,7 @@ class StreamTable:
         self._manifest = manifest
 
     def _write(self, table: str, number: int, version: int, tier: int, rows: pa.Table) -> TableFile:
-        name = f"{table}/{number:05d}-{version:09d}-{tier}.parquet"
+        name = f"{table}/{number:05d}-{version:09d}-{self._manifest.mark}-{tier}.parquet"
         (self._directory / table).mkdir(exist_ok=True)
         size_bytes = _write_parquet(self._directory / name, rows)
         return TableFile(name, len(rows), size_bytes)
@@ -253,12 +255,15 @@ def _stream_manifest(directory: Path, settings: StreamSettings) -> StreamManifes
     wanted = asdict(settings)
     tables = read_manifest(directory)
     if tables is None:
-        return StreamManifest(settings=wanted)
+        return StreamManifest(kind="stream", settings=wanted)
     content = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
-    if "offset" not in content:
+    if tables.kind != "stream":
         raise PipelineError(
             f"{directory}: holds tables of `triage pipeline run`; give a stream its own directory"
         )
+    if "offset" not in content:
+        # Taken, but nothing has been written yet.
+        return StreamManifest(mark=tables.mark, kind="stream", settings=wanted)
     if content["settings"] != wanted:
         different = [name for name, value in wanted.items() if content["settings"].get(name) != value]
         stated = ", ".join(f"{name} {content['settings'].get(name)}" for name in different)
@@ -268,6 +273,8 @@ def _stream_manifest(directory: Path, settings: StreamSettings) -> StreamManifes
     return StreamManifest(
         version=tables.version,
         runs=tables.runs,
+        mark=tables.mark,
+        kind="stream",
         settings=wanted,
         offset=content["offset"],
         run_ids=content["run_ids"],

@@ -30,7 +30,7 @@ from triagemq.simulate import SubscriptionResults, simulate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Case", "case_seconds", "simulate_cases"]
+__all__ = ["Case", "case_seconds", "forget_cases", "simulate_cases"]
 
 _FLOATS = ("success_rate", "mean_latency_seconds")
 _COLUMNS = [column.name for column in fields(SubscriptionResults)]
@@ -130,6 +130,13 @@ def simulate_cases(
                     files.add(rows.select(_SCHEMA.names))
                 tell()
     return [found[key] for key in keys]
+
+
+def forget_cases(out: Path) -> None:
+    """Remove what `simulate_cases` has kept in a directory, when nobody needs it any more."""
+    if out.is_dir():
+        with PartFiles.open(out, _SCHEMA) as files:
+            files.remove()
 
 
 def _task_function(tasks: Sequence[Sequence[tuple[str, Case]]]) -> Callable[[Batches], Batches]:
