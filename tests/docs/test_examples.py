@@ -62,11 +62,10 @@ def run_session(text: str, names: dict[str, object], where: str) -> None:
 
 
 def run_shell(text: str, folder: Path, where: str) -> None:
-    environment = os.environ | {
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
         "NO_COLOR": "1",
-        "PYTHONPATH": str(folder),
     }
     for step in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = step.partition("\n")

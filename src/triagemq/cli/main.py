@@ -38,6 +38,8 @@ INSTALL_GROUPS = {
 def main() -> None:
     """The program: one command, one exit code."""
     arguments = sys.argv[1:]
+    # Somebody's own algorithm, given as module:function, lies where the command is typed.
+    sys.path.append(os.getcwd())
     listening = Listening(ends_well=_runs_until_ended(arguments))
     try:
         code = run(arguments)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from triagemq.errors import ParameterError
 
@@ -50,11 +51,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
 Flows = Annotated[str, typer.Option("--flows", help="greedy, random, or module:function.")]
 Priorities = Annotated[
-    str | None, typer.Option("--priorities", help="greedy, cluster, info, random, none, or module:function.")
+    str | None,
+    typer.Option("--priorities", help="greedy (default), cluster, info, random, none, or module:function."),
 ]
 Drops = Annotated[
     str | None,
-    typer.Option("--drops", help="none, flat, linear, exponential, optimal, or module:function."),
+    typer.Option("--drops", help="none, flat, linear, exponential, optimal (default), or module:function."),
 ]
 Scope = Annotated[str, typer.Option("--scope", help="Cut classes over the flows of one port, or global.")]
 Classes = Annotated[
@@ -143,7 +145,12 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
             percent(row["success_rate"]),
             duration(row["mean_latency_seconds"]),
         )
-    (console or Console()).print(table)
+    screen = console or Console()
+    screen.print(table)
+    for row in classes:
+        topics = ", ".join(row.get("example_topics", ()))
+        if topics:
+            screen.print(Text(f"class {row['priority_class']}: {topics}"), soft_wrap=True)
 
 
 def utility_line(utility: dict[str, float | None]) -> str:

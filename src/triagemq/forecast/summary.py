@@ -17,6 +17,11 @@ NEGLIGIBLE_SHARE = 1e-9
 """A class's latency is unknown as soon as more than this share of what it delivers has no known latency."""
 
 
+EXAMPLES = 3
+"""Topics that are named for each class."""
+_LOOKED_AT = 100
+
+
 def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, Any]:
     """What `triage plan` and `triage forecast` print: ports, classes, utility, and what is approximate."""
     return {
@@ -105,6 +110,16 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
                 "success_rate": float(received[each] / published[each]) if published[each] > 0 else None,
                 "mean_latency_seconds": float(seconds[each] / known_rate[each]) if mostly_known else None,
                 "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
+                "example_topics": _example_topics(scenario, plan, int(each)),
             }
         )
     return rows
+
+
+def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:
+    """The topics of a class that rank highest, each once."""
+    rows = np.flatnonzero(plan.subscription_class == level)
+    order = rows[np.argsort(-plan.rank[rows], kind="stable")][:_LOOKED_AT]
+    return list(dict.fromkeys(scenario.topics.name[topic] for topic in scenario.subscriptions.topic[order]))[
+        :EXAMPLES
+    ]

@@ -152,7 +152,7 @@ def explained() -> Iterator[None]:
 def cause_of(said: str) -> str:
     """The cause in what Spark says, which begins with the name of a call and ends with pages of Java.
 
-    >>> cause_of("An error occurred while calling o72.parquet.\\n: java.io.IOException: disk full\\n\\tat a.b(C.java:1)")
+    >>> cause_of("An error occurred while calling o7.parquet.\\n: java.io.IOException: disk full\\n\\tat a.b(C.java:1)")
     'java.io.IOException: disk full'
     """
     lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]

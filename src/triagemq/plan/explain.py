@@ -31,6 +31,7 @@ def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
     row = _subscription(scenario, subscriber, topic)
     return "\n".join(
         [
+            _in_short(scenario, plan, row, subscriber, topic),
             f"{subscriber} wants {topic}: {_worth(scenario, row)}",
             f"Rank: {_rank(scenario, plan, row)}",
             f"Flow: {_flow(scenario, plan, row)}",
@@ -39,6 +40,35 @@ def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
             *_decisions(scenario, plan, row),
         ]
     )
+
+
+def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: str) -> str:
+    """What it gets and why, in one sentence without a formula."""
+    flows, flow = plan.flows, int(plan.flow[row])
+    share = float(demand(scenario).ideal_success[row] * (1 - flows.drop_rate[flow]))
+    level, last = int(flows.priority_class[flow]), int(flows.priority_class.max())
+    gets = "everything" if share > 0.9995 else "nothing" if share < 0.0005 else f"about {share:.0%}"
+    if last == 0:
+        turn = "in turn with all others"
+    elif level in (0, last):
+        turn = "before all others" if level == 0 else "after all others"
+    else:
+        turn = f"after {level} of {last + 1} classes"
+    path = [int(port) for port in port_paths(scenario)[flows.port[flow]] if port >= 0]
+    full = max(path, key=lambda port: float(plan.ports.rho_offered[port]))
+    offered, name = float(plan.ports.rho_offered[full]), scenario.ports.name[full]
+    if offered <= 1 - plan.made_by.rho_tolerance:
+        why = f"port {name} has room for all that is wanted"
+    else:
+        worth = (
+            "what it is worth for its size"
+            if flows.drop_rate[flow] == 0
+            else "more is gained by other topics"
+        )
+        why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth} decides"
+        if flows.drop_rate[flow] > 0:
+            why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth}"
+    return f"{subscriber} gets {gets} of {topic}, {turn}, because {why}."
 
 
 def _subscription(scenario: Scenario, subscriber: str, topic: str) -> int:

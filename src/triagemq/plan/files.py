@@ -68,7 +68,9 @@ def parse_plan(text: str, source: str = "plan") -> Plan:
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write JSON if the path ends in `.json`, else a directory of Parquet tables; an earlier plan goes.
+    """Write JSON if the path ends in `.json`, a directory of Parquet tables if it ends in `.parquet` or in nothing.
+
+    An earlier plan goes.
 
     >>> import tempfile
     >>> from triagemq.plan.planner import make_plan
@@ -80,6 +82,10 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     True
     """
     path = Path(path)
+    if path.suffix not in (".json", ".parquet", ""):
+        raise OutputError(
+            f"cannot write plan {path}: a plan is a .json file, or a .parquet directory of tables"
+        )
     try:
         if path.suffix == ".json":
             _write_text(path, dump_plan(plan))

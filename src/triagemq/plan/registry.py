@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from triagemq.errors import PlanError
+from triagemq.errors import ParameterError
 
 __all__ = ["resolve"]
 
@@ -20,7 +20,7 @@ def resolve(kind: str, name: str, known: Mapping[str, Algorithm]) -> Algorithm:
     >>> resolve("drop policy", "flt", {"flat": print, "linear": print})
     Traceback (most recent call last):
     ...
-    triagemq.errors.PlanError: unknown drop policy 'flt'; did you mean 'flat'? known: flat, linear, ...
+    triagemq.errors.ParameterError: drop policy: 'flt' is unknown; did you mean 'flat'? known: flat, linear, ...
     """
     if name in known:
         return known[name]
@@ -28,25 +28,26 @@ def resolve(kind: str, name: str, known: Mapping[str, Algorithm]) -> Algorithm:
         return cast(Algorithm, _load(kind, name))
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise PlanError(
-        f"unknown {kind} {name!r}; {hint}known: {', '.join(known)}, or your own as module:function"
+    raise ParameterError(
+        kind, f"{name!r} is unknown; {hint}known: {', '.join(known)}, or your own as module:function"
     )
 
 
 def _load(kind: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise PlanError(f"{kind} {name!r} should read module:function")
+        raise ParameterError(kind, f"{name!r} should read module:function")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may fail in any way while it is imported
-        raise PlanError(
-            f"{kind} {name!r}: module {module_name!r} cannot be imported ({type(error).__name__}: {error}); "
-            "it must be on PYTHONPATH"
+        raise ParameterError(
+            kind,
+            f"{name!r}: module {module_name!r} cannot be imported ({type(error).__name__}: {error}); "
+            "it is looked for in the current directory and on PYTHONPATH",
         ) from error
     function = getattr(module, attribute, None)
     if function is None:
-        raise PlanError(f"{kind} {name!r}: module {module_name!r} has no {attribute!r}")
+        raise ParameterError(kind, f"{name!r}: module {module_name!r} has no {attribute!r}")
     if not callable(function):
-        raise PlanError(f"{kind} {name!r}: {attribute!r} is a {type(function).__name__}, not a function")
+        raise ParameterError(kind, f"{name!r}: {attribute!r} is a {type(function).__name__}, not a function")
     return function
