@@ -15,7 +15,7 @@ from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.intent_book import IntentBook
 from triagemq.coordinator.orders import Orders, client_id_of, subscriber_of
 from triagemq.coordinator.rates import Rates
-from triagemq.errors import PlanError
+from triagemq.errors import ParameterError
 from triagemq.forecast import forecast
 from triagemq.plan import SetPort, make_plan
 from triagemq.scenario import Scenario, load
@@ -97,7 +97,7 @@ def test_without_triage_there_is_one_class_and_no_drop() -> None:
 
 
 def test_an_unknown_algorithm_is_an_error_in_one_line() -> None:
-    with pytest.raises(PlanError, match="optimul"):
+    with pytest.raises(ParameterError, match="optimul"):
         decide(Situation(building(), settings=PlannerSettings(drops="optimul")))
 
 

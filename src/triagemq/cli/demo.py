@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from triagemq.cli.options import Seed, duration, percent
+from triagemq.errors import OutputError
 
 if TYPE_CHECKING:
     from triagemq.coordinator.up.live_run import LiveResult
@@ -23,14 +24,19 @@ __all__ = ["demo"]
 WITH, WITHOUT = "with triage", "without triage"
 
 Output = Annotated[
-    Path, typer.Option("--output", "-o", help="Directory for scenario, picture, traces, tables and report.")
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Empty directory for scenario, picture, traces, tables and report (default: a new one in out/demo).",
+    ),
 ]
 Seconds = Annotated[
     float, typer.Option("--for", min=2, help="Seconds of real traffic, with triage and again without.")
 ]
 
 
-def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = Path("out/demo")) -> None:
+def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None) -> None:
     """Run a building fire on this machine with real packets, with and without triage, and see what arrives."""
     from triagemq.plan import explain
     from triagemq.scenario import load
@@ -38,8 +44,7 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = Path("out/dem
     console = Console()
     if not console.is_terminal:
         console = Console(width=120)
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
+    output = _own_directory(output)
     file = output / "building-fire.yaml"
     shutil.copyfile(_example(), file)
     scenario = load(file)
@@ -73,6 +78,22 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = Path("out/dem
     picture = _draw(results, output)
     report = _report(output)
     console.print(f"\nPicture: {picture}\nReport:  {report}", soft_wrap=True, highlight=False)
+
+
+def _own_directory(given: Path | None) -> Path:
+    """A new one, or the one that was given if nothing is in it."""
+    from triagemq.coordinator.up.state_directory import fresh_directory
+
+    if given is None:
+        return fresh_directory(Path("out/demo"))
+    try:
+        given.mkdir(parents=True, exist_ok=True)
+        taken = any(given.iterdir())
+    except OSError as error:
+        raise OutputError(f"{given}: {error.strerror or error}") from error
+    if taken:
+        raise OutputError(f"{given}: is not empty; choose another directory")
+    return given
 
 
 def _example() -> Path:

@@ -60,14 +60,10 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
     if offered <= 1 - plan.made_by.rho_tolerance:
         why = f"port {name} has room for all that is wanted"
     else:
-        worth = (
-            "what it is worth for its size"
-            if flows.drop_rate[flow] == 0
-            else "more is gained by other topics"
-        )
-        why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth} decides"
+        worth = "it is worth more for its size than what is dropped"
         if flows.drop_rate[flow] > 0:
-            why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth}"
+            worth = "the room is worth more to other topics"
+        why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth}"
     return f"{subscriber} gets {gets} of {topic}, {turn}, because {why}."
 
 

@@ -83,9 +83,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """
     path = Path(path)
     if path.suffix not in (".json", ".parquet", ""):
-        raise OutputError(
-            f"cannot write plan {path}: a plan is a .json file, or a .parquet directory of tables"
-        )
+        raise ParameterError("output", f"{path}: a plan is a .json file, or a .parquet directory of tables")
     try:
         if path.suffix == ".json":
             _write_text(path, dump_plan(plan))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.errors import ParameterError, PlanError
+from triagemq.errors import ParameterError
 from triagemq.plan import DROP_POLICIES, FLOW_ALGORITHMS, PRIORITY_ALGORITHMS, demand
 from triagemq.plan.registry import resolve
 from triagemq.scenario import Scenario, port_paths
@@ -69,10 +69,7 @@ class Variable:
     def _algorithm(self, name: str, value: object) -> str:
         if not isinstance(value, str):
             raise ParameterError(name, f"is {value!r}; the name of an algorithm is needed")
-        try:
-            resolve("algorithm", value, self.algorithms or {})
-        except PlanError as error:
-            raise ParameterError(name, str(error)) from error
+        resolve(name, value, self.algorithms or {})
         return value
 
 
