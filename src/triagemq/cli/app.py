@@ -31,7 +31,6 @@ app = typer.Typer(
     name="triage",
     help="Decides, when a network cannot carry everything, which IoT events go first and which not at all.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

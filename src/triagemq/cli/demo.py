@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from triagemq.cli.options import Seed, duration, percent
+from triagemq.cli.options import Seed, duration, percent, require, screen
 from triagemq.errors import OutputError
 
 if TYPE_CHECKING:
@@ -38,18 +38,17 @@ Seconds = Annotated[
 
 def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None) -> None:
     """Run a building fire on this machine with real packets, with and without triage, and see what arrives."""
+    require("numba", "amqtt", "fastapi", "uvicorn", "sqlalchemy", "matplotlib", "plotly", "pyspark", "pandas")
     from triagemq.plan import explain
     from triagemq.scenario import load
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
+    console = screen()
     output = _own_directory(output)
     file = output / "building-fire.yaml"
     shutil.copyfile(_example(), file)
     scenario = load(file)
     console.print(
-        f"[bold]{scenario.name}[/bold]: {len(scenario.publishers)} publishers, "
+        f"{scenario.name}: {len(scenario.publishers)} publishers, "
         f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
         f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions ({file})."
     )
@@ -73,7 +72,7 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None) -> None
             highlight=False,
         )
     subscriber, topic = _something_urgent(scenario)
-    console.print(f"\n[bold]Why {topic} got what it got for {subscriber}[/bold]")
+    console.print(f"\nWhy {topic} got what it got for {subscriber}", style="bold")
     console.print(explain(scenario, plan, subscriber, topic), soft_wrap=True, highlight=False)
     picture = _draw(results, output)
     report = _report(output)
@@ -112,7 +111,7 @@ def _run(console: Console, name: str, file: Path, seconds: float, seed: int, sta
 
     options = ExchangeOptions(state=state, scenario=file, no_triage=name == WITHOUT, seed=seed)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=screen(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{name}, real packets", total=seconds, now="starting")
         return asyncio.run(
             run_live(

@@ -6,15 +6,14 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from triagemq.cli.options import Json, print_json
+from triagemq.cli.options import Json, print_json, screen
 
 __all__ = ["doctor"]
 
@@ -32,24 +31,40 @@ class Finding:
 
 def doctor(json: Json = False) -> None:
     """Say what this machine can and cannot do, and the command that fixes it."""
-    findings = [*(check() for check in CHECKS), *_kernel()]
+    findings = [*(found for check in CHECKS if (found := _found(check)) is not None), *_kernel()]
     if json:
         print_json(
             {"fine": all(each.fine for each in findings), "findings": [asdict(each) for each in findings]}
         )
         return
     table = Table(title="this machine", title_justify="left")
-    for column in ("", "needs", "for", "found", "to fix it"):
-        table.add_column(column)
+    for column in ("", "needs", "for", "found"):
+        table.add_column(column, overflow="fold")
     for each in findings:
         table.add_row(
-            "[green]yes" if each.fine else "[yellow]no",
-            escape(each.needs),
-            each.serves,
-            escape(each.found),
-            "" if each.fine else escape(each.fix),
+            Text("yes", "green") if each.fine else Text("no", "yellow"), each.needs, each.serves, each.found
         )
-    Console().print(table)
+    console = screen()
+    console.print(table)
+    for fix, needs in _fixes(findings).items():
+        # Below the table, and in one piece: it is to be copied.
+        console.print(f"for {', '.join(needs)}: {fix}", soft_wrap=True)
+
+
+def _fixes(findings: Sequence[Finding]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for each in findings:
+        if not each.fine:
+            found.setdefault(each.fix, []).append(each.needs)
+    return found
+
+
+def _found(check: Callable[[], Finding]) -> Finding | None:
+    """None where packages are missing by which alone it could be told; they are among the findings."""
+    try:
+        return check()
+    except ModuleNotFoundError:
+        return None
 
 
 def _python() -> Finding:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, utility_line
+from triagemq.cli.options import duration, percent, print_json, screen, utility_line
 from triagemq.cli.stopping import INTERRUPTED, on_stop
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_j
     from triagemq.coordinator.emulate.emulated_run import run_emulation
 
     ending = _Ending()
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("real packets", total=seconds, now="building the network")
@@ -166,9 +165,7 @@ def _print(result: EmulationResult, dataplane: str) -> None:
             *(percent(each.get("success_rate")) for each in (row, *others)),
             *(duration(each.get("mean_latency_seconds")) for each in (row, *others)),
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
+    console = screen()
     console.print(table)
     console.print(utility_line(result.measured.utility), highlight=False)
     typer.echo(f"trace: {result.trace}")

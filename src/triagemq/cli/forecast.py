@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from triagemq.cli import options
-from triagemq.cli.options import class_table, print_json, utility_line
+from triagemq.cli.options import class_table, print_json, screen, utility_line
 
 __all__ = ["forecast"]
 
@@ -52,7 +51,7 @@ def forecast(
     if json:
         print_json(result)
         return
-    console = Console()
+    console = screen()
     class_table(
         f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"]
     )

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
-from triagemq.cli.options import percent
+from triagemq.cli.options import percent, screen
 
 if TYPE_CHECKING:
     from triagemq.coordinator.control import Decided
@@ -71,7 +70,7 @@ def instructions(orders: Orders) -> dict[str, Any]:
 
 def print_instructions(found: Mapping[str, Any]) -> None:
     """As two tables, of ports and of connections."""
-    console = Console()
+    console = screen()
     console.print(_port_table(found["ports"]))
     console.print(_flow_table(found["flows"][:SHOWN_FLOWS]))
     if len(found["flows"]) > SHOWN_FLOWS:

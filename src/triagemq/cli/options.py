@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from triagemq.errors import ParameterError
 
@@ -39,6 +39,8 @@ __all__ = [
     "percent",
     "plan_for",
     "print_json",
+    "require",
+    "screen",
     "seconds_of",
     "spark_options",
     "utility_line",
@@ -88,6 +90,31 @@ SparkMaster = Annotated[
 SparkConf = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark's, key=value; may be repeated.")
 ]
+
+
+def require(*packages: str) -> None:
+    """An error now if a package is missing that would be needed only at the end."""
+    from importlib.util import find_spec
+
+    from triagemq.cli.main import INSTALL_GROUPS
+    from triagemq.errors import MissingDependencyError
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingDependencyError(package, INSTALL_GROUPS[package])
+
+
+def screen(*, stderr: bool = False) -> Console:
+    """Where people read. Words stay what they are: no colon in a topic makes a picture, no bracket a colour.
+
+    >>> screen().print("floor:fire:3 [red]")
+    floor:fire:3 [red]
+    """
+    console = Console(stderr=stderr, emoji=False, markup=False, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        # A file or another program: there is no screen to be narrow.
+        console = Console(stderr=stderr, emoji=False, markup=False, highlight=False, width=120)
+    return console
 
 
 def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = False) -> SparkOptions:
@@ -145,12 +172,12 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
             percent(row["success_rate"]),
             duration(row["mean_latency_seconds"]),
         )
-    screen = console or Console()
-    screen.print(table)
+    output = console or screen()
+    output.print(table)
     for row in classes:
         topics = ", ".join(row.get("example_topics", ()))
         if topics:
-            screen.print(Text(f"class {row['priority_class']}: {topics}"), soft_wrap=True)
+            output.print(f"class {row['priority_class']}: {topics}", soft_wrap=True)
 
 
 def utility_line(utility: dict[str, float | None]) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import Json, print_json
+from triagemq.cli.options import Json, print_json, screen
 from triagemq.cli.pipeline_stream import stream
 from triagemq.errors import PipelineError
 
@@ -41,6 +41,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Make the tables of runs and logs that are new or have changed, and a report of all of them."""
+    options.require("pyspark", "pandas", "plotly")
     from triagemq.pipeline import load_mapping, run_pipeline
     from triagemq.pipeline.report import report_tables
 
@@ -62,13 +63,11 @@ def run(
 
 
 def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
-    console = Console()
+    console = screen()
     for skipped in done.skipped:
-        Console(stderr=True).print(
-            f"left out: {skipped.reason}", style="yellow", markup=False, soft_wrap=True
-        )
+        screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)
     for note in done.notes:
-        Console(stderr=True).print(note, style="yellow", markup=False, soft_wrap=True)
+        screen(stderr=True).print(note, style="yellow", soft_wrap=True)
     if not done.started_spark:
         console.print(f"nothing new: {out} has all {len(done.unchanged)} runs already")
         return
@@ -77,12 +76,10 @@ def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
         f"{done.rows_read:,} rows read = {done.rows_in:,} in + {done.quarantined:,} quarantined"
     )
     for reason, count in done.reasons.items():
-        console.print(f"  quarantined: {count:,} {reason}", markup=False)
+        console.print(f"  quarantined: {count:,} {reason}")
     _print_tables(console, done.tables)
-    console.print(f"report: {page}", markup=False, soft_wrap=True)
-    console.print(
-        f"look at a table with: triage pipeline show {out} class_performance", markup=False, soft_wrap=True
-    )
+    console.print(f"report: {page}", soft_wrap=True)
+    console.print(f"look at a table with: triage pipeline show {out} class_performance", soft_wrap=True)
 
 
 @app.command()
@@ -113,14 +110,14 @@ def show(
                 }
             )
         else:
-            _print_tables(Console(), tables.rows)
+            _print_tables(screen(), tables.rows)
         return
     most = limit if limit is not None or json else 20
     rows = tables.records(table, where=where_clauses(where or []), limit=most)
     if json:
         print_json({"table": table, "rows": rows})
         return
-    _print_rows(Console(), table, rows)
+    _print_rows(screen(), table, rows)
 
 
 @app.command()
@@ -152,7 +149,7 @@ def scenario(
     if json:
         print_json({"scenario": estimated.name, "output": str(output), **counts})
         return
-    Console().print(
+    screen().print(
         f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()),
         markup=False,
         soft_wrap=True,

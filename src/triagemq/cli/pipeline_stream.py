@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from triagemq.cli import options
-from triagemq.cli.options import Json, print_json
+from triagemq.cli.options import Json, print_json, screen
 from triagemq.cli.stopping import on_stop_anywhere
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def stream(
 @contextmanager
 def _progress_line(*, enabled: bool) -> Iterator[Callable[[StreamProgress], None] | None]:
     """One line on standard error that is written over; none where nobody looks."""
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     if not (enabled and console.is_terminal):
         yield None
         return
@@ -92,7 +91,7 @@ def _line(progress: StreamProgress) -> str:
 
 
 def _print(done: StreamResult) -> None:
-    console = Console()
+    console = screen()
     console.print(
         f"{done.events:,} events in {done.batches:,} batches, {done.windows:,} windows in {done.seconds:.1f} s "
         f"(and {done.start_seconds:.1f} s to start Spark)"
@@ -111,6 +110,4 @@ def _print(done: StreamResult) -> None:
             markup=False,
             soft_wrap=True,
         )
-    console.print(
-        f"look at it with: triage pipeline show {done.out} topic_rates", markup=False, soft_wrap=True
-    )
+    console.print(f"look at it with: triage pipeline show {done.out} topic_rates", soft_wrap=True)

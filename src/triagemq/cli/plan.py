@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import class_table, percent, print_json, utility_line
+from triagemq.cli.options import class_table, percent, print_json, screen, utility_line
 from triagemq.errors import ParameterError
 
 __all__ = ["plan"]
@@ -98,7 +97,7 @@ def plan(
     if json:
         print_json(result)
         return
-    console = Console()
+    console = screen()
     console.print(_port_table(result["ports"]))
     if len(result["ports"]) > SHOWN_PORTS:
         console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")

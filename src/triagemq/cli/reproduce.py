@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from triagemq.cli import options
-from triagemq.cli.options import print_json
+from triagemq.cli.options import print_json, screen
 
 if TYPE_CHECKING:
     from triagemq.papers import Files, PrintedTable, Reproduction
@@ -61,6 +60,7 @@ def reproduce(
 
     The simulations of many seeds are Spark tasks; if they are stopped, the same command goes on from there.
     """
+    options.require("numba", "matplotlib", "plotly")
     from triagemq.papers import OnSpark, experiment, forget_cases, write_files
     from triagemq.papers import reproduce as run
 
@@ -109,14 +109,12 @@ def _list(paper: str, *, json: bool) -> None:
     table.add_column("experiment")
     for name, each in figures.items():
         table.add_row(name, each.title)
-    Console().print(table)
+    screen().print(table)
 
 
 def _print(made: Reproduction, files: Files) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    console.print(f"[bold]{made.paper} {made.figure}[/bold]: {made.title}", highlight=False)
+    console = screen()
+    console.print(f"{made.paper} {made.figure}: {made.title}", style="bold")
     for table in made.findings.tables:
         console.print(_table(table))
     for difference in made.findings.differences:
@@ -135,7 +133,7 @@ def _print(made: Reproduction, files: Files) -> None:
     )
     console.print(f"{effort}; {made.wall_seconds:.1f} s", highlight=False)
     for file in (files.png, files.html):
-        console.print(str(file), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(file), highlight=False, soft_wrap=True)
 
 
 def _number(value: Any) -> str:
@@ -154,7 +152,7 @@ def _table(printed: PrintedTable) -> Table:
 @contextmanager
 def _progress_bar(name: str) -> Iterator[Callable[[float], None]]:
     """A bar on standard error, so that it never mixes with what is printed; none where nobody looks."""
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=1.0)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, utility_line
+from triagemq.cli.options import duration, percent, print_json, screen, utility_line
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
@@ -128,7 +127,7 @@ def trace_writer(path: Path, scenario: Scenario, plan: Plan, *, with_hops: bool 
 def _progress_bar() -> Iterator[Callable[[float], None]]:
     """A bar on standard error, so that it never mixes with what is printed; none where nobody looks."""
     columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=screen(stderr=True), transient=True) as bar:
         task = bar.add_task("simulating", total=1.0)
         yield lambda share: bar.update(task, completed=share)
 
@@ -150,7 +149,7 @@ def _print(result: SimulationResult, title: str) -> None:
         table.add_row(
             str(row["priority_class"]), percent(row["success_rate"]), *(duration(row[name]) for name in times)
         )
-    console = Console()
+    console = screen()
     console.print(table)
     console.print(utility_line(report["utility"]))
     rate = result.copies / result.wall_seconds / 1e6

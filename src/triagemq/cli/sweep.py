@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json
+from triagemq.cli.options import duration, percent, print_json, screen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +42,7 @@ def sweep(
     json: options.Json = False,
 ) -> None:
     """Simulate every combination of settings with every seed; a stopped sweep continues where it was."""
+    options.require("pyspark", "pandas", "numba")
     from triagemq.pipeline.sweep import parse_vary, run_sweep, sweep_summary
     from triagemq.scenario import load
 
@@ -75,7 +75,7 @@ def sweep(
             }
         )
         return
-    console = Console()
+    console = screen()
     console.print(_table(f"{scenario.name}: means over {seeds} seeds, ± 95 %", rows, list(settings)))
     if len(rows) > SHOWN_SETTINGS:
         console.print(f"... and {len(rows) - SHOWN_SETTINGS} more settings (--json has all)")
@@ -109,7 +109,7 @@ def _progress_bar(counted: _Counted) -> Iterator[Callable[[int, int], None]]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     # Many simulations end at once, then none for seconds: the usual window of 30 s would make the estimate jump.
-    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600) as bar:
+    with Progress(*columns, console=screen(stderr=True), transient=True, speed_estimate_period=600) as bar:
         task = bar.add_task("starting Spark", total=None)
 
         def note(done: int, total: int) -> None:

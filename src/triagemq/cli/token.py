@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import print_json
+from triagemq.cli.options import print_json, screen
 from triagemq.errors import ParameterError, TriageError
 from triagemq.hiding import without_password
 
@@ -118,7 +117,7 @@ def list_tokens(
     for row in rows:
         lists = (", ".join(row[column]) for column in ("roles", "names", "publish", "subscribe"))
         table.add_row(row["token_id"], row["label"], *lists, _condition(row))
-    Console().print(table)
+    screen().print(table)
 
 
 @app.command("revoke")

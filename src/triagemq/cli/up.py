@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, seconds_of, utility_line
+from triagemq.cli.options import duration, percent, print_json, screen, seconds_of, utility_line
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.client.settings import host_and_port
 from triagemq.errors import ParameterError, TriageError
@@ -196,7 +195,7 @@ def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
 async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:
     from triagemq.coordinator.up.live_run import run_live
 
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     show = console.is_terminal and not as_json
     live = Live(console=console, refresh_per_second=4, transient=True) if show else None
 
@@ -261,7 +260,7 @@ def _print_kernel_ports(running: Exchange, as_json: bool) -> None:
                 f"{row['packets_out']:,}",
                 f"{row['dropped_by_buffer']:,}",
             )
-    Console().print(table)
+    screen().print(table)
 
 
 def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> dict[str, str]:
@@ -357,7 +356,7 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
         if exchange.no_triage
         else "measured beside forecast"
     )
-    console = Console()
+    console = screen()
     console.print(comparison_table(result, f"{result.scenario.name}: {how}"))
     console.print(utility_line(result.measured.utility), highlight=False)
     restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
