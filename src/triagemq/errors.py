@@ -221,5 +221,6 @@ class MissingDependencyError(TriageError):
         self.module = module
         self.group = group
         super().__init__(
-            f"this needs the package {module!r}; install it with: pip install 'triagemq[{group}]'"
+            f"this needs the package {module!r}; install it with: pip install 'triagemq[{group}]' "
+            f"(in a checkout: pip install '.[{group}]')"
         )

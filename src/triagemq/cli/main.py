@@ -40,6 +40,8 @@ def main() -> None:
     arguments = sys.argv[1:]
     # Somebody's own algorithm, given as module:function, lies where the command is typed.
     sys.path.append(os.getcwd())
+    # Read in triagemq.compiled, which takes too long to load here.
+    os.environ["TRIAGE_SAY_COMPILING"] = "1"
     listening = Listening(ends_well=_runs_until_ended(arguments))
     try:
         code = run(arguments)

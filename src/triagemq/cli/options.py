@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.errors import ParameterError
@@ -39,6 +43,7 @@ __all__ = [
     "percent",
     "plan_for",
     "print_json",
+    "progress_bar",
     "require",
     "screen",
     "seconds_of",
@@ -47,6 +52,7 @@ __all__ = [
 ]
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_LINE_SECONDS = 5.0
 
 File = Annotated[Path, typer.Argument(help="Scenario: a YAML file, or a directory with Parquet tables.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -115,6 +121,27 @@ def screen(*, stderr: bool = False) -> Console:
         # A file or another program: there is no screen to be narrow.
         console = Console(stderr=stderr, emoji=False, markup=False, highlight=False, width=120)
     return console
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
+    """Takes the share that is done. A bar on standard error; where that is no terminal, a line every few seconds."""
+    console = screen(stderr=True)
+    if console.is_terminal:
+        columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(name, total=1.0)
+            yield lambda share: bar.update(task, completed=share)
+        return
+    begun = said = time.monotonic()
+
+    def note(share: float) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _LINE_SECONDS:
+            said = time.monotonic()
+            console.print(f"{name}: {share:.0%} after {said - begun:.0f} s", soft_wrap=True)
+
+    yield note
 
 
 def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = False) -> SparkOptions:

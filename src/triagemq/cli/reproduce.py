@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -72,7 +69,7 @@ def reproduce(
     spark = None if in_process else OnSpark(options.spark_options(master, conf), simulations)
     if spark is not None and master is not None:
         spark = replace(spark, least_seconds=0.0)
-    with _progress_bar(f"{paper} {figure}") as progress:
+    with options.progress_bar(f"{paper} {figure}") as progress:
         made = run(
             paper,
             figure,
@@ -147,13 +144,3 @@ def _table(printed: PrintedTable) -> Table:
     for row in printed.rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
-
-
-@contextmanager
-def _progress_bar(name: str) -> Iterator[Callable[[float], None]]:
-    """A bar on standard error, so that it never mixes with what is printed; none where nobody looks."""
-    console = screen(stderr=True)
-    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=1.0)
-        yield lambda share: bar.update(task, completed=share)

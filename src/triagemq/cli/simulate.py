@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.cli import options
@@ -78,7 +76,7 @@ def simulate(
     recorded = None if replay is None else recorded_publications(replay, scenario)
     with (
         nullcontext() if trace is None else trace_writer(trace, scenario, made, with_hops=hops) as writer,
-        _progress_bar() as progress,
+        options.progress_bar("simulating") as progress,
     ):
         result = run(
             scenario,
@@ -121,15 +119,6 @@ def trace_writer(path: Path, scenario: Scenario, plan: Plan, *, with_hops: bool 
         scenario_fingerprint=scenario.fingerprint,
         with_hops=with_hops,
     )
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[float], None]]:
-    """A bar on standard error, so that it never mixes with what is printed; none where nobody looks."""
-    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-    with Progress(*columns, console=screen(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def _print(result: SimulationResult, title: str) -> None:
