@@ -163,6 +163,7 @@ class LiveTrace:
         numbers = self._numbers
         names: dict[str, Any] = {
             "topics": numbers.topics.by_number(),
+            "publishers": numbers.publishers.by_number(),
             "subscribers": numbers.subscribers.by_number(),
             "subscriptions": [pair and list(pair) for pair in numbers.subscriptions.by_number()],
             "counters": core.counters.as_json(),
@@ -184,7 +185,9 @@ class LiveTrace:
             {
                 "publication_id": np.array([one.publication_id for one in publications], dtype=np.int64),
                 "topic_id": np.array([topic(one.topic) for one in publications], dtype=np.int32),
-                "publisher_id": np.full(len(publications), -1, dtype=np.int32),
+                "publisher_id": np.array(
+                    [self._numbers.publisher(one.publisher) for one in publications], dtype=np.int32
+                ),
                 "published_ns": np.array([one.published_ns for one in publications], dtype=np.int64),
                 "size_bytes": np.array([len(one.payload) for one in publications], dtype=np.int32),
             }

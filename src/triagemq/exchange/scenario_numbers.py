@@ -26,6 +26,7 @@ class ScenarioNumbers(Numbers):
         super().__init__(subscriber_of)
         topics, subscribers = list(scenario.topics.name), list(scenario.subscribers.name)
         self.topics = Names(topics)
+        self.publishers = Names(scenario.publishers.name)
         self.subscribers = Names(subscribers)
         pairs = list(
             zip(

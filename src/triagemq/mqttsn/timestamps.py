@@ -9,10 +9,20 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-__all__ = ["PREFIX_BYTES", "USER_PROPERTY", "published_ns_of", "split_payload", "stamp_payload"]
+__all__ = [
+    "PREFIX_BYTES",
+    "PUBLISHER_PROPERTY",
+    "USER_PROPERTY",
+    "published_ns_of",
+    "split_payload",
+    "stamp_payload",
+]
 
 USER_PROPERTY: Final = "triage-published-ns"
 """Name of the MQTT 5 user property; its value is the time in decimal digits."""
+
+PUBLISHER_PROPERTY: Final = "triage-publisher"
+"""Name of the MQTT 5 user property in which a gateway says for whom it publishes."""
 
 # 0xF7 begins no UTF-8 text and no JSON, so that a payload of a foreign client is not mistaken for a stamped one.
 _MARK: Final = 0xF754_4D51

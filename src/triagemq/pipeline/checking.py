@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
 from triagemq.pipeline.storage import InputFile
-from triagemq.scenario import Scenario
 from triagemq.trace import TABLES, Outcome
 
 __all__ = ["Checked", "check_runs", "spark_schema"]
@@ -116,7 +115,7 @@ def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> Data
         )
         .withColumn("run", F.lit(number))
         .withColumn("line", F.col("index") + 1)
-        .withColumn("reason", _reason(table, run.scenario))
+        .withColumn("reason", _reason(table, run))
         .drop("index")
     )
 
@@ -135,13 +134,13 @@ def _mark_duplicates(table: str, rows: DataFrame) -> DataFrame:
     )
 
 
-def _reason(table: str, scenario: Scenario | None) -> Column:
+def _reason(table: str, run: TraceInput) -> Column:
     reasons = {
         "publications": _publication_reasons,
         "deliveries": _delivery_reasons,
         "hops": _hop_reasons,
         "queue_samples": _sample_reasons,
-    }[table](scenario)
+    }[table](run)
     found = F.lit(None).cast("string")
     for text, condition in reversed(reasons.items()):
         found = F.when(condition, text).otherwise(found)
@@ -157,22 +156,22 @@ def _missing(*names: str) -> Column:
 
 
 def _unknown(name: str, known: int | None) -> Column:
-    """Ids are row numbers of the scenario; without a scenario any will do."""
+    """Ids are row numbers of the scenario, or have names in the manifest; without either any will do."""
     outside = F.col(name) < 0
     return outside if known is None else outside | (F.col(name) >= known)
 
 
-def _publication_reasons(scenario: Scenario | None) -> dict[str, Column]:
+def _publication_reasons(run: TraceInput) -> dict[str, Column]:
     return {
         "missing value": _missing("publication_id", "topic_id", "published_ns", "size_bytes"),
         "negative time": _negative("published_ns"),
         "negative size": _negative("size_bytes"),
-        "unknown topic": _unknown("topic_id", None if scenario is None else len(scenario.topics)),
-        "unknown publisher": _unknown("publisher_id", None if scenario is None else len(scenario.publishers)),
+        "unknown topic": _unknown("topic_id", run.known("topics")),
+        "unknown publisher": _unknown("publisher_id", run.known("publishers")),
     }
 
 
-def _delivery_reasons(scenario: Scenario | None) -> dict[str, Column]:
+def _delivery_reasons(run: TraceInput) -> dict[str, Column]:
     delivered = F.col("outcome") == Outcome.delivered.name
     return {
         "missing value": _missing(
@@ -188,25 +187,23 @@ def _delivery_reasons(scenario: Scenario | None) -> dict[str, Column]:
         "negative size": _negative("size_bytes"),
         "impossible priority class": ~F.col("priority_class").between(0, _LARGEST_CLASS),
         "unknown outcome": ~F.col("outcome").isin([outcome.name for outcome in Outcome]),
-        "unknown topic": _unknown("topic_id", None if scenario is None else len(scenario.topics)),
-        "unknown subscription": _unknown(
-            "subscription_id", None if scenario is None else len(scenario.subscriptions)
-        ),
+        "unknown topic": _unknown("topic_id", run.known("topics")),
+        "unknown subscription": _unknown("subscription_id", run.known("subscriptions")),
         "delivered without a time": delivered & F.col("delivered_ns").isNull(),
         "clock going backwards": F.coalesce(F.col("delivered_ns") < F.col("published_ns"), F.lit(False))
         | F.coalesce(F.col("dequeued_ns") < F.col("enqueued_ns"), F.lit(False)),
     }
 
 
-def _hop_reasons(scenario: Scenario | None) -> dict[str, Column]:
+def _hop_reasons(run: TraceInput) -> dict[str, Column]:
     return {
         "missing value": _missing("publication_id", "subscription_id", "hop", "port_id", "queue"),
-        "unknown port": _unknown("port_id", None if scenario is None else len(scenario.ports)),
+        "unknown port": _unknown("port_id", run.known("ports")),
         "clock going backwards": F.coalesce(F.col("dequeued_ns") < F.col("enqueued_ns"), F.lit(False)),
     }
 
 
-def _sample_reasons(scenario: Scenario | None) -> dict[str, Column]:
+def _sample_reasons(run: TraceInput) -> dict[str, Column]:
     counters = (
         "bytes_in",
         "packets_in",
@@ -220,5 +217,5 @@ def _sample_reasons(scenario: Scenario | None) -> dict[str, Column]:
         "missing value": _missing("port_id", "queue", "sampled_ns", *counters),
         "negative time": _negative("sampled_ns"),
         "negative counter": _negative(*counters),
-        "unknown port": _unknown("port_id", None if scenario is None else len(scenario.ports)),
+        "unknown port": _unknown("port_id", run.known("ports")),
     }

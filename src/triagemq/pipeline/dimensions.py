@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import in_one_piece
 from triagemq.scenario import Scenario, port_depths
 
@@ -44,7 +45,7 @@ _SCHEMAS = {
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """What the scenarios of a job's runs say; runs without one have no rows here."""
+    """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know."""
 
     topics: DataFrame
     publishers: DataFrame
@@ -53,12 +54,17 @@ class Dimensions:
     subscriptions: DataFrame
 
     @classmethod
-    def of(cls, spark: SparkSession, scenarios: Mapping[int, Scenario], partitions: int) -> Dimensions:
-        """From the scenario of each run, by the run's number."""
+    def of(cls, spark: SparkSession, runs: Mapping[int, TraceInput], partitions: int) -> Dimensions:
+        """From the scenario and the manifest of each run, by the run's number."""
         tables: dict[str, list[pa.Table]] = {name: [] for name in _SCHEMAS}
-        for run, scenario in scenarios.items():
-            for name, columns in _columns(scenario).items():
-                tables[name].append(_table(_SCHEMAS[name], run, columns))
+        for run, each in runs.items():
+            if each.scenario is not None:
+                for name, columns in _columns(each.scenario).items():
+                    tables[name].append(_table(_SCHEMAS[name], run, columns))
+            for name, rows in _named(each).items():
+                tables[name].append(
+                    pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=_SCHEMAS[name])
+                )
         frames = {
             name: in_one_piece(
                 spark.createDataFrame(pa.concat_tables(parts) if parts else _SCHEMAS[name].empty_table()),
@@ -67,6 +73,28 @@ class Dimensions:
             for name, parts in tables.items()
         }
         return cls(**frames)
+
+
+def _named(run: TraceInput) -> dict[str, list[dict[str, Any]]]:
+    """Ids behind the last rows of the scenario, by the names that the run itself gives them."""
+    scenario = run.scenario
+
+    def beyond(kind: str) -> list[tuple[int, Any]]:
+        first = 0 if scenario is None else len(getattr(scenario, kind))
+        return [(number, name) for number, name in enumerate(run.names(kind)) if number >= first]
+
+    found = {
+        "topics": [{"topic_id": number, "topic": name} for number, name in beyond("topics")],
+        "publishers": [{"publisher_id": number, "publisher": name} for number, name in beyond("publishers")],
+    }
+    if scenario is not None:
+        # A filter, where it is not one of the scenario's topics.
+        found["subscriptions"] = [
+            {"subscription_id": number, "subscriber": pair[0], "topic": pair[1]}
+            for number, pair in beyond("subscriptions")
+            if pair is not None
+        ]
+    return found
 
 
 def _columns(scenario: Scenario) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from triagemq.errors import PipelineError, ScenarioError, TraceError
 from triagemq.pipeline.mapping import Mapping
@@ -20,7 +21,7 @@ from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAM
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
-COMPUTED_BY = 2
+COMPUTED_BY = 3
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _FORMATS = {
@@ -48,6 +49,16 @@ class TraceInput:
     scenario: Scenario | None
     files: Dictionary[str, tuple[InputFile, ...]]
     notes: tuple[str, ...] = ()
+
+    def names(self, kind: str) -> list[Any]:
+        """What a live run says of its topics, publishers, subscribers or subscriptions, by id; None: forgotten."""
+        found = self.manifest.extra.get(kind)
+        return found if isinstance(found, list) else []
+
+    def known(self, kind: str) -> int | None:
+        """How many ids of a kind mean something: rows of the scenario, and names behind them. None: any may."""
+        in_scenario = 0 if self.scenario is None else len(getattr(self.scenario, kind))
+        return max(in_scenario, len(self.names(kind))) or None
 
     @property
     def rows(self) -> int:

@@ -95,11 +95,7 @@ class Batch:
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
         """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._dimensions = Dimensions.of(
-            self._spark,
-            {run: each.scenario for run, each in self._traces.items() if each.scenario is not None},
-            self._partitions,
-        )
+        self._dimensions = Dimensions.of(self._spark, self._traces, self._partitions)
         self._topics = self._with_log_names(self._dimensions.topics, "topic")
         self._publishers = self._with_log_names(self._dimensions.publishers, "publisher")
         valid = checked["publications"].good()

@@ -88,13 +88,27 @@ class Link:
             self._gateway.act(CloseBroker(lane))
 
     def publish(
-        self, topic: str, payload: bytes, *, qos: int, retain: bool, sender: str = "", token: object = None
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        qos: int,
+        retain: bool,
+        sender: str = "",
+        publisher: str = "",
+        token: object = None,
     ) -> bool:
         """Publish over the first lane; False if it is lost."""
         if self._gateway.quarantine.refuses(sender, topic) or (qos and not self.lanes[0].has_room):
             return False
         return self.lanes[0].publish(
-            topic.encode(), payload, qos=qos, retain=retain, sender=sender, token=token
+            topic.encode(),
+            payload,
+            qos=qos,
+            retain=retain,
+            sender=sender,
+            publisher=publisher,
+            token=token,
         )
 
     # Subscriptions.

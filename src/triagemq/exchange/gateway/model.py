@@ -67,11 +67,13 @@ class Will:
 class Publication:
     """A message from the broker, shared by everyone it goes to."""
 
-    __slots__ = ("payload", "publication_id", "published_ns", "received_ns", "topic")
+    __slots__ = ("payload", "publication_id", "published_ns", "publisher", "received_ns", "topic")
 
     def __init__(
         self, publication_id: int, topic: str, payload: bytes, published_ns: int, received_ns: int
     ) -> None:
+        # Its name, where that is known.
+        self.publisher = ""
         self.publication_id = publication_id
         self.topic = topic
         self.payload = payload

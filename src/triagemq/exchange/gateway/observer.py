@@ -101,6 +101,7 @@ class Numbers:
     def __init__(self, subscriber_of: Callable[[str], str] = lambda client_id: client_id) -> None:
         self._subscriber_of = subscriber_of
         self.topics: Names[str] = Names()
+        self.publishers: Names[str] = Names()
         self.subscribers: Names[str] = Names()
         self.subscriptions: Names[tuple[str, str]] = Names()
         # Connections of a subscriber beside its first.
@@ -109,6 +110,10 @@ class Numbers:
     def topic(self, name: str) -> int:
         """topic_id of a topic."""
         return self.topics.number(name)
+
+    def publisher(self, name: str) -> int:
+        """publisher_id of a publisher, by its name; -1 if that is not known."""
+        return self.publishers.number(name) if name else -1
 
     def subscriber(self, client_id: str) -> int:
         """subscriber_id of a client that has come."""

@@ -89,7 +89,12 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
     elif message.qos <= 0:
         if not session.link.publish(
-            name, message.payload, qos=0, retain=message.retain, sender=session.client_id
+            name,
+            message.payload,
+            qos=0,
+            retain=message.retain,
+            sender=session.client_id,
+            publisher=session.subscriber,
         ):
             # QoS 0 has no answer but this one; -1 has none at all.
             _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no broker")
@@ -102,7 +107,13 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         session.answered[message.message_id] = (message.topic_id, zlib.crc32(message.payload))
         token = _Token(session.client_id, message.message_id, message.topic_id, 1)
         session.link.publish(
-            name, message.payload, qos=1, retain=message.retain, sender=session.client_id, token=token
+            name,
+            message.payload,
+            qos=1,
+            retain=message.retain,
+            sender=session.client_id,
+            publisher=session.subscriber,
+            token=token,
         )
     else:
         arrival = Arrival(name, message.payload, message.retain)
@@ -161,6 +172,7 @@ def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arr
         qos=2,
         retain=arrival.retain,
         sender=session.client_id,
+        publisher=session.subscriber,
         token=token,
         packet_id=arrival.packet_id,
         released=arrival.broker_holds_it,

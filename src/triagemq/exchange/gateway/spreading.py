@@ -10,7 +10,7 @@ from triagemq.exchange.gateway.routes import Group, Origin, Route, RouteKey, bes
 from triagemq.exchange.gateway.topic_counts import TopicCounts
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.mqttsn import TopicIdType, valid_topic_name
-from triagemq.mqttsn.timestamps import USER_PROPERTY, published_ns_of
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
@@ -112,15 +112,19 @@ class Spreader:
             self._last_origins.add(origin)
             return last
         gateway = self._gateway
-        published_ns = None
-        if gateway.settings.read_timestamps:
+        published_ns, publisher = None, ""
+        reads = gateway.settings.read_timestamps
+        if reads:
             published_ns = published_ns_of(message.payload)
-            for name, value in message.user_properties:
-                if name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 19:
-                    published_ns = int(value)
+        for name, value in message.user_properties:
+            if name == PUBLISHER_PROPERTY:
+                publisher = value
+            elif reads and name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 19:
+                published_ns = int(value)
         if published_ns is None:
             published_ns = gateway.now_ns
         publication = self.publication(topic_name, message.payload, published_ns, gateway.now_ns)
+        publication.publisher = publisher
         self._last = publication
         self._last_origins = {origin}
         if not message.retain:

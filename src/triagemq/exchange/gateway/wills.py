@@ -55,4 +55,11 @@ def publish(session: Session) -> None:
     if will is not None:
         # Without a broker QoS 0 would be lost here; as QoS 1 it waits.
         qos = will.qos if session.link.available else max(1, will.qos)
-        session.link.publish(will.topic, will.payload, qos=qos, retain=will.retain, sender=session.client_id)
+        session.link.publish(
+            will.topic,
+            will.payload,
+            qos=qos,
+            retain=will.retain,
+            sender=session.client_id,
+            publisher=session.subscriber,
+        )

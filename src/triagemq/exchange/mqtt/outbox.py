@@ -18,6 +18,7 @@ from triagemq.exchange.mqtt.packets import (
     encode_publish,
 )
 from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
 __all__ = ["Outbox"]
 
@@ -210,6 +211,7 @@ class Outbox:
                 retain=packet.retain,
                 dup=packet.sent,
                 packet_id=packet_id,
+                user_properties=((PUBLISHER_PROPERTY, packet.publisher),) if packet.publisher else (),
             )
         self._in_flight.add(packet_id)
         if len(octets) > self._most_packet_bytes:

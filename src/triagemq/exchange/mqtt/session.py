@@ -31,6 +31,7 @@ from triagemq.exchange.mqtt.packets import (
 )
 from triagemq.exchange.mqtt.stream import PacketStream
 from triagemq.exchange.mqtt.suspicion import Packet
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
 __all__ = ["MqttSession"]
 
@@ -148,19 +149,21 @@ class MqttSession:
         qos: int = 0,
         retain: bool = False,
         sender: str = "",
+        publisher: str = "",
         token: object = None,
         packet_id: int | None = None,
         released: bool = False,
     ) -> bool:
         """Publish; False if it is lost, which only happens to QoS 0: no connection, or a broker that does not read.
 
-        `packet_id` is one from `reserve`, or one of before a restart: then the broker knows a QoS 2 message again, and
-        if it was `released` only the end of the exchange is left.
+        `publisher` is told to whoever gets it (MQTT 5). `packet_id` is one from `reserve`, or one of before a restart:
+        then the broker knows a QoS 2 message again, and if it was `released` only the end of the exchange is left.
         """
         if qos == 0:
             if not self.connected or self.is_congested:
                 return False
-            octets = encode_publish(self.version, topic, payload, retain=retain)
+            about = ((PUBLISHER_PROPERTY, publisher),) if publisher else ()
+            octets = encode_publish(self.version, topic, payload, retain=retain, user_properties=about)
             return self._outbox.offer(
                 Packet(
                     PacketType.PUBLISH, topic, payload=payload, retain=retain, sender=sender, octets=octets
@@ -173,6 +176,7 @@ class MqttSession:
             qos=qos,
             retain=retain,
             sender=sender,
+            publisher=publisher,
             token=token,
             packet_id=self.reserve() if packet_id is None else packet_id,
         )

@@ -32,6 +32,7 @@ class Packet:
         "octets",
         "packet_id",
         "payload",
+        "publisher",
         "qos",
         "released",
         "retain",
@@ -51,10 +52,12 @@ class Packet:
         qos: int = 0,
         retain: bool = False,
         sender: str = "",
+        publisher: str = "",
         token: object = None,
         packet_id: int = 0,
         octets: bytes = b"",
     ) -> None:
+        self.publisher = publisher
         self.kind = kind
         self.topic = topic
         self.payload = payload
