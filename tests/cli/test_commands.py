@@ -148,7 +148,7 @@ def test_mistakes_in_a_scenario_end_with_exit_code_2_and_one_line_each(tmp_path:
 
 def test_errors_are_one_line_and_debug_shows_the_traceback(folder: Path) -> None:
     done = run("plan", "t2.yaml", "--drops", "sometimes", folder=folder)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert "sometimes" in done.stderr
     assert "Traceback" in run("plan", "t2.yaml", "--drops", "sometimes", "--debug", folder=folder).stderr

@@ -25,8 +25,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from triagemq.errors import ParameterError, PipelineError
+from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
+from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
 from triagemq.pipeline.streaming.events import NEVER_NS, packed
 from triagemq.pipeline.streaming.publications import Position, PublicationsReader, positions
@@ -275,13 +276,14 @@ def test_a_table_of_many_commits_has_few_files(tmp_path: Path, monkeypatch: pyte
 
 def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "manifest.json").write_text('{"layout": 1, "version": 1, "runs": {}}')
-    with pytest.raises(PipelineError, match="pipeline run"):
+    with Publisher.open(tmp_path / "tables"):
+        pass
+    with pytest.raises(OutputError, match="pipeline run"):
         stream_pipeline(tmp_path / "source", tmp_path / "tables")
-    StreamTable(tmp_path / "source", StreamSettings("elsewhere"))
+    with Publisher.open(tmp_path / "other", kind="stream"):
+        StreamTable(tmp_path / "other", StreamSettings("elsewhere"))
     with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
-        stream_pipeline(tmp_path / "source", tmp_path / "source")
+        stream_pipeline(tmp_path / "source", tmp_path / "other")
     with pytest.raises(PipelineError, match="no such"):
         stream_pipeline(tmp_path / "missing", tmp_path / "out")
     assert not (tmp_path / "out").exists()

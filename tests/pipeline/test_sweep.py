@@ -295,14 +295,18 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
 
 
 def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "part-0.parquet").write_bytes(b"not a table")
-    with pytest.raises(PipelineError, match=r"part-0.parquet: is not a part of a sweep's results"):
+    with SweepResults.open(tmp_path):
+        mark = json.loads((tmp_path / "sweep.json").read_text())["mark"]
+    (tmp_path / "results" / f"part-{mark}-0.parquet").write_bytes(b"not a table")
+    with pytest.raises(PipelineError, match=r"-0.parquet: is not a part of a sweep's results"):
         run_sweep(scenario, VARY, out=tmp_path)
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path: Path, scenario: Scenario) -> None:
-    with SweepResults.open(tmp_path), pytest.raises(OutputError, match="another sweep is running"):
+    with (
+        SweepResults.open(tmp_path),
+        pytest.raises(OutputError, match="another command is writing results of a sweep"),
+    ):
         run_sweep(scenario, VARY, out=tmp_path)
 
 

@@ -104,6 +104,12 @@ def test_a_flow_is_counted_through_its_changes_of_number(gateway_trace: Path) ->
     assert outcomes(trace) == {"delivered": 13, "dropped_by_policy": 7}
 
 
+def test_what_was_dropped_before_a_flow_got_another_number_is_not_lost(gateway_trace: Path) -> None:
+    # All copies went under the old number; the last two drops were counted when it had the new one already.
+    trace = merged(gateway_trace, list(range(14)), [flow(3, 12, 4), flow(5, 20, 6)])
+    assert outcomes(trace) == {"delivered": 14, "dropped_by_policy": 6}
+
+
 def test_more_reasons_than_missing_copies_are_given_in_proportion(gateway_trace: Path) -> None:
     trace = merged(gateway_trace, list(range(10)), [flow(3, 40, 30, 10)])
     assert outcomes(trace)["delivered"] == 10

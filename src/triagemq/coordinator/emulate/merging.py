@@ -134,7 +134,7 @@ def _reasons(
     flow_id: NDArray[np.int32], packets: NDArray[np.int64], samples: Sequence[tuple[int, Counters]]
 ) -> NDArray[np.int8]:
     """For copies that did not arrive, by flow: as many by policy and by buffer as were counted, the rest on a link."""
-    policy, buffer, elsewhere = _counted_drops(samples)
+    policy, buffer, renumbered, elsewhere = _counted_drops(samples)
     reasons = np.full(len(flow_id), int(Outcome.lost_on_link), dtype=np.int8)
     random = np.random.default_rng(0)
     for flow in np.unique(flow_id):
@@ -148,17 +148,27 @@ def _reasons(
         )
         reasons[rows[:first]] = int(Outcome.dropped_by_policy)
         reasons[rows[first:second]] = int(Outcome.dropped_by_buffer)
+    for (before, after), count in renumbered.items():
+        for flow in (before, after):
+            open_rows = np.flatnonzero((flow_id == flow) & (reasons == int(Outcome.lost_on_link)))
+            chosen = open_rows[:count]
+            reasons[chosen] = int(Outcome.dropped_by_policy)
+            count -= len(chosen)
     left = random.permutation(np.flatnonzero(reasons == int(Outcome.lost_on_link)))
     reasons[left[:elsewhere]] = int(Outcome.dropped_by_buffer)
     return reasons
 
 
-def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[Counter[int], Counter[int], int]:
-    """By flow: by policy, and for lack of room at its own port; and for lack of room at ports before that.
+def _counted_drops(
+    samples: Sequence[tuple[int, Counters]],
+) -> tuple[Counter[int], Counter[int], Counter[tuple[int, int]], int]:
+    """By flow: by policy, and for lack of room at its own port; by policy while it got another number, by both numbers;
+    and for lack of room at ports before that.
 
     What a flow counts stays with its address: from one sample to the next it may get another number, and be counted
     from 0 again when it has gone and comes back.
     """
+    renumbered: Counter[tuple[int, int]] = Counter()
     policy: Counter[int] = Counter()
     buffer: Counter[int] = Counter()
     before: dict[FlowKey, FlowCounters] = {}
@@ -169,9 +179,13 @@ def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[Counter[int
             if last is None or now.packets_in < last.packets_in:
                 last = FlowCounters(now.flow_id, 0, 0, 0, 0)
             flow = last.flow_id if now.flow_id == UNPLANNED else now.flow_id
-            policy[flow] += now.dropped_by_policy - last.dropped_by_policy
+            dropped = now.dropped_by_policy - last.dropped_by_policy
+            if flow == last.flow_id:
+                policy[flow] += dropped
+            elif dropped:
+                renumbered[last.flow_id, flow] += dropped
             buffer[flow] += now.dropped_by_buffer - last.dropped_by_buffer
             before[key] = now
         ports |= counters.ports
     full = sum(queue.drops for port in ports.values() for queue in port.queues)
-    return policy, buffer, max(0, full - sum(buffer.values()))
+    return policy, buffer, renumbered, max(0, full - sum(buffer.values()))
