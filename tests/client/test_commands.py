@@ -127,6 +127,8 @@ def test_a_publisher_that_waits_for_input_ends_by_ctrl_c(gateway: str, tmp_path:
         assert (listener.returncode, listener.stderr) == (0, "")
         assert "first" in listener.stdout
         child.send_signal(signal.SIGINT)
+        # Before its input is closed, which would end it, too.
+        child.wait(timeout=30)
         output, errors = child.communicate(timeout=30)
         assert child.returncode == 130, errors
         assert json.loads(output)["acknowledged"] == 1

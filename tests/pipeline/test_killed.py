@@ -43,9 +43,9 @@ def kill_some_times(trace: Path, out: Path, times: int, seed: int) -> int:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             killed += 1
-        if (out / "manifest.json").exists():
+        if (out / "manifest.json").exists() and (published := Tables(out)).manifest.runs:
             # Whatever is published is whole.
-            Tables(out).records("class_performance")
+            published.records("class_performance")
     return killed
 
 

@@ -301,8 +301,9 @@ def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> Non
     ],
 )
 def test_impossible_options_are_named(tmp_path: Path, options: dict[str, Any], parameter: str) -> None:
+    (tmp_path / "source").mkdir()
     with pytest.raises(ParameterError) as raised:
-        stream_pipeline(tmp_path, tmp_path / "out", **options)
+        stream_pipeline(tmp_path / "source", tmp_path / "out", **options)
     assert raised.value.parameter == parameter
 
 

@@ -276,7 +276,8 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
     parts = {path: path.stat().st_mtime_ns for path in out.glob("results/part-*")}
-    (out / "results" / ".part-of-the-killed.parquet").write_bytes(b"PAR1")
+    mark = json.loads((out / "sweep.json").read_text())["mark"]
+    (out / "results" / f".part-{mark}-of-the-killed.parquet").write_bytes(b"PAR1")
     calls: list[tuple[int, int]] = []
     resumed = run_sweep(
         scenario,
