@@ -30,8 +30,9 @@ coordinator/refusals.py), and what goes wrong with the processes it leads (Child
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 __all__ = [
     "BrokerError",
@@ -216,6 +217,27 @@ class OutputError(TriageError):
 
 class MissingDependencyError(TriageError):
     """A command needs packages of an install group that is not installed."""
+
+    GROUPS: ClassVar[Mapping[str, str]] = {
+        "numpy": "coordinator",
+        "scipy": "coordinator",
+        "numba": "coordinator",
+        "pydantic": "coordinator",
+        "yaml": "coordinator",
+        "pyarrow": "coordinator",
+        "amqtt": "coordinator",
+        "fastapi": "coordinator",
+        "uvicorn": "coordinator",
+        "websockets": "coordinator",
+        "sqlalchemy": "coordinator",
+        "pyroute2": "network",
+        "os_ken": "network",
+        "matplotlib": "lab",
+        "plotly": "pipeline",
+        "pandas": "pipeline",
+        "pyspark": "pipeline",
+    }
+    """The install group of each package that the base install does not have."""
 
     def __init__(self, module: str, group: str) -> None:
         self.module = module

@@ -14,32 +14,12 @@ __all__ = ["main", "run"]
 UNTIL_ENDED = (("up",), ("gateway",), ("sub",), ("pipeline", "stream"))
 """Commands that run until Ctrl-C: for them it is no failure."""
 
-INSTALL_GROUPS = {
-    "numpy": "coordinator",
-    "scipy": "coordinator",
-    "numba": "coordinator",
-    "pydantic": "coordinator",
-    "yaml": "coordinator",
-    "pyarrow": "coordinator",
-    "amqtt": "coordinator",
-    "fastapi": "coordinator",
-    "uvicorn": "coordinator",
-    "websockets": "coordinator",
-    "sqlalchemy": "coordinator",
-    "pyroute2": "network",
-    "os_ken": "network",
-    "matplotlib": "lab",
-    "plotly": "pipeline",
-    "pandas": "pipeline",
-    "pyspark": "pipeline",
-}
-
 
 def main() -> None:
     """The program: one command, one exit code."""
     arguments = sys.argv[1:]
     # Somebody's own algorithm, given as module:function, lies where the command is typed.
-    sys.path.append(os.getcwd())
+    sys.path.append("")
     # Read in triagemq.compiled, which takes too long to load here.
     os.environ["TRIAGE_SAY_COMPILING"] = "1"
     listening = Listening(ends_well=_runs_until_ended(arguments))
@@ -78,9 +58,9 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if debug or package not in INSTALL_GROUPS:
+        if debug or package not in MissingDependencyError.GROUPS:
             raise
-        _say(str(MissingDependencyError(package, INSTALL_GROUPS[package])))
+        _say(str(MissingDependencyError(package, MissingDependencyError.GROUPS[package])))
         return MissingDependencyError.exit_code
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): not an error, but Python must not try to flush again.

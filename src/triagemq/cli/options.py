@@ -102,12 +102,11 @@ def require(*packages: str) -> None:
     """An error now if a package is missing that would be needed only at the end."""
     from importlib.util import find_spec
 
-    from triagemq.cli.main import INSTALL_GROUPS
     from triagemq.errors import MissingDependencyError
 
     for package in packages:
         if find_spec(package) is None:
-            raise MissingDependencyError(package, INSTALL_GROUPS[package])
+            raise MissingDependencyError(package, MissingDependencyError.GROUPS[package])
 
 
 def screen(*, stderr: bool = False) -> Console:
