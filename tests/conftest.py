@@ -1,13 +1,40 @@
-"""What holds for the whole suite: on CI no test may be skipped, because a skipped test proves nothing there."""
+"""What holds for the whole suite: what needs root is skipped without it, and on CI no test may be skipped.
+
+A skipped test proves nothing: an ordinary user is told at the end what was not tried and why, and with CI=true
+an attempt to skip, of a test or of a whole file, is a failure.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
+ON_CI = os.environ.get("CI") == "true"
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if os.environ.get("CI") == "true" and reporter is not None and reporter.stats.get("skipped"):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    needs_root = item.get_closest_marker("needs_root")
+    if needs_root is not None and os.geteuid() != 0:
+        pytest.skip(f"needs root: {needs_root.args[0]}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _no_skip_on_ci((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _no_skip_on_ci((yield))
+
+
+def _no_skip_on_ci(report: Any) -> Any:
+    if ON_CI and report.skipped and not hasattr(report, "wasxfail"):
+        *_, reason = report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"with CI=true nothing may be skipped. {reason}"
+    return report

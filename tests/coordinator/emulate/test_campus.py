@@ -17,6 +17,8 @@ from tests.coordinator.emulate.machine import CAMPUS, TRIAGE, machine
 from triagemq.scenario import load
 from triagemq.trace import Trace
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 SECONDS = 6
 SLOW = pytest.mark.slow
 DATA_PLANES = ["linux", pytest.param("embedded", marks=SLOW), pytest.param("openflow", marks=SLOW)]

@@ -14,6 +14,8 @@ from tests.coordinator.emulate.machine import CAMPUS, TRIAGE, machine
 from triagemq.scenario import load
 from triagemq.trace import Trace
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 CUT, SILENT, LEFT, JOINED, LINK_LOST, LINK_BACK, END = 1.5, 2.0, 3.0, 5.5, 7.0, 9.0, 10.5
 HAPPENINGS = f"""
 conditions:

@@ -7,10 +7,13 @@ import shlex
 import time
 from pathlib import Path
 
+import pytest
 from tests.coordinator.emulate.machine import CAMPUS, TRIAGE, Machine, machine, until
 
 from triagemq.scenario import load
 from triagemq.trace import Trace
+
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
 CONTROLLER = "triagemq.coordinator.emulate.openflow_agent"
 SECONDS = 9

@@ -46,6 +46,7 @@ def start(alone: Machine, folder: Path) -> Running:
     return running
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_queues_of_the_kernel_follow_the_plan_and_go_at_the_end(tmp_path: Path) -> None:
     with machine() as alone:
         wire(alone, tmp_path)
@@ -85,6 +86,7 @@ def test_queues_of_the_kernel_follow_the_plan_and_go_at_the_end(tmp_path: Path) 
         assert alone.seen() == before
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 @pytest.mark.slow
 def test_after_a_kill_the_interface_is_put_back_by_restore(tmp_path: Path) -> None:
     with machine() as alone:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.coordinator.emulate.machine import SMALL, TRIAGE, Machine, Running, machine, until
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 
 @pytest.fixture
 def alone() -> Iterator[Machine]:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tests.coordinator.emulate.machine import TRIAGE, machine
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 
 def reproduce(folder: Path, *options: str, seconds: float) -> tuple[int, dict[str, Any]]:
     with machine() as alone:

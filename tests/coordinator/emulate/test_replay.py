@@ -11,6 +11,8 @@ from tests.coordinator.emulate.machine import SMALL, TRIAGE, machine
 
 from triagemq.trace import Trace
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 
 @pytest.mark.slow
 def test_what_was_simulated_is_sent_as_packets_and_what_was_sent_is_simulated(tmp_path: Path) -> None:

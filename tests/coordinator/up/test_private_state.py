@@ -45,7 +45,7 @@ def _open_to_others(directory: Path) -> list[str]:
     ]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.needs_root("it acts as somebody else")
 def test_another_user_reads_nothing_of_a_running_exchange(tmp_path: Path) -> None:
     state = tmp_path / "state"
     for folder in (tmp_path, *tmp_path.parents[:2]):
@@ -105,7 +105,7 @@ def test_a_directory_of_other_things_is_not_closed_but_refused(tmp_path: Path) -
     assert stat.S_IMODE(shared.stat().st_mode) == 0o755
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.needs_root("it acts as somebody else")
 def test_a_state_directory_of_somebody_else_is_refused_in_one_line(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir(mode=0o700)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import arrives
 
@@ -78,6 +79,7 @@ def test_each_condition_comes_at_its_time_to_whom_it_concerns(tmp_path: Path) ->
     assert [situation.at_seconds for situation in log.situations] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_links_fail_and_return_in_the_box(tmp_path: Path) -> None:
     file = tmp_path / "campus.yaml"
     file.write_text(FILE)

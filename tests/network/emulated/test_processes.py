@@ -20,6 +20,8 @@ from triagemq.network.emulated.processes import end_session
 from triagemq.network.journal import Journal, open_entries, process_start
 from triagemq.network.linux.namespaces import namespace_path
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 STUBBORN = (
     "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
 )

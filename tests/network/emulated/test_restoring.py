@@ -63,17 +63,20 @@ def kill_at_a_random_moment(tmp_path: Path, moment: float) -> None:
     assert restore(directory) == type(restored)((), (), 0), "twice is once"
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 @pytest.mark.parametrize("number", range(3))
 def test_kill_9_then_restore_leaves_nothing(tmp_path: Path, number: int) -> None:
     kill_at_a_random_moment(tmp_path, random.uniform(0, 0.5))
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(10))
 def test_kill_9_at_ten_random_moments_then_restore_leaves_nothing(tmp_path: Path, number: int) -> None:
     kill_at_a_random_moment(tmp_path, random.uniform(0, 3))
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_a_box_in_use_is_left_alone_unless_everything_must_go(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     layout = lay_out(loads(TWO_SWITCHES), new_run())
@@ -89,6 +92,7 @@ def test_a_box_in_use_is_left_alone_unless_everything_must_go(tmp_path: Path) ->
         assert traces_of(layout.run) == []
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_what_is_not_in_the_journal_stays(tmp_path: Path) -> None:
     name = f"tq{new_run()}-stranger"
     create_namespace(name)
@@ -101,6 +105,7 @@ def test_what_is_not_in_the_journal_stays(tmp_path: Path) -> None:
         remove_namespace(name)
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_directories_and_interfaces_of_the_dead_go_too(tmp_path: Path) -> None:
     folder = tmp_path / "switches"
     (folder / "logs").mkdir(parents=True)

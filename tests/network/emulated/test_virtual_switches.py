@@ -18,6 +18,8 @@ from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.openflow.vswitch import VirtualSwitches
 from triagemq.scenario import loads
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:

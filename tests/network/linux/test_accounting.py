@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def test_shares_are_whole_and_in_proportion(total: int, weights: list[int]) -> N
         )
 
 
+@pytest.mark.needs_root("it changes queues of the kernel")
 def test_root_can_do_everything() -> None:
     found = capabilities()
     assert (found.namespaces, found.queues, found.classifier, found.without_root) == (None, None, None, None)

@@ -11,6 +11,8 @@ import pytest
 from triagemq.network.linux import bpf
 from triagemq.network.linux.bpf import ArrayMap, HashMap
 
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
 
 def numbered(count: int, value: int = 0) -> list[tuple[bytes, bytes]]:
     return [(struct.pack("=I", key), struct.pack("=Q", key + value)) for key in range(count)]

@@ -38,6 +38,8 @@ from triagemq.network.linux.records import (
 )
 from triagemq.plan import FlowKey
 
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
 V4, V6, PORT = "10.0.0.9", "fd00::9", 20_001
 KEYS = (FlowKey(V4, PORT), FlowKey(V6, PORT))
 CLASS_2 = 3

@@ -10,6 +10,8 @@ from tests.network.bench import Bench
 from tests.network.contract import DataPlaneContract
 from tests.network.linux.kernel_bench import KernelBench
 
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
 
 class TestInTheKernel(DataPlaneContract):
     served_share = 0.95

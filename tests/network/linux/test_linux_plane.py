@@ -24,6 +24,8 @@ from triagemq.network.linux.netlink import Netlink, attribute, find_link
 from triagemq.network.linux.queues import RootQueue, queue_statistics, restore_root, root_queue
 from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
 
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
 PUBLISH = bytes([100, 0x0C]) + bytes(98)
 PINGRESP = b"\x02\x17"
 SLOW_BPS = 142 * 8 * 2

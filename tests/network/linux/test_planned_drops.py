@@ -28,6 +28,8 @@ from triagemq.mqttsn import (
 from triagemq.network.linux import LinuxDataPlane
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
 PUBLISHED = 1000
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from tests.network.linux.wires import Wires, count_waiting
 
 from triagemq.datagrams import DatagramSender
@@ -15,6 +16,8 @@ from triagemq.network.linux import LinuxDataPlane
 from triagemq.network.linux.netlink import Netlink, find_link
 from triagemq.plan import Fate, FlowKey, OutgoingPacket, SetFlow, SetPort
 from triagemq.trace import Outcome
+
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
 PUBLISH = bytes([100, 0x0C]) + bytes(98)
 DROP_RATES = (0.0, 0.3, 0.0, 0.0)

@@ -19,6 +19,8 @@ from triagemq.network.linux.netlink import Netlink, find_link
 from triagemq.network.linux.queues import RootQueue, remove_queues, restore_root, root_queue
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
 _RUN = """
 import sys, time
 from triagemq.network.linux import Interface, LinuxDataPlane

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,10 @@ from tests.network.bench import Bench
 from tests.network.contract import DataPlaneContract
 from tests.network.linux.kernel_bench import NftablesBench
 
+from triagemq.network.linux import capabilities
 
+
+@pytest.mark.needs_root("it changes queues of the kernel")
 class TestWithNftables(DataPlaneContract):
     served_share = 0.95
 
@@ -96,6 +100,8 @@ print(json.dumps({
 
 
 def test_it_works_inside_a_user_namespace(tmp_path: Path) -> None:
+    if os.geteuid() != 0 and (problem := capabilities().without_root):
+        pytest.skip(f"needs namespaces of users, which this machine does not give to all: {problem}")
     ran = subprocess.run(
         [sys.executable, "-c", _INSIDE, str(tmp_path)], capture_output=True, text=True, check=False
     )

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.network.openflow.lab import Lab, Traffic, eventually
+
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
 BROKER, CLIENT = "10.9.0.1", "10.9.0.2"
 PORTS = (2000, 2001, 2002)

@@ -135,6 +135,7 @@ def _offloads_off(interface: str) -> None:
         switch_offloads_off(channel, interface)
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 class TestThroughOpenVSwitch(DataPlaneContract):
     served_share = 0.95
     # As in the kernel; and packets take a tenth of a millisecond through the switch.

@@ -17,6 +17,8 @@ from triagemq.network.openflow import OpenFlowDataPlane, RateLimit
 from triagemq.network.openflow.topology import PortId
 from triagemq.plan import FlowKey, RemoveFlow, SetFlow, SetPort
 
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
 Open = Callable[..., OpenFlowDataPlane]
 BROKER, CLIENT = "10.9.0.1", "10.9.0.2"
 KEY = FlowKey(CLIENT, 2000)

@@ -36,11 +36,13 @@ def test_a_machine_without_open_vswitch_is_told_what_to_install(
     assert open_entries(tmp_path / "journal") == []
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_a_port_that_is_not_there_is_refused_in_words(lab: Lab) -> None:
     with pytest.raises(VirtualSwitchError, match=r"nowhere cannot be a port of a switch: .*No such device"):
         lab.switches.add_switch("s1", 1, ["nowhere"])
 
 
+@pytest.mark.needs_root("it makes namespaces of the network")
 def test_a_killed_process_leaves_nothing_that_cannot_be_removed(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     # A process group of its own, as a user's command has.
