@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from tests.coordinator.coordinating import (
 )
 from websockets.asyncio.client import connect
 
+from triagemq.coordinator.api.prometheus import text_format
 from triagemq.coordinator.assignments import Assignment
+from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.live import Live
-from triagemq.coordinator.metrics import exposition
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
 from triagemq.errors import ParameterError
+from triagemq.plan import FlowCounters, PortCounters, QueueCounters
 from triagemq.scenario import loads
 
 
@@ -38,7 +41,12 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
                 "flows": None,
                 "broker": "mqtt://127.0.0.1:1883",
             }
-            body = {"subscriptions": [{"topic": "a/+", "utility": "step:3@0.5"}], "lease_seconds": 30}
+            body = {
+                "subscriptions": [{"topic": "a/+", "utility": "step:3@0.5"}],
+                "lease_seconds": 30,
+                "port": "port",
+                "flows": 5,
+            }
             made = await here.client.put("/v1/subscribers/ff:7@x", json=body)
             assert made.status_code == 201
             assert made.json()["lease_seconds"] == 30
@@ -55,11 +63,13 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
                 {"topic": "a/+", "utility": {"shape": "step", "weight": 3.0, "threshold": 0.5}}
             ]
             assert read["connection"]["flows"] == waited.json()["flows"] == 2
+            assert (read["port"], read["flows"]) == ("port", 5)
             again = await here.client.put("/v1/subscribers/ff:7@x", json=read_back(read))
             assert again.status_code == 200, "what is read may be written again"
+            assert again.json()["in_force"] is True, "and is no change"
             beat = await here.client.post("/v1/subscribers/ff:7@x/heartbeat")
             assert beat.json() == {
-                "lease_seconds": 10.0,
+                "lease_seconds": 30.0,
                 "generation": waited.json()["generation"],
                 "flows": 2,
             }
@@ -71,7 +81,7 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
 
 
 def read_back(answer: dict[str, Any]) -> dict[str, Any]:
-    return {"subscriptions": answer["subscriptions"]}
+    return {name: answer[name] for name in ("subscriptions", "port", "flows", "lease_seconds")}
 
 
 def test_a_change_that_is_none_makes_no_plan(tmp_path: Path) -> None:
@@ -259,7 +269,10 @@ def test_what_can_be_read(tmp_path: Path) -> None:
             ]
             words = (await get("/v1/explanation?subscriber=s&topic=b")).json()["explanation"]
             assert "s wants b" in words
-            assert (await get("/v1/explanation?subscriber=s&topic=c")).status_code == 400
+            for nothing in ("subscriber=s&topic=c", "subscriber=nobody&topic=b"):
+                absent = await get(f"/v1/explanation?{nothing}")
+                assert absent.status_code == 404, absent.text
+                assert "no topic 'c'" in absent.text or "no subscriber 'nobody'" in absent.text
             metrics = (await get("/metrics")).text
             assert 'triage_intents{kind="subscriber"} 1' in metrics
             assert 'triage_gateway_total{counter="refused",reason="publish"} 1' in metrics
@@ -337,6 +350,67 @@ def test_live_figures_come_and_a_slow_listener_is_dropped(tmp_path: Path) -> Non
     asyncio.run(slow())
 
 
+class BusyLink(FakeLink):
+    """In every full measurement each flow has 10 packets more, of which 3 and 1 are dropped, and 6 have left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = 0
+
+    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
+        measured = await super().measure(flows=flows, topics=topics, after=after)
+        if not flows or not self.told_orders:
+            return measured
+        self.rounds += 1
+        n = self.rounds
+        ordered = self.told_orders[-1].flows.items()
+        queue = QueueCounters(bytes_out=1_000 * n, backlog_packets=7, backlog_bytes=700)
+        return replace(
+            measured,
+            flows={name: FlowCounters(flow.flow_id, 10 * n, 3 * n, n, 6 * n) for name, flow in ordered},
+            ports={"port": PortCounters((QueueCounters(), queue), QueueCounters())},
+        )
+
+
+def test_prometheus_is_told_load_backlog_drops_and_success(tmp_path: Path) -> None:
+    async def run() -> None:
+        link = BusyLink()
+        async with running(tmp_path, link=link) as here:
+            await _with_three_topics(here)
+            passed = here.coordinator.live.traffic
+            await here.until(lambda: sum(row.offered for row in passed.values()) >= 20)
+            text = (await here.client.get("/metrics")).text
+            level = min(passed)
+            label = f'{{priority_class="{level}"}}'
+            offered = int(figure(text, f"triage_offered_total{label}"))
+            assert offered % 10 == 0
+            for outcome, share in (("dropped_by_policy", 0.3), ("dropped_by_buffer", 0.1)):
+                dropped = figure(
+                    text, f'triage_dropped_total{{priority_class="{level}",outcome="{outcome}"}}'
+                )
+                assert dropped == pytest.approx(share * offered)
+            assert figure(text, f"triage_sent_total{label}") == pytest.approx(0.6 * offered)
+            assert figure(text, f"triage_success_rate{label}") == pytest.approx(0.6)
+            # 8,000 bits in a second or a little more, of 100,000 that it could have sent.
+            assert 0 < figure(text, 'triage_port_load{port="port"}') <= 0.085
+            assert figure(text, 'triage_port_planned_load{port="port"}') > 0.5
+            waiting = '{port="port",priority_class="1"}'
+            assert figure(text, f"triage_port_backlog_packets{waiting}") == 7
+            assert figure(text, f"triage_port_backlog_bytes{waiting}") == 700
+            link.connected = False
+            text = (await here.client.get("/metrics")).text
+            assert "triage_port_load{" not in text
+            assert "triage_success_rate{" not in text
+            assert f"triage_offered_total{label}" in text
+
+    asyncio.run(run())
+
+
+def figure(text: str, sample: str) -> float:
+    """The value of one line of what Prometheus reads."""
+    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{sample} "))
+
+
 def test_reports_about_topics_that_are_not_assigned_count_nowhere() -> None:
     from triagemq.coordinator.api_models import ReceivedBody
 
@@ -348,7 +422,7 @@ def test_reports_about_topics_that_are_not_assigned_count_nowhere() -> None:
 def test_prometheus_text_is_escaped() -> None:
     from triagemq.coordinator.metrics import Histogram
 
-    text = exposition({"x": ("counter", "Help.", [({"a": 'b"\n\\'}, 1.5)])}, Histogram())
+    text = text_format({"x": ("counter", "Help.", [({"a": 'b"\n\\'}, 1.5)])}, Histogram())
     assert r'x{a="b\"\n\\"} 1.5' in text
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from triagemq import __version__
@@ -18,8 +17,8 @@ from triagemq.coordinator.health import Check, health_of
 from triagemq.coordinator.intents import PublisherIntent
 from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
 from triagemq.coordinator.known_rates import KnownRates, TopicFacts
-from triagemq.coordinator.live import Live, class_figures, port_figures, topic_figures
-from triagemq.coordinator.metrics import Metrics, Samples, counter_samples, exposition
+from triagemq.coordinator.live import Live, class_figures, class_traffic, port_figures, topic_figures
+from triagemq.coordinator.metrics import Metrics
 from triagemq.coordinator.registry import Registry
 from triagemq.coordinator.replanning import Replanner
 from triagemq.coordinator.rights import Rights
@@ -147,8 +146,8 @@ class Coordinator:
             "broker_connected": broker,
             "generation": self.runtime.planned_generation,
             "in_force_generation": self.runtime.generation,
-            "publishers": self._count(PUBLISHER),
-            "subscribers": self._count(SUBSCRIBER),
+            "publishers": self.count(PUBLISHER),
+            "subscribers": self.count(SUBSCRIBER),
             "plans": self.metrics.plan_seconds.count,
             "last_plan_error": error,
             "access": self._access,
@@ -183,100 +182,8 @@ class Coordinator:
                 return "it refuses what it is told; the decisions say what and why"
         return "it did not answer"
 
-    def exposition(self) -> str:
-        """Everything for Prometheus."""
-        runtime, metrics = self.runtime, self.metrics
-        measured = runtime.measuring.latest
-        classes = (self.forecasts.latest() or {}).get("classes", [])
-        subscriptions = 0 if runtime.decided is None else len(runtime.decided.scenario.subscriptions)
-        intents: Samples = [({"kind": kind}, self._count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
-        families: dict[str, tuple[str, str, float | Samples]] = {
-            "triage_intents": ("gauge", "Intents announced.", intents),
-            "triage_subscriptions": ("gauge", "Subscriptions planned for.", subscriptions),
-            "triage_generation": ("gauge", "Generation of the latest orders.", runtime.planned_generation),
-            "triage_in_force_generation": ("gauge", "Generation of the orders in force.", runtime.generation),
-            "triage_wanted_version": (
-                "gauge",
-                "Version of the state that the gateway should follow.",
-                runtime.lead.wanted_version,
-            ),
-            "triage_in_force_version": (
-                "gauge",
-                "Version that it has confirmed.",
-                runtime.lead.confirmed_version or 0,
-            ),
-            "triage_not_in_force_seconds": (
-                "gauge",
-                "For how long it has not followed what is wanted.",
-                runtime.lead.behind_seconds or 0.0,
-            ),
-            "triage_tellings_failed_total": (
-                "counter",
-                "Times it could not be told.",
-                runtime.lead.failures,
-            ),
-            "triage_gateway_connected": (
-                "gauge",
-                "1 while the gateway is there.",
-                runtime.lead.link.connected,
-            ),
-            "triage_gateway_connections_total": (
-                "counter",
-                "Connections to it.",
-                metrics.gateway_connections,
-            ),
-            "triage_plans_unchanged_total": (
-                "counter",
-                "Plans that changed nothing.",
-                metrics.plans_unchanged,
-            ),
-            "triage_plans_refused_total": ("counter", "Plans that could not be made.", metrics.plans_refused),
-            "triage_leases_ended_total": ("counter", "Clients that vanished.", self.service.leases_ended),
-            "triage_measurement_rows_total": ("counter", "Rows of the pipeline used.", metrics.measurements),
-            "triage_forecast_success_rate": (
-                "gauge",
-                "Share of events that should arrive, by class.",
-                [(_class(row), row["success_rate"]) for row in classes if row["success_rate"] is not None],
-            ),
-            "triage_forecast_latency_seconds": (
-                "gauge",
-                "Mean latency that events should have, by class.",
-                [
-                    (_class(row), row["mean_latency_seconds"])
-                    for row in classes
-                    if row["mean_latency_seconds"] is not None
-                ],
-            ),
-            "triage_received_total": (
-                "counter",
-                "Events that subscribers reported as received, by class.",
-                [
-                    ({"priority_class": str(level)}, row.count)
-                    for level, row in sorted(self.live.total.items())
-                ],
-            ),
-            "triage_received_latency_seconds_total": (
-                "counter",
-                "Sum of the latencies of those events, by class.",
-                [
-                    ({"priority_class": str(level)}, row.latency_seconds_sum)
-                    for level, row in sorted(self.live.total.items())
-                ],
-            ),
-            "triage_gateway_total": (
-                "counter",
-                "What the gateway counts since its start.",
-                [] if measured is None else counter_samples(measured.counters),
-            ),
-            "triage_gateway_sessions": (
-                "gauge",
-                "Clients connected.",
-                0 if measured is None else measured.sessions,
-            ),
-        }
-        return exposition(families, metrics.plan_seconds)
-
-    def _count(self, kind: str) -> int:
+    def count(self, kind: str) -> int:
+        """How many publishers or subscribers there are."""
         return self.service.registry.count(kind)
 
     async def _every_second(self, before: Measured, now: Measured) -> None:
@@ -289,6 +196,8 @@ class Coordinator:
         predicted = {row["priority_class"]: row for row in (self.forecasts.latest() or {}).get("classes", [])}
         orders = self.runtime.assignments.orders
         seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
+        traffic = class_traffic(before, now, orders)
+        self.live.count(traffic)
         published, topics = topic_figures(self.runtime.rates.watch.take_arrived(), seconds)
         self.live.tell(
             {
@@ -297,11 +206,11 @@ class Coordinator:
                 "in_force_generation": self.runtime.generation,
                 "gateway_connected": True,
                 "broker_connected": now.broker_connected,
-                "publishers": self._count(PUBLISHER),
-                "subscribers": self._count(SUBSCRIBER),
+                "publishers": self.count(PUBLISHER),
+                "subscribers": self.count(SUBSCRIBER),
                 "sessions": now.sessions,
                 "publications_per_second": published,
-                "classes": class_figures(before, now, orders, self.live.take_received(), predicted),
+                "classes": class_figures(traffic, seconds, self.live.take_received(), predicted),
                 "ports": port_figures(before, now, orders),
                 "topics": topics,
             }
@@ -313,7 +222,3 @@ class Coordinator:
         if decided is not None:
             with contextlib.suppress(Exception):
                 await self.forecasts.of(decided)
-
-
-def _class(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"priority_class": str(row["priority_class"])}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
 from triagemq.coordinator.assignments import Assignment
@@ -15,7 +15,7 @@ from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.orders import Orders
 from triagemq.plan import FlowCounters, PortCounters
 
-__all__ = ["Live", "Report", "class_figures", "port_figures", "topic_figures"]
+__all__ = ["Live", "Report", "Traffic", "class_figures", "class_traffic", "port_figures", "topic_figures"]
 
 _MOST_WAITING = 5
 _SHOWN_TOPICS = 50
@@ -43,13 +43,30 @@ class Received:
     latency_seconds_max: float = 0.0
 
 
+@dataclass(slots=True)
+class Traffic:
+    """Packets of one class at the output ports: what came, what was dropped there, what left."""
+
+    offered: int = 0
+    dropped_by_policy: int = 0
+    dropped_by_buffer: int = 0
+    sent: int = 0
+
+    def add(self, offered: int, dropped_by_policy: int, dropped_by_buffer: int, sent: int) -> None:
+        self.offered += offered
+        self.dropped_by_policy += dropped_by_policy
+        self.dropped_by_buffer += dropped_by_buffer
+        self.sent += sent
+
+
 class Live:
-    """The listeners, and the reports since the last figures and since the start."""
+    """The listeners, the reports since the last figures and since the start, and the traffic since the start."""
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Queue[Mapping[str, Any] | None]] = set()
         self._recent: dict[int, Received] = {}
         self.total: dict[int, Received] = {}
+        self.traffic: dict[int, Traffic] = {}
         self.dropped_listeners = 0
         self.latest: Mapping[str, Any] | None = None
 
@@ -68,6 +85,11 @@ class Live:
     def take_received(self) -> dict[int, Received]:
         recent, self._recent = self._recent, {}
         return recent
+
+    def count(self, traffic: Mapping[int, Traffic]) -> None:
+        """Add the last second's traffic to that since the start."""
+        for level, row in traffic.items():
+            self.traffic.setdefault(level, Traffic()).add(*astuple(row))
 
     @property
     def listeners(self) -> int:
@@ -94,36 +116,37 @@ class Live:
                 queue.put_nowait(figures)
 
 
+def class_traffic(before: Measured, now: Measured, orders: Orders) -> dict[int, Traffic]:
+    """Packets per priority class between two measurements."""
+    level_of = {flow.flow_id: flow.priority_class for flow in orders.flows.values()}
+    earlier = {flow.flow_id: flow for flow in before.flows.values()} if before.epoch == now.epoch else {}
+    traffic: dict[int, Traffic] = {}
+    for flow in now.flows.values():
+        level = level_of.get(flow.flow_id)
+        if level is not None:
+            traffic.setdefault(level, Traffic()).add(*_since(earlier.get(flow.flow_id), flow))
+    return traffic
+
+
 def class_figures(
-    before: Measured,
-    now: Measured,
-    orders: Orders,
+    traffic: Mapping[int, Traffic],
+    seconds: float,
     received: Mapping[int, Received],
     forecast: Mapping[int, Any],
 ) -> list[dict[str, Any]]:
     """Per priority class: packets a second in, out and dropped, what arrived, and what was forecast."""
-    seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
-    level_of = {flow.flow_id: flow.priority_class for flow in orders.flows.values()}
-    earlier = {flow.flow_id: flow for flow in before.flows.values()} if before.epoch == now.epoch else {}
-    sums: dict[int, list[int]] = {}
-    for flow in now.flows.values():
-        level = level_of.get(flow.flow_id)
-        if level is not None:
-            row = sums.setdefault(level, [0, 0, 0, 0])
-            for place, count in enumerate(_since(earlier.get(flow.flow_id), flow)):
-                row[place] += count
     figures = []
-    for level in sorted({*sums, *received, *forecast}):
-        packets_in, by_policy, by_buffer, out = sums.get(level, [0, 0, 0, 0])
+    for level in sorted({*traffic, *received, *forecast}):
+        passed = traffic.get(level, Traffic())
         heard, predicted = received.get(level, Received()), forecast.get(level, {})
         figures.append(
             {
                 "priority_class": level,
-                "offered_per_second": packets_in / seconds,
-                "sent_per_second": out / seconds,
-                "dropped_by_policy_per_second": by_policy / seconds,
-                "dropped_by_buffer_per_second": by_buffer / seconds,
-                "sent_share": min(out / packets_in, 1.0) if packets_in else None,
+                "offered_per_second": passed.offered / seconds,
+                "sent_per_second": passed.sent / seconds,
+                "dropped_by_policy_per_second": passed.dropped_by_policy / seconds,
+                "dropped_by_buffer_per_second": passed.dropped_by_buffer / seconds,
+                "sent_share": min(passed.sent / passed.offered, 1.0) if passed.offered else None,
                 "received_per_second": heard.count / seconds,
                 "mean_latency_seconds": heard.latency_seconds_sum / heard.count if heard.count else None,
                 "max_latency_seconds": heard.latency_seconds_max if heard.count else None,

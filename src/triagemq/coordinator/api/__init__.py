@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from triagemq import __version__
 from triagemq.coordinator.api import intents, live, operations, views
 from triagemq.coordinator.api.answers import REFUSALS
+from triagemq.coordinator.api.methods import Methods, PathMethods
 from triagemq.coordinator.api.refusing import BodyLimit, refuse_in_words
 from triagemq.coordinator.coordinator import Coordinator
 
@@ -26,7 +27,10 @@ def create_app(coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1
     )
     app.state.coordinator = coordinator
     refuse_in_words(app)
+    routes = list(app.routes)
     for part in (intents, views, operations, live):
         app.include_router(part.router)
+        routes += part.router.routes
+    app.add_middleware(Methods, methods=PathMethods(routes))
     app.add_middleware(BodyLimit, most_bytes=most_body_bytes)
     return app

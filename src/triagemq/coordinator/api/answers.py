@@ -49,6 +49,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         401: "no valid token",
         403: "the token does not allow it",
         404: "not there, or not yours",
+        405: "not a method of this path; Allow lists those it has",
         409: "the name is taken, or named twice",
         413: "the request is too long",
         422: "the request is not understood",
@@ -67,7 +68,7 @@ class Connection(BaseModel):
 
 
 class SubscriberAnswer(BaseModel):
-    """`in_force`: the gateway follows a plan that knows this intent."""
+    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open."""
 
     name: str
     lease_seconds: float
@@ -76,6 +77,7 @@ class SubscriberAnswer(BaseModel):
     connection: Connection
     subscriptions: list[dict[str, Any]] | None = None
     port: str | None = None
+    flows: int | None = None
 
 
 class PublisherAnswer(BaseModel):

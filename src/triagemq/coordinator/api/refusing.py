@@ -17,7 +17,7 @@ from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.refusals import RequestError, TooMuchError, UnauthorisedError
 from triagemq.errors import TriageError
 
-__all__ = ["BodyLimit", "answer_of", "refuse_in_words"]
+__all__ = ["BodyLimit", "answer_of", "refuse_in_words", "refused"]
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _LONGEST_DETAIL = 2_000
@@ -44,7 +44,8 @@ def answer_of(error: TriageError) -> tuple[int, str]:
     return status, str(error)
 
 
-def _answer(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """A refusal as it goes out."""
     # What clients send may hold what UTF-8 cannot: the answer must.
     line = " ".join(detail.encode("utf-8", "replace").decode().split())[:_LONGEST_DETAIL]
     return JSONResponse({"detail": line}, status, headers)
@@ -52,14 +53,14 @@ def _answer(status: int, detail: str, headers: dict[str, str] | None = None) -> 
 
 async def _triage_error(_request: Request, error: TriageError) -> JSONResponse:
     challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorisedError) else None
-    return _answer(*answer_of(error), challenge)
+    return refused(*answer_of(error), challenge)
 
 
 async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
     found = error.errors()
     lines = [f"{_place(each['loc'])}: {each['msg']}" for each in found[:_SHOWN_MISTAKES]]
     more = f"; and {len(found) - _SHOWN_MISTAKES} more" if len(found) > _SHOWN_MISTAKES else ""
-    return _answer(422, "; ".join(lines) + more)
+    return refused(422, "; ".join(lines) + more)
 
 
 def _place(location: tuple[str | int, ...]) -> str:
@@ -67,12 +68,12 @@ def _place(location: tuple[str | int, ...]) -> str:
 
 
 async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-    return _answer(error.status_code, str(error.detail), dict(error.headers or {}))
+    return refused(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _answer(500, "the coordinator made a mistake; its log says more")
+    return refused(500, "the coordinator made a mistake; its log says more")
 
 
 class BodyLimit:
@@ -89,7 +90,7 @@ class BodyLimit:
         refusal = TooMuchError(f"a request may hold {self._most_bytes} bytes at most; send it in parts")
         stated = dict(scope["headers"]).get(b"content-length", b"0")
         if not stated.isdigit() or int(stated[:20]) > self._most_bytes:
-            await _answer(*answer_of(refusal))(scope, receive, send)
+            await refused(*answer_of(refusal))(scope, receive, send)
             return
         taken = 0
 

@@ -20,9 +20,11 @@ from triagemq.coordinator.api.answers import (
     TopicAnswer,
 )
 from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
+from triagemq.coordinator.api.prometheus import exposition
 from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
+from triagemq.errors import PlanError
 from triagemq.plan import dump_plan, explain
 from triagemq.scenario import dumps
 
@@ -128,7 +130,11 @@ async def explanation(
 ) -> ExplanationAnswer:
     """Why one subscription is treated as it is, in words."""
     decided = _decided(here)
-    words = await asyncio.to_thread(explain, decided.scenario, decided.plan, subscriber, topic)
+    try:
+        words = await asyncio.to_thread(explain, decided.scenario, decided.plan, subscriber, topic)
+    except PlanError as error:
+        # Plan and scenario belong together: what can be wrong is a name.
+        raise MissingError(str(error)) from error
     return ExplanationAnswer(subscriber=subscriber, topic=topic, explanation=words)
 
 
@@ -158,7 +164,7 @@ async def decisions(
 @router.get("/metrics", tags=["state"], response_class=Response)
 async def metrics(caller: Looker, here: Here) -> Response:
     """Figures for Prometheus."""
-    return Response(here.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(exposition(here), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _decided(here: Coordinator) -> Decided:

@@ -1,0 +1,212 @@
+"""Figures for Prometheus, in its text format, written down when they are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
+from triagemq.coordinator.metrics import Histogram
+
+__all__ = ["exposition", "text_format"]
+
+Samples = list[tuple[Mapping[str, str], float]]
+Families = dict[str, tuple[str, str, float | Samples]]
+"""By name: kind, help, and a value or samples with labels."""
+
+
+def exposition(here: Coordinator) -> str:
+    """Everything there is to tell of a coordinator, its gateway and their traffic."""
+    families = _coordinator(here) | _gateway(here) | _classes(here) | _ports(here)
+    return text_format(families, here.metrics.plan_seconds)
+
+
+def _coordinator(here: Coordinator) -> Families:
+    runtime, counted = here.runtime, here.metrics
+    planned = 0 if runtime.decided is None else len(runtime.decided.scenario.subscriptions)
+    intents: Samples = [({"kind": kind}, here.count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
+    return {
+        "triage_intents": ("gauge", "Intents announced.", intents),
+        "triage_subscriptions": ("gauge", "Subscriptions planned for.", planned),
+        "triage_generation": ("gauge", "Generation of the latest orders.", runtime.planned_generation),
+        "triage_in_force_generation": ("gauge", "Generation of the orders in force.", runtime.generation),
+        "triage_plans_unchanged_total": ("counter", "Plans that changed nothing.", counted.plans_unchanged),
+        "triage_plans_refused_total": ("counter", "Plans that could not be made.", counted.plans_refused),
+        "triage_leases_ended_total": ("counter", "Clients that vanished.", here.service.leases_ended),
+        "triage_measurement_rows_total": ("counter", "Rows of the pipeline used.", counted.measurements),
+    }
+
+
+def _gateway(here: Coordinator) -> Families:
+    lead, measured = here.runtime.lead, here.runtime.measuring.latest
+    wanted, confirmed = lead.wanted_version, lead.confirmed_version or 0
+    behind = lead.behind_seconds or 0.0
+    counters = [] if measured is None else _counter_samples(measured.counters)
+    sessions = 0 if measured is None else measured.sessions
+    connections = here.metrics.gateway_connections
+    return {
+        "triage_wanted_version": ("gauge", "Version of the state that the gateway should follow.", wanted),
+        "triage_in_force_version": ("gauge", "Version that it has confirmed.", confirmed),
+        "triage_not_in_force_seconds": ("gauge", "For how long it has not followed what is wanted.", behind),
+        "triage_tellings_failed_total": ("counter", "Times it could not be told.", lead.failures),
+        "triage_gateway_connected": ("gauge", "1 while the gateway is there.", lead.link.connected),
+        "triage_gateway_connections_total": ("counter", "Connections to it.", connections),
+        "triage_gateway_total": ("counter", "What the gateway counts since its start.", counters),
+        "triage_gateway_sessions": ("gauge", "Clients connected.", sessions),
+    }
+
+
+def _classes(here: Coordinator) -> Families:
+    """Counters since the coordinator's start; shares of the last second, beside what was forecast."""
+    predicted = (here.forecasts.latest() or {}).get("classes", [])
+    passed, received = sorted(here.live.traffic.items()), sorted(here.live.total.items())
+    drops: Samples = [
+        ({**_class(level), "outcome": outcome}, count)
+        for level, row in passed
+        for outcome, count in (
+            ("dropped_by_policy", row.dropped_by_policy),
+            ("dropped_by_buffer", row.dropped_by_buffer),
+        )
+    ]
+    return {
+        "triage_offered_total": (
+            "counter",
+            "Packets with events that came to the output ports, by class.",
+            [(_class(level), row.offered) for level, row in passed],
+        ),
+        "triage_sent_total": (
+            "counter",
+            "Those of them that left, by class.",
+            [(_class(level), row.sent) for level, row in passed],
+        ),
+        "triage_dropped_total": ("counter", "Those that were dropped, by class and why.", drops),
+        "triage_success_rate": (
+            "gauge",
+            "Share of the packets offered in the last second that left, by class.",
+            _known(_now(here, "classes"), "sent_share", "priority_class"),
+        ),
+        "triage_forecast_success_rate": (
+            "gauge",
+            "Share of events that should arrive, by class.",
+            _known(predicted, "success_rate", "priority_class"),
+        ),
+        "triage_forecast_latency_seconds": (
+            "gauge",
+            "Mean latency that events should have, by class.",
+            _known(predicted, "mean_latency_seconds", "priority_class"),
+        ),
+        "triage_received_total": (
+            "counter",
+            "Events that subscribers reported as received, by class.",
+            [(_class(level), row.count) for level, row in received],
+        ),
+        "triage_received_latency_seconds_total": (
+            "counter",
+            "Sum of the latencies of those events, by class.",
+            [(_class(level), row.latency_seconds_sum) for level, row in received],
+        ),
+    }
+
+
+def _ports(here: Coordinator) -> Families:
+    decided, measured = here.runtime.decided, here.runtime.measuring.latest
+    connected = here.runtime.lead.link.connected
+    planned: Samples = (
+        []
+        if decided is None
+        else [
+            ({"port": name}, load)
+            for name, load in zip(
+                decided.scenario.ports.name, decided.plan.ports.rho_planned.tolist(), strict=True
+            )
+        ]
+    )
+    waiting = [
+        ({"port": name, **_class(level)}, queue)
+        for name, port in (measured.ports.items() if measured is not None and connected else ())
+        for level, queue in enumerate(port.queues)
+    ]
+    return {
+        "triage_port_load": (
+            "gauge",
+            "Share of its bandwidth that an output port used in the last second.",
+            _known(_now(here, "ports"), "load", "port"),
+        ),
+        "triage_port_planned_load": ("gauge", "Share of it that the latest plan gives away.", planned),
+        "triage_port_backlog_packets": (
+            "gauge",
+            "Packets that wait at an output port, by class.",
+            [(labels, queue.backlog_packets) for labels, queue in waiting],
+        ),
+        "triage_port_backlog_bytes": (
+            "gauge",
+            "Their bytes on the wire.",
+            [(labels, queue.backlog_bytes) for labels, queue in waiting],
+        ),
+    }
+
+
+def _now(here: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
+    """Rows of the live figures; none while the gateway is away, when those there are tell of the past."""
+    latest = here.live.latest if here.runtime.lead.link.connected else None
+    return () if latest is None else latest[table]
+
+
+def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Samples:
+    return [({label: str(row[label])}, row[figure]) for row in rows if row[figure] is not None]
+
+
+def _class(level: int) -> dict[str, str]:
+    return {"priority_class": str(level)}
+
+
+def text_format(families: Families, plan_seconds: Histogram) -> str:
+    """Families of figures as Prometheus reads them.
+
+    >>> print(text_format({"triage_generation": ("gauge", "Of the orders.", 3)}, Histogram((1.0,))).splitlines()[2])
+    triage_generation 3
+    """
+    lines = []
+    for name, (kind, words, value) in families.items():
+        lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+        samples: Samples = value if isinstance(value, list) else [({}, value)]
+        lines += [f"{name}{_labels(labels)} {_number(number)}" for labels, number in samples]
+    name = "triage_plan_seconds"
+    lines += [f"# HELP {name} Time to make a plan.", f"# TYPE {name} histogram"]
+    lines += [f'{name}_bucket{{le="{bound}"}} {count}' for bound, count in plan_seconds.rows()]
+    lines += [f"{name}_sum {_number(plan_seconds.total)}", f"{name}_count {plan_seconds.count}"]
+    return "\n".join(lines) + "\n"
+
+
+def _counter_samples(counters: Mapping[str, Any]) -> Samples:
+    """A gateway's counters: plain numbers by name, and counters by reason."""
+    samples: Samples = []
+    for name, value in sorted(counters.items()):
+        if isinstance(value, Mapping):
+            samples += [
+                ({"counter": name, "reason": str(reason)}, float(count))
+                for reason, count in sorted(value.items())
+            ]
+        elif isinstance(value, int | float):
+            samples.append(({"counter": name, "reason": ""}, float(value)))
+    return samples
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return f"{int(value)}" if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
