@@ -47,7 +47,7 @@ def test_a_flow_follows_its_client_and_its_order() -> None:
     assert plane.applied == []
     binder.order(orders(s_1=FlowOrder("radio", 7, 2, 0.5)))
     assert plane.applied == [(RADIO, CABLE, SetFlow(key(1), "radio", 7, 2, 0.5))]
-    assert binder.flow_at(*at(1)) == (7, 2)
+    assert binder.flow_of("s~1") == (7, 2)
     binder.connected("s~1", at(1))
     binder.order(orders(2, s_1=FlowOrder("radio", 7, 2, 0.5)))
     assert len(plane.applied) == 1
@@ -56,7 +56,8 @@ def test_a_flow_follows_its_client_and_its_order() -> None:
     binder.gone("s~1")
     binder.gone("s~1")
     assert bound(plane) == {}
-    assert binder.flow_at(*at(2)) is None
+    # What it would be sent in, for what could not be sent.
+    assert binder.flow_of("s~1") == (7, 2)
 
 
 def test_a_subscriber_without_an_order_has_the_lowest_class_of_the_first_port() -> None:

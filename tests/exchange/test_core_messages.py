@@ -216,6 +216,29 @@ def test_client_that_has_forgotten_a_topic_id_is_told_again() -> None:
     assert again.payload == b"x"
 
 
+def test_who_published_is_known_where_the_broker_cannot_tell_it() -> None:
+    gateway = VirtualGateway(MemoryBroker(versions=(4,)))
+    subscriber, one, two = gateway.clients(3)
+    subscriber.connect("subscriber").subscribe("a/#")
+    # Over a second connection to the broker, since filters overlap: its copies are of the same publications.
+    gateway.client(2000).connect("other").subscribe("a/b")
+    gateway.wait(1)
+    for number, (name, client) in enumerate({"one": one, "two": two}.items()):
+        topic_id = client.connect(name).register("a/b")
+        for qos in (0, 1, 2):
+            message = Publish(TopicIdType.NORMAL, topic_id, b"%d" % qos, qos, message_id=qos)
+            client.send(message)
+            if qos == 2:
+                client.send(PubRel(2))
+        expected = [(name, b"0"), (name, b"1"), (name, b"2")]
+        assert gateway.publishers == expected, number
+        # The same messages of somebody who publishes elsewhere are nobody's.
+        gateway.publishers.clear()
+        gateway.publish("a/b", b"0")
+        assert gateway.publishers == [("", b"0")]
+        gateway.publishers.clear()
+
+
 @VERSIONS
 def test_retained_messages_go_to_each_new_subscriber_and_to_nobody_else(versions: tuple[int, ...]) -> None:
     gateway = VirtualGateway(MemoryBroker(versions=versions))

@@ -14,7 +14,7 @@ from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
 from triagemq.exchange.broker_process import find_mosquitto
 from triagemq.exchange.trace_journal import OutcomeJournal, recover
-from triagemq.mqttsn import Disconnect
+from triagemq.mqttsn import Disconnect, Publish, TopicIdType, short_topic_id
 from triagemq.mqttsn.timestamps import stamp_payload
 from triagemq.trace import Outcome, Trace, TraceWriter
 from triagemq.trace.schema import TABLES
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitt
 
 
 def run_with_trace(
-    tmp_path: Path, scenario: Any, *, make_egress: Any = None, **settings: Any
+    tmp_path: Path, scenario: Any, *, make_egress: Any = None, version: int = 5, **settings: Any
 ) -> dict[str, Any]:
     """Run a gateway in this process with a trace, do something in a thread, and return the counters."""
     broker = Mosquitto(tmp_path / "broker")
@@ -32,8 +32,8 @@ def run_with_trace(
         numbers = Numbers()
         trace = LiveTrace(tmp_path / "trace", numbers, rotate_seconds=0.5)
         gateway = Gateway(
-            GatewaySettings(**settings),
-            BrokerAddress("127.0.0.1", broker.port),
+            GatewaySettings(mqtt_version=version, **settings),
+            BrokerAddress("127.0.0.1", broker.port, version=version),
             ("127.0.0.1", 0),
             numbers=numbers,
             trace=trace,
@@ -91,6 +91,25 @@ def test_every_copy_is_in_the_trace_with_its_outcome(tmp_path: Path) -> None:
     }
     assert counters["delivered"] == 200
     assert counters["undelivered"] == {"subscriber_gone: not connected": 100}
+
+
+@pytest.mark.parametrize("version", [5, 4], ids=["mqtt5", "mqtt3.1.1"])
+def test_trace_says_who_published_through_the_gateway(tmp_path: Path, version: int) -> None:
+    def scenario(port: int, broker_port: int) -> None:
+        sensor, client = SnClient(port, "sensor"), SnClient(port, "client")
+        publisher = Publisher(broker_port)
+        with ended(publisher, sensor, client):
+            client.connect().subscribe("ab")
+            sensor.connect().send(Publish(TopicIdType.SHORT, short_topic_id("ab"), b"mine"))
+            client.collect(5, 1)
+            publisher.publish("ab", b"of nobody here")
+            client.collect(5, 2)
+
+    run_with_trace(tmp_path, scenario, version=version)
+    trace = Trace.open(tmp_path / "trace")
+    names = trace.manifest.extra["publishers"]
+    publishers = trace.table("publications")["publisher_id"].to_pylist()
+    assert [None if number is None else names[number] for number in publishers] == ["sensor", None]
 
 
 def test_trace_is_readable_while_the_gateway_runs(tmp_path: Path) -> None:

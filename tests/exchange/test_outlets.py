@@ -6,11 +6,13 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
+from triagemq.exchange import LiveTrace, Numbers
 from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy, naming
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
@@ -19,7 +21,7 @@ from triagemq.exchange.gateway.routes import Group
 from triagemq.exchange.gateway.topics import ClientTopics
 from triagemq.exchange.outlets import DirectOutlet
 from triagemq.mqttsn import TopicIdType
-from triagemq.trace import Outcome
+from triagemq.trace import Outcome, Trace
 
 
 @pytest.fixture
@@ -217,6 +219,30 @@ def test_data_plane_gets_flows_and_its_fates_are_counted() -> None:
         "dropped_by_policy: output port": 1,
         "dropped_by_buffer: output port": 1,
     }
+
+
+def test_the_trace_says_by_which_flow_a_copy_was_sent_though_its_client_has_left(tmp_path: Path) -> None:
+    flows = {"c0": (4, 2), "c1": (5, 3)}
+    trace = LiveTrace(tmp_path, Numbers(), flow_of=flows.get)
+    gateway = GatewayCore(GatewaySettings(), now_ns=10, observer=trace)
+    outlet = EgressOutlet(gateway, trace.flow)
+    plane = FakePlane(outlet)
+    outlet.attach(plane)
+    members = [member(gateway, number, ("10.0.0.1", 100 + number)) for number in range(2)]
+    outlet.publish_many(SendMany(group_of(members), publication(), b"x"))
+    delivery = Delivery(1, publication(), members[0][1], 0, False, 7)
+    outlet.publish(SendPublish(members[0][0], delivery, b"x"))
+    outlet.flush()
+    flows.clear()
+    trace.flows_changed()
+    plane.decide(Outcome.delivered, Outcome.dropped_by_buffer, Outcome.delivered)
+    trace.finish(gateway)
+    rows = Trace.open(tmp_path).table("deliveries").to_pylist()
+    assert [(row["flow_id"], row["priority_class"], row["outcome"]) for row in rows] == [
+        (4, 2, "delivered"),
+        (5, 3, "dropped_by_buffer"),
+        (4, 2, "delivered"),
+    ]
 
 
 def test_qos_1_dropped_by_policy_is_not_sent_again_but_dropped_by_a_full_buffer_is() -> None:

@@ -159,6 +159,7 @@ class VirtualGateway:
         self.broadcasts: list[bytes] = []
         self.said: list[str] = []
         self.outcomes: list[tuple[str, bytes, Outcome]] = []
+        self.publishers: list[tuple[str, bytes]] = []
         self._start(now_ns)
 
     def _start(self, now_ns: int) -> None:
@@ -178,7 +179,9 @@ class VirtualGateway:
         self.run()
 
     # As an Observer.
-    def published(self, publication: Any, qos: int) -> None: ...
+    def published(self, publication: Any, qos: int) -> None:
+        self.publishers.append((publication.publisher, publication.payload))
+
     def fanned_out(self, group: Any, publication: Any, now_ns: int) -> None: ...
 
     def settled(

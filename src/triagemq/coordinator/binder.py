@@ -115,9 +115,13 @@ class FlowBinder:
         """Everyone who is connected."""
         return {client_id: key for client_id, (key, _, _) in self._clients.items()}
 
-    def flow_at(self, address: str, udp_port: int) -> tuple[int, int] | None:
-        """Flow id and priority class of what goes to an address, if it is managed."""
-        flow = self._bound.get(FlowKey(address, udp_port))
+    def flow_of(self, client_id: str) -> tuple[int, int] | None:
+        """Flow id and priority class of what goes to a client, or would if it were there; None if it is not managed."""
+        known = self._clients.get(client_id)
+        if known is not None:
+            flow = self._bound.get(known[0])
+        else:
+            flow = self.orders.flows.get(client_id_of(*self._identify(client_id)), self._default)
         return None if flow is None else (flow.flow_id, flow.priority_class)
 
     def _wanted(self, key: FlowKey, orders: Orders, default: FlowOrder | None) -> FlowOrder | None:

@@ -318,8 +318,8 @@ class ManagedGateway:
     def _name_of(self, client_id: str) -> str:
         return self.rules.identify(client_id)[0]
 
-    def _flow_of(self, endpoint: Endpoint) -> tuple[int, int] | None:
-        return self._binder.flow_at(endpoint[0], endpoint[1])
+    def _flow_of(self, client_id: str) -> tuple[int, int] | None:
+        return self._binder.flow_of(client_id)
 
     # The control channel.
 

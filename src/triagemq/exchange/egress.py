@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
@@ -12,16 +12,23 @@ from triagemq.plan import Fate, FlowKey, OutgoingPacket
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
+    from triagemq.exchange.gateway.model import Session
     from triagemq.plan import Egress
 
 __all__ = ["EgressOutlet"]
 
 
 class EgressOutlet:
-    """Through a data plane, which paces, ranks and drops; `settled` is the OnFate that it has to be given."""
+    """Through a data plane, which paces, ranks and drops; `settled` is the OnFate that it has to be given.
 
-    def __init__(self, core: GatewayCore) -> None:
+    `flow_of` tells the flow id and class in which a session is sent something now, where somebody wants to know.
+    """
+
+    def __init__(
+        self, core: GatewayCore, flow_of: Callable[[Session], tuple[int, int] | None] = lambda session: None
+    ) -> None:
         self._core = core
+        self._flow_of = flow_of
         self._packets: list[OutgoingPacket] = []
         self._egress: Egress | None = None
 
@@ -37,6 +44,7 @@ class EgressOutlet:
     def publish(self, action: SendPublish) -> None:
         """To one client."""
         session, delivery, datagram = action
+        delivery.flow = self._flow_of(session)
         key = FlowKey(session.endpoint[0], session.endpoint[1])
         self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), delivery.qos > 0))
 
@@ -49,7 +57,7 @@ class EgressOutlet:
                 FlowKey(session.endpoint[0], session.endpoint[1]) for session, _ in group.members
             ]
         self._packets += [
-            OutgoingPacket(key, datagram, False, (member, publication))
+            OutgoingPacket(key, datagram, False, ((*member, self._flow_of(member[0])), publication))
             for key, member in zip(keys, group.members, strict=True)
         ]
 
@@ -75,5 +83,5 @@ class EgressOutlet:
             if isinstance(what, Delivery):
                 core.deliver.fate(who, what, outcome, *times)
             else:
-                session, subscription = who
-                settle_copy(core, session, subscription, what, outcome, times)
+                session, subscription, flow = who
+                settle_copy(core, session, subscription, what, outcome, times, flow)

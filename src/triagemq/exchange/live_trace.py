@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
+from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.trace_journal import OutcomeJournal
 from triagemq.trace import Outcome, TraceWriter
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowOf", "LiveTrace"]
 
-FlowOf = Callable[[Endpoint], tuple[int, int] | None]
-"""Flow id and priority class of what goes to an endpoint, if a plan covers it."""
+FlowOf = Callable[[str], tuple[int, int] | None]
+"""Flow id and priority class of what goes to a client, by its id, if a plan covers it."""
 
 _Columns = tuple[npt.NDArray[np.int32], ...]
+_NO_FLOW = (-1, -1)
 
 
 class LiveTrace:
@@ -93,7 +94,8 @@ class LiveTrace:
         now_ns: int,
     ) -> None:
         """A copy has been delivered, or never will be."""
-        flow_id, priority_class = self._flow(session)
+        sent_in = None if delivery is None else delivery.flow
+        flow_id, priority_class = sent_in or self.flow(session) or _NO_FLOW
         enqueued_ns = dequeued_ns = -1
         if delivery is not None:
             enqueued_ns, dequeued_ns = delivery.enqueued_ns, delivery.dequeued_ns
@@ -226,7 +228,7 @@ class LiveTrace:
         known: tuple[int, _Columns] | None = group.traced
         if known is None or known[0] != self._plans:
             members = group.members
-            flows = [self._flow(session) for session, _ in members]
+            flows = [self.flow(session) or _NO_FLOW for session, _ in members]
             columns = tuple(
                 np.array(values, dtype=np.int32)
                 for values in (
@@ -239,9 +241,9 @@ class LiveTrace:
             known = group.traced = (self._plans, columns)
         return known[1]
 
-    def _flow(self, session: Session) -> tuple[int, int]:
-        found = None if self._flow_of is None else self._flow_of(session.endpoint)
-        return (-1, -1) if found is None else found
+    def flow(self, session: Session) -> tuple[int, int] | None:
+        """Flow id and priority class in which a session is sent something now."""
+        return None if self._flow_of is None else self._flow_of(session.client_id)
 
 
 _DELIVERY_COLUMNS = (

@@ -188,12 +188,13 @@ def settle_copy(
     publication: Publication,
     outcome: Outcome,
     times: tuple[int, int] = (-1, -1),
+    flow: tuple[int, int] | None = None,
 ) -> None:
     """A QoS 0 copy that belongs to no Delivery; one is made only for the Trace."""
     delivered = outcome is Outcome.delivered
     core.counters.sent += delivered
     delivery = None
-    if core.observer is not None and times != (-1, -1):
-        delivery = Delivery(0, publication, subscription, 0, False, -1)
+    if core.observer is not None and (times != (-1, -1) or flow is not None):
+        delivery = Delivery(0, publication, subscription, 0, False, -1, flow=flow)
         delivery.enqueued_ns, delivery.dequeued_ns = times
     core.settle(session, subscription, publication, outcome, "" if delivered else "output port", delivery)

@@ -183,7 +183,9 @@ class Gateway:
             # Planning takes a second to load, which a gateway without a plan need not wait for.
             from triagemq.exchange.egress import EgressOutlet
 
-            outlet = EgressOutlet(self.core)
+            outlet = (
+                EgressOutlet(self.core) if self._trace is None else EgressOutlet(self.core, self._trace.flow)
+            )
 
             def on_fate(fates: Sequence[Fate]) -> None:
                 self._tick()

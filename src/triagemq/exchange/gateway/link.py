@@ -101,6 +101,7 @@ class Link:
         """Publish over the first lane; False if it is lost."""
         if self._gateway.quarantine.refuses(sender, topic) or (qos and not self.lanes[0].has_room):
             return False
+        self.note_publisher(topic, payload, publisher)
         return self.lanes[0].publish(
             topic.encode(),
             payload,
@@ -110,6 +111,11 @@ class Link:
             publisher=publisher,
             token=token,
         )
+
+    def note_publisher(self, topic: str, payload: bytes, publisher: str) -> None:
+        """Before a client's message goes to a broker that cannot tell anybody whose it is."""
+        if publisher and self.lanes[0].version < 5:
+            self._gateway.spread.own_messages.sent(topic, payload, publisher, self._gateway.now_ns)
 
     # Subscriptions.
 

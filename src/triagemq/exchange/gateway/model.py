@@ -110,6 +110,8 @@ class Delivery:
     sent_ns: int = 0
     enqueued_ns: int = -1
     dequeued_ns: int = -1
+    # Flow id and class in which it was last sent: a new plan, or its client's leaving, does not change them.
+    flow: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -113,7 +113,12 @@ class Numbers:
 
     def publisher(self, name: str) -> int:
         """publisher_id of a publisher, by its name; -1 if that is not known."""
-        return self.publishers.number(name) if name else -1
+        if not name:
+            return -1
+        number = self.publishers.number(name)
+        # Those of whom nothing has been heard for longest are forgotten first.
+        self.publishers.gone(name)
+        return number
 
     def subscriber(self, client_id: str) -> int:
         """subscriber_id of a client that has come."""

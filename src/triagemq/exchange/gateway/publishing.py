@@ -166,6 +166,7 @@ def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arr
     if gateway.quarantine.refuses(session.client_id, arrival.topic):
         broker_answered(gateway, token, REFUSED)
         return
+    session.link.note_publisher(arrival.topic, arrival.payload, session.subscriber)
     session.link.lanes[0].publish(
         arrival.topic.encode(),
         arrival.payload,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway.actions import SendMany
 from triagemq.exchange.gateway.model import Publication, SessionState
+from triagemq.exchange.gateway.own_messages import OwnMessages
 from triagemq.exchange.gateway.routes import Group, Origin, Route, RouteKey, best_subscription
 from triagemq.exchange.gateway.topic_counts import TopicCounts
 from triagemq.exchange.mqtt.packets import Message
@@ -21,6 +22,7 @@ __all__ = ["Spreader"]
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
 _LARGEST_PAYLOAD = 65_507 - 9 - 255
+_LONGEST_NAME = 255
 
 
 class Spreader:
@@ -33,6 +35,7 @@ class Spreader:
         self._last_origins: set[Origin] = set()
         self.counts = TopicCounts()
         """Publications by topic, whatever the number of copies."""
+        self.own_messages = OwnMessages()
 
     def message(self, link: Link, origin: Origin, message: Message) -> None:
         """A copy of a message, as the broker sent it."""
@@ -118,13 +121,16 @@ class Spreader:
             published_ns = published_ns_of(message.payload)
         for name, value in message.user_properties:
             if name == PUBLISHER_PROPERTY:
-                publisher = value
+                # Anybody may have written it; names of ours are short.
+                publisher = value[:_LONGEST_NAME]
             elif reads and name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 19:
                 published_ns = int(value)
         if published_ns is None:
             published_ns = gateway.now_ns
         publication = self.publication(topic_name, message.payload, published_ns, gateway.now_ns)
-        publication.publisher = publisher
+        publication.publisher = publisher or self.own_messages.publisher(
+            topic_name, message.payload, gateway.now_ns
+        )
         self._last = publication
         self._last_origins = {origin}
         if not message.retain:
