@@ -10,8 +10,11 @@ export UV_LINK_MODE ?= copy
 # Bytecode now, once, or every start of a command compiles what it imports.
 export UV_COMPILE_BYTECODE ?= 1
 
+# What does not depend on one another is made side by side: packages, linters, kernels.
+MAKEFLAGS += --jobs=2
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lock clean
+.PHONY: help demo test test-all check style types layers kernels lock clean
 
 help:
 	@echo "make demo      a building fire with real packets, with and without triage"
@@ -44,16 +47,26 @@ $(VENV)/debian: requirements/debian.txt | $(BIN)/uv
 demo: $(VENV)/lab
 	$(BIN)/triage demo
 
-check: $(VENV)/test $(VENV)/debian
+check: types style layers
+
+types: $(VENV)/test
+	$(BIN)/mypy
+
+style: $(VENV)/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+layers: $(VENV)/test
 	$(BIN)/lint-imports
 
-test: check
+# Once, before tests in many processes would each compile the same.
+kernels: $(VENV)/lab
+	$(BIN)/triage simulate examples/building-fire.yaml --publications 2000 >/dev/null
+
+test: kernels check $(VENV)/debian
 	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
 
-test-all: check
+test-all: kernels check $(VENV)/debian
 	$(BIN)/pytest -n 2 --dist loadfile
 
 lock: $(BIN)/uv
