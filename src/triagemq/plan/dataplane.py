@@ -100,12 +100,15 @@ class Counters:
     """A data plane at one instant.
 
     Ports and flows are there from the instruction that sets them until they are removed and their last packet has
-    left; a removed flow or port that comes back later starts from 0.
+    left; a removed flow or port that comes back later starts from 0. `gone` are flows that were removed since the
+    reading before this one, in the order in which they went, with all that they have counted; not every data plane
+    tells.
     """
 
     ports: Mapping[str, PortCounters] = field(default_factory=dict)
     flows: Mapping[FlowKey, FlowCounters] = field(default_factory=dict)
     unmanaged: UnmanagedCounters = UnmanagedCounters()
+    gone: Sequence[tuple[FlowKey, FlowCounters]] = ()
 
 
 class DataPlane(Protocol):

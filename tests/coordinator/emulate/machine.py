@@ -130,11 +130,14 @@ class Running:
         self.outer = outer
 
     @property
-    def pid(self) -> int:
-        """nsenter waits for the command, its only child."""
+    def pid(self) -> int | None:
+        """nsenter waits for the command, its only child. None when that has ended."""
         children = Path(f"/proc/{self.outer.pid}/task/{self.outer.pid}/children")
-        until(lambda: children.read_text().split() or self.outer.poll() is not None)
-        return int(children.read_text().split()[0])
+        while self.outer.poll() is None:
+            if listed := children.read_text().split():
+                return int(listed[0])
+            time.sleep(0.02)
+        return None
 
     def ready(self) -> dict[str, Any]:
         """What `triage emulate --json` says on standard error when everything is built."""
@@ -149,11 +152,13 @@ class Running:
         raise AssertionError(f"it ended before it was ready: {''.join(said)}")
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        """For one that may end at any moment: then there is nobody left to be told."""
+        with contextlib.suppress(ProcessLookupError):
+            if (pid := self.pid) is not None:
+                os.kill(pid, number)
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, IndexError):
-            self.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.outer.communicate(timeout=LONG_SECONDS)
 
     def finish(self) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,12 @@ def test_what_was_dropped_before_a_flow_got_another_number_is_not_lost(gateway_t
     # All copies went under the old number; the last two drops were counted when it had the new one already.
     trace = merged(gateway_trace, list(range(14)), [flow(3, 12, 4), flow(5, 20, 6)])
     assert outcomes(trace) == {"delivered": 14, "dropped_by_policy": 6}
+
+
+def test_what_a_flow_has_dropped_last_before_it_went_is_not_lost(gateway_trace: Path) -> None:
+    gone = [(ADDRESS, FlowCounters(3, 9, 3, 0, 6)), (ADDRESS, FlowCounters(3, 1, 1, 0, 0))]
+    trace = merged(gateway_trace, list(range(11)), [flow(3, 8, 2), replace(flow(3, 10, 5), gone=gone)])
+    assert outcomes(trace) == {"delivered": 11, "dropped_by_policy": 9}
 
 
 def test_more_reasons_than_missing_copies_are_given_in_proportion(gateway_trace: Path) -> None:

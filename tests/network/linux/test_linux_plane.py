@@ -152,6 +152,24 @@ def test_what_a_removed_port_and_flow_hold_is_still_sent(host: Host) -> None:
     assert open_entries(host.directory) == []
 
 
+def test_what_a_flow_has_counted_last_is_told_once_after_it_has_gone(host: Host) -> None:
+    flow = SetFlow(host.key, "radio", 0, 7, 0.0)
+    host.plane.apply([SetPort("radio", 1e8, 100, 1), flow])
+    host.plane.counters()
+    for sent in (3, 2):
+        host.send(sent)
+        assert host.received(sent) == sent
+        host.plane.apply([RemoveFlow(host.key)])
+        host.plane.apply([flow])
+    found = host.plane.counters()
+    assert [(key, gone.flow_id, gone.packets_in, gone.packets_out) for key, gone in found.gone] == [
+        (host.key, 7, 3, 3),
+        (host.key, 7, 2, 2),
+    ]
+    assert found.flows[host.key].packets_in == 0
+    assert host.plane.counters().gone == ()
+
+
 def test_a_flow_that_comes_back_starts_from_nothing(host: Host) -> None:
     flow = SetFlow(host.key, "radio", 0, 0, 0.0)
     host.plane.apply([SetPort("radio", 1e8, 100, 1), flow])

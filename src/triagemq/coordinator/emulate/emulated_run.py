@@ -110,8 +110,7 @@ async def run_emulation(
         await rig.stop("publishers", hurry=hurry)
         await _drained(rig, _HURRIED_SECONDS if hurry else _MOST_DRAINING_SECONDS)
         await rig.stop("subscribers", hurry=hurry)
-        if rig.plane is not None:
-            rig.samples.append((time.time_ns(), rig.plane.counters()))
+        rig.sample()
     await loading
     lasted = max(0.0, (until_ns - begun_ns) * 1e-9)
     warm_up = min(_LONGEST_WARM_UP_SECONDS, _WARM_UP_SHARE * lasted)

@@ -174,8 +174,9 @@ def _counted_drops(
     before: dict[FlowKey, FlowCounters] = {}
     ports: dict[str, PortCounters] = {}
     for _, counters in samples:
-        for key, now in counters.flows.items():
-            last = before.get(key)
+        there = ((key, now, False) for key, now in counters.flows.items())
+        for key, now, leaves in (*((key, now, True) for key, now in counters.gone), *there):
+            last = before.pop(key, None)
             if last is None or now.packets_in < last.packets_in:
                 last = FlowCounters(now.flow_id, 0, 0, 0, 0)
             flow = last.flow_id if now.flow_id == UNPLANNED else now.flow_id
@@ -185,7 +186,8 @@ def _counted_drops(
             elif dropped:
                 renumbered[last.flow_id, flow] += dropped
             buffer[flow] += now.dropped_by_buffer - last.dropped_by_buffer
-            before[key] = now
+            if not leaves:
+                before[key] = now
         ports |= counters.ports
     full = sum(queue.drops for port in ports.values() for queue in port.queues)
     return policy, buffer, renumbered, max(0, full - sum(buffer.values()))

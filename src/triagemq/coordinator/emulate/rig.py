@@ -162,7 +162,7 @@ class Rig:
         loop = asyncio.get_running_loop()
         self._tasks += [
             loop.create_task(self.follower.run()),
-            loop.create_task(self._keep_sampling(self.plane)),
+            loop.create_task(self._keep_sampling()),
         ]
         self._clean.push_async_callback(self._end_tasks)
 
@@ -268,14 +268,21 @@ class Rig:
 
     def waiting_packets(self) -> int:
         """What the kernel's queues hold now."""
-        if self.plane is None:
+        self.sample()
+        if not self.samples:
             return 0
-        ports = self.plane.counters().ports.values()
+        _, counters = self.samples[-1]
+        ports = counters.ports.values()
         return sum(queue.backlog_packets for port in ports for queue in port.queues)
 
-    async def _keep_sampling(self, plane: LinuxDataPlane) -> None:
+    def sample(self) -> None:
+        """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
+        if self.plane is not None:
+            self.samples.append((time.time_ns(), self.plane.counters()))
+
+    async def _keep_sampling(self) -> None:
         while True:
-            self.samples.append((time.time_ns(), plane.counters()))
+            self.sample()
             await asyncio.sleep(_SAMPLE_SECONDS)
 
     async def _end_tasks(self) -> None:

@@ -83,11 +83,15 @@ class KernelPorts:
         at_ns = self._clock()
         found = self._plane.counters()
         changed = [(key, flow) for key, flow in found.flows.items() if self._told.get(key) != flow]
-        gone = [key for key in self._told if key not in found.flows]
+        # What a flow has counted last before it went is told as well.
+        last = {key: flow for key, flow in found.gone if key not in found.flows}
+        changed += last.items()
+        gone = list(last.keys() | {key for key in self._told if key not in found.flows})
         # At least once, for the ports; the gateway has more to do than to listen to all flows at once.
         for begin in range(0, max(1, len(changed)), _MOST_FLOWS_AT_ONCE):
-            some = dict(changed[begin : begin + _MOST_FLOWS_AT_ONCE])
-            epoch = await self._link.queues(found.ports, some, gone if begin == 0 else (), at_ns)
+            end = begin + _MOST_FLOWS_AT_ONCE
+            some = dict(changed[begin:end])
+            epoch = await self._link.queues(found.ports, some, gone if end >= len(changed) else (), at_ns)
         # One that has been started since needs to hear of all flows.
         self._told = dict(found.flows) if epoch == self._epoch else {}
         self._epoch = epoch

@@ -88,6 +88,8 @@ class Ledger:
         self.accounts: dict[FlowKey, FlowAccount] = {}
         self.leaving: set[FlowKey] = set()
         """Flows that have been removed and, when last looked at, still had packets waiting."""
+        self.gone: deque[tuple[FlowKey, FlowCounters]] = deque(maxlen=most_counters)
+        """Those whose last packet has left since somebody asked."""
         self._stays: dict[tuple[int, int], list[_Stay]] = {}
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         self._free: deque[int] = deque()
@@ -210,3 +212,4 @@ class Ledger:
         if account.removed and not account.stays:
             del self.accounts[account.key]
             self.leaving.discard(account.key)
+            self.gone.append((account.key, account.counters()))

@@ -166,7 +166,9 @@ class LinuxDataPlane:
             ports=ports,
             flows={key: account.counters() for key, account in self._ledger.accounts.items()},
             unmanaged=UnmanagedCounters(*unmanaged),
+            gone=tuple(self._ledger.gone),
         )
+        self._ledger.gone.clear()
         self._put_back_drained()
         return found
 

@@ -168,7 +168,7 @@ class OpenFlowDataPlane:
                     if (key := _flow_of(rule)) is not None
                 }
                 switches[switch] = SwitchCounters(ports, flows)
-        return OpenFlowCounters(behind.ports, behind.flows, behind.unmanaged, switches)
+        return OpenFlowCounters(behind.ports, behind.flows, behind.unmanaged, behind.gone, switches)
 
     def close(self) -> None:
         """Take the rules off the switches (unless they are to be kept), and close the queues behind them."""
