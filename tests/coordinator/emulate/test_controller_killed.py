@@ -30,15 +30,20 @@ def test_rules_are_visible_and_a_killed_controller_costs_no_packet(tmp_path: Pat
         assert set(facts["rules"]) == set(load(CAMPUS).switches.name)
         receipts = Path(facts["state"], "receipts")
         until(lambda: receipts.exists() and receipts.stat().st_size)
-        rules = {name: shown(alone, command, tmp_path) for name, command in facts["rules"].items()}
+        # The first events are there before the whole plan is in force.
+        rules = all_rules(alone, facts["rules"], tmp_path)
+        time.sleep(0.5)
+        while (later := all_rules(alone, facts["rules"], tmp_path)) != rules:
+            rules = later
+            time.sleep(0.5)
         pid = alone.pid_of(CONTROLLER)
         assert pid == facts["pids"]["controller"]
         alone.run("kill", "-9", str(pid), folder=tmp_path)
         until(lambda: alone.pid_of(CONTROLLER) not in (None, pid))
         # Also when it has found the switches again and taken up its work: not one rule is written anew.
         for _ in range(8):
-            for name, command in facts["rules"].items():
-                assert sorted(set(rules[name]) ^ set(shown(alone, command, tmp_path))) == [], name
+            for name, lines in all_rules(alone, facts["rules"], tmp_path).items():
+                assert sorted(set(lines) ^ set(rules[name])) == [], name
             time.sleep(0.5)
         done = running.finish()
     assert done.returncode == 0, done.stderr
@@ -50,6 +55,10 @@ def test_rules_are_visible_and_a_killed_controller_costs_no_packet(tmp_path: Pat
     counts = Trace.open(tmp_path / "trace").counts()
     assert counts["delivered"] > 1000
     assert {name for name, count in counts.items() if count} == {"delivered", "dropped_by_policy"}, counts
+
+
+def all_rules(alone: Machine, commands: dict[str, str], folder: Path) -> dict[str, list[str]]:
+    return {name: shown(alone, command, folder) for name, command in commands.items()}
 
 
 def shown(alone: Machine, command: str, folder: Path) -> list[str]:

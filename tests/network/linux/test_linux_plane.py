@@ -153,7 +153,7 @@ def test_what_a_removed_port_and_flow_hold_is_still_sent(host: Host) -> None:
 
 
 def test_what_a_flow_has_counted_last_is_told_once_after_it_has_gone(host: Host) -> None:
-    flow = SetFlow(host.key, "radio", 0, 7, 0.0)
+    flow = SetFlow(host.key, "radio", 7, 0, 0.0)
     host.plane.apply([SetPort("radio", 1e8, 100, 1), flow])
     host.plane.counters()
     for sent in (3, 2):
