@@ -59,8 +59,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tables(spark: SparkSession, trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    """The tables of that run."""
-    out = tmp_path_factory.mktemp("tables") / "out"
+    """The tables of that run, in a directory whose name Spark could take for a pattern or a URL."""
+    out = tmp_path_factory.mktemp("tables") / "100 % of [these] tables"
     run_pipeline([trace], out)
     return Tables(out)
 

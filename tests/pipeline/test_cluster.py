@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,13 @@ def wait_for(port: int, seconds: float) -> None:
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """A master and two workers of one core each; its address."""
+    with cluster(tmp_path, workers=2) as address:
+        yield address
+
+
+@contextmanager
+def cluster(tmp_path: Path, *, workers: int, inside: Sequence[str] = ()) -> Iterator[str]:
+    """A master and some workers, which are started by the command `inside`."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -58,11 +67,11 @@ def master(tmp_path: Path) -> Iterator[str]:
     address = f"spark://127.0.0.1:{port}"
     processes: list[subprocess.Popen[bytes]] = []
 
-    def run(name: str, *arguments: str) -> None:
+    def run(name: str, *arguments: str, inside: Sequence[str] = ()) -> None:
         with (tmp_path / f"{name}.log").open("wb") as log:
             processes.append(
                 subprocess.Popen(
-                    [home / "bin" / "spark-class", *arguments],
+                    [*inside, home / "bin" / "spark-class", *arguments],
                     env=environment,
                     stdout=log,
                     stderr=log,
@@ -77,12 +86,13 @@ def master(tmp_path: Path) -> Iterator[str]:
             *("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"),
         )
         wait_for(port, 60)
-        for number in range(2):
+        for number in range(workers):
             run(
                 f"worker-{number}",
                 "org.apache.spark.deploy.worker.Worker",
                 *("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"),
                 *("--work-dir", str(tmp_path / f"worker-{number}"), address),
+                inside=inside,
             )
         yield address
     finally:
@@ -108,3 +118,22 @@ def test_a_cluster_makes_the_same_tables_as_local_mode(
     logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
     assert logs.count("Launched executor") + logs.count("Asked to launch executor") >= 2
     assert_same_tables(Tables(out), Tables(tmp_path / "local"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_executors_without_this_disk_are_noticed_and_nothing_is_published(
+    trace: Path, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("gives a worker a disk of its own, which only root may")
+    out = tmp_path / "out"
+    out.mkdir()
+    # The same paths for the worker, but for the output: there it has another disk.
+    inside = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(out)]
+    with cluster(tmp_path, workers=1, inside=inside) as address:
+        command = [sys.executable, "-c", COMMAND, address, str(out), str(trace)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert re.search(r"PipelineError: \w+: [\d,]+ rows were made and 0 are in .*share this disk", done.stderr)
+    assert Tables(out).rows == {}

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from triagemq.cli.main import run
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, load_mapping, run_pipeline
 
@@ -243,3 +244,27 @@ def test_numbers_since_1970_keep_their_nanoseconds(
     mapping = Mapping.model_validate({"time": {"column": "t", "unit": unit}, "topic": "a", "value": "v"})
     fields = spark.createDataFrame([({"t": text},)], "fields map<string,string>")
     assert fields.select(published_ns(mapping)).collect()[0][0] == nanoseconds
+
+
+def test_a_log_of_which_every_row_was_set_aside_is_no_success(
+    spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mapping.yaml").write_text(json.dumps(NARROW))
+    for name, lines in (
+        ("good.csv", [row(1), row(2)]),
+        ("bad.csv", [["noon", *row(1)[1:]], ["", *row(2)[1:]]]),
+    ):
+        (tmp_path / name).write_bytes(b"\n".join(map(as_csv, [NAMES, *lines])) + b"\n")
+    logs = [str(tmp_path / name) for name in ("good.csv", "bad.csv")]
+    out = str(tmp_path / "out")
+    arguments = ["pipeline", "run", *logs, "--mapping", str(tmp_path / "mapping.yaml"), "--out", out]
+    # Also when it is asked for again, and there is nothing left to do.
+    for _ in range(2):
+        assert run([*arguments, "--json"]) == 1
+        said = capsys.readouterr()
+        assert json.loads(said.out)["useless"] == [logs[1]]
+        assert said.err == (
+            f"triage: every row of {logs[1]} was set aside; "
+            f"look at them with: triage pipeline show {out} quarantine\n"
+        )
+    assert Tables(out).rows["publications"] == 2, "the other log is there"

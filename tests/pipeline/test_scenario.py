@@ -15,7 +15,7 @@ from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
 from triagemq.scenario import ArrivalProcess, SizeDistribution, load, loads
 from triagemq.theory import on_off_ca2, pareto_ca2
-from triagemq.trace import Trace
+from triagemq.trace import Trace, TraceWriter
 
 DATA = Path(__file__).parent / "data"
 
@@ -93,6 +93,80 @@ def test_a_log_becomes_one_port_with_one_subscriber_to_everything(spark: object,
     assert set(estimated.publications.arrival_process.tolist()) == {int(ArrivalProcess.PERIODIC)}
     np.testing.assert_allclose(estimated.publications.rate_per_second, 1 / 60, rtol=0.01)
     assert len(estimated.subscriptions) == 2
+
+
+SECONDS_2026 = 1_767_225_600
+UNSET = [0, 7]
+"""What a clock says that was not set when the device started."""
+
+
+def test_epoch_0_in_a_log_is_no_time(spark: object, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    # One device never set its clock, the other one began before it did.
+    lines = [f"{second},idle" for second in UNSET] + [f"{second},pump" for second in UNSET]
+    lines += [f"{SECONDS_2026 + 5 * number},pump" for number in range(1, 101)]
+    log.write_text("\n".join(["time,device", *lines]) + "\n")
+    mapping = Mapping.model_validate(
+        {
+            "time": {"column": "time", "unit": "s"},
+            "topic": "{device}",
+            "publisher": "{device}",
+            "size_bytes": 40,
+        }
+    )
+    done = run_pipeline([log], tmp_path / "out", mapping=mapping)
+    assert done.reasons == {"clock not set": 4}
+    bad = Tables(tmp_path / "out").records("quarantine")
+    assert sorted(row["raw"] for row in bad) == sorted(lines[:4]), "kept as they were"
+    estimated = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=32_000)
+    assert estimated.topics.name == ("pump",)
+    assert estimated.publications.rate_per_second[0] == pytest.approx(0.2, rel=0.02)
+
+
+SCENARIO = """
+brokers: {b: }
+switches: {s: }
+ports: {p: {switch: s, bandwidth_bps: 32000}}
+publishers: {pump: {publishes: {pressure: {rate_per_second: 1, size_bytes: 40}}}}
+subscribers: {crew: {port: p, subscribes: {pressure: log:1}}}
+"""
+
+
+def test_epoch_0_in_a_trace_is_no_time(spark: object, tmp_path: Path) -> None:
+    times = np.array([*UNSET, *(SECONDS_2026 + 5 * np.arange(1, 101))]) * 10**9
+    count = len(times)
+    with TraceWriter(tmp_path / "run", scenario_text=SCENARIO, plan_text=None, producer="test") as writer:
+        publications = {
+            "publication_id": np.arange(count),
+            "topic_id": np.zeros(count, dtype=np.int64),
+            "publisher_id": np.zeros(count, dtype=np.int64),
+            "published_ns": times,
+            "size_bytes": np.full(count, 40),
+        }
+        writer.publications(publications)
+        writer.deliveries(
+            {
+                **{
+                    name: publications[name]
+                    for name in ("publication_id", "topic_id", "published_ns", "size_bytes")
+                },
+                **{
+                    name: np.zeros(count, dtype=np.int64)
+                    for name in ("subscription_id", "subscriber_id", "flow_id", "priority_class", "outcome")
+                },
+                **{
+                    name: np.maximum(times, SECONDS_2026 * 10**9) + 10**6
+                    for name in ("enqueued_ns", "dequeued_ns", "delivered_ns")
+                },
+            }
+        )
+        writer.finish(measured_from_ns=0)
+    done = run_pipeline([tmp_path / "run"], tmp_path / "out")
+    assert done.reasons == {"clock not set": 2 * len(UNSET)}
+    tables = Tables(tmp_path / "out")
+    estimated = estimate_scenario(tables)
+    assert estimated.publications.rate_per_second[0] == pytest.approx(0.2, rel=0.02)
+    assert tables.records("class_performance")[0]["mean_latency_seconds"] == pytest.approx(0.001)
 
 
 @pytest.mark.slow

@@ -55,9 +55,10 @@ def run(
         print_json({**done.as_json(), "report": str(page) if page.exists() else None})
     else:
         _print_run(done, out, page)
-    if done.rows_read and not done.rows_in:
+    if done.useless:
+        more = f" and of {len(done.useless) - 1} more" if len(done.useless) > 1 else ""
         raise PipelineError(
-            f"every one of the {done.rows_read:,} rows was set aside; "
+            f"every row of {done.useless[0]}{more} was set aside; "
             f"look at them with: triage pipeline show {out} quarantine"
         )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.trace_journal import OutcomeJournal
@@ -181,7 +182,9 @@ class LiveTrace:
     def _write_publications(self) -> None:
         publications, self._publications = self._publications, []
         if not self._first_ns:
-            self._first_ns = min(publication.published_ns for publication in publications)
+            times = [publication.published_ns for publication in publications]
+            # A publisher whose clock was not set does not say when the run began.
+            self._first_ns = min((time for time in times if time >= UNIX_TIMES_FROM_NS), default=min(times))
         topic = self._numbers.topic
         self._writer.publications(
             {

@@ -1,10 +1,12 @@
 """Trace runs in Spark: read as they are, every row with the reason why it cannot be used, or none.
 
-A reason is found from the row itself; that a row is a copy of another is found afterwards, and only if there are any.
+A reason is found from the row itself; that a row is a copy of another, or the only one of a clock that was not set, is
+found afterwards, and only if there are any.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -12,6 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
 from triagemq.pipeline.storage import InputFile
@@ -29,6 +32,9 @@ _KEYS = {
 _SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
 _LARGEST_CLASS = 0xFFFF
 _DUPLICATE = "duplicate"
+_UNSET = "clock not set"
+_STAMPED = ("publications", "deliveries")
+"""The tables whose published_ns is the publishers' own time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ def check_runs(
 ) -> tuple[dict[str, Checked], dict[tuple[int, str | None], int]]:
     """The trace tables of these runs, and for each run how many rows have each reason (None for the good ones).
 
-    One pass counts rows by reason and looks for keys that come twice; only if there are any are the rows looked at
-    again, to keep the first of each.
+    One pass counts rows by reason and looks for keys that come twice, and for times that cannot be of one clock; only
+    if there are any are the rows looked at again, to keep the first of each and those of a clock that was set.
     """
     checked = {table: _read_all(spark, table, runs, partitions) for table in _KEYS}
     keys = [
@@ -73,6 +79,7 @@ def check_runs(
             "run",
             F.lit(number).alias("table"),
             "reason",
+            _is_unix(table).alias("unix"),
             *(
                 F.expr(key).cast("bigint").alias(name)
                 for key, name in zip(_KEYS[table], ("key", "other"), strict=True)
@@ -83,19 +90,40 @@ def check_runs(
     # The exchange first: nearly all keys are different, so that counting before it would only cost.
     times = (
         spread(reduce(DataFrame.unionByName, keys), partitions, "key")
-        .groupBy("run", "table", "reason", "key", "other")
+        .groupBy("run", "table", "reason", "unix", "key", "other")
         .agg(F.count("*").alias("times"))
     )
-    found = times.groupBy("run", "table", "reason").agg(F.sum("times"), F.sum(F.col("times") - 1))
-    counts: dict[tuple[int, str | None], int] = {}
-    for run, number, reason, rows, repeated in found.collect():
-        copies = repeated if reason is None else 0
-        counts[run, reason] = counts.get((run, reason), 0) + rows - copies
-        if copies:
-            counts[run, _DUPLICATE] = counts.get((run, _DUPLICATE), 0) + copies
-            table = list(_KEYS)[number]
-            checked[table] = Checked(table, _mark_duplicates(table, checked[table].rows))
+    sums = times.groupBy("run", "table", "reason", "unix").agg(F.sum("times"), F.sum(F.col("times") - 1))
+    found = sums.collect()
+    live = {run for run, _, reason, unix, *_ in found if reason is None and unix}
+    counts: Counter[tuple[int, str | None]] = Counter()
+    for run, number, reason, unix, rows, repeated in found:
+        table = list(_KEYS)[number]
+        if reason is None and run in live and unix is False:
+            counts[run, _UNSET] += rows
+            checked[table] = Checked(table, _mark_unset(run, checked[table].rows))
+        else:
+            copies = repeated if reason is None else 0
+            counts[run, reason] += rows - copies
+            if copies:
+                counts[run, _DUPLICATE] += copies
+    for table in {
+        list(_KEYS)[number] for _, number, reason, _, _, again in found if reason is None and again
+    }:
+        checked[table] = Checked(table, _mark_duplicates(table, checked[table].rows))
     return checked, counts
+
+
+def _is_unix(table: str) -> Column:
+    """Whether a row's time is of a calendar or, as in simulations, since the start; null where it is nobody's own."""
+    time = F.col("published_ns") if table in _STAMPED else F.lit(None).cast("bigint")
+    return time >= UNIX_TIMES_FROM_NS
+
+
+def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
+    """Give the good rows of this run that are not of a calendar the reason: others of it are."""
+    unset = (F.col("run") == run) & F.col("reason").isNull() & (F.col("published_ns") < UNIX_TIMES_FROM_NS)
+    return rows.withColumn("reason", F.when(unset, _UNSET).otherwise(F.col("reason")))
 
 
 def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:

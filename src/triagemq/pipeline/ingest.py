@@ -16,11 +16,11 @@ from triagemq.pipeline.inputs import LogInput
 from triagemq.pipeline.mapping import Mapping, SizeColumn, template_columns
 from triagemq.pipeline.numbered_lines import numbered_lines
 
-__all__ = ["Ingested", "ingest", "names_to_ids", "published_ns"]
+__all__ = ["YEAR_NS", "Ingested", "ingest", "names_to_ids", "published_ns", "with_set_clocks"]
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
-_YEAR_NS = 365 * 86_400 * 1_000_000_000
+YEAR_NS = 365 * 86_400 * 1_000_000_000
 _LONGEST_TOPIC_BYTES = 65_535
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
 
@@ -68,6 +68,24 @@ def ingest(spark: SparkSession, log: LogInput) -> Ingested:
     return Ingested(
         _order_reasons(checked, mapping).drop("candidates", "fields"), len(mapping.topics_of_values)
     )
+
+
+def with_set_clocks(log: Ingested) -> Ingested:
+    """The same, with rows of a clock that was not set put aside: for this the whole log must have been seen.
+
+    A clock that starts at 0 is as good as any. But if a log has times of the first year of the epoch and then none for
+    ten years, the former are nobody's.
+    """
+    published, usable = F.col("published_ns"), F.col("reason").isNull()
+    (first, later) = (
+        log.rows.where(usable)
+        .agg(F.min("published_ns"), F.min(F.when(published >= YEAR_NS, published)))
+        .collect()[0]
+    )
+    if first is None or later is None or first >= YEAR_NS or later < 10 * YEAR_NS:
+        return log
+    reason = F.when(usable & (published < YEAR_NS), "clock not set").otherwise(F.col("reason"))
+    return Ingested(log.rows.withColumn("reason", reason), log.values_per_row)
 
 
 def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
@@ -236,22 +254,12 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
 
 
 def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
-    """Copies of earlier rows, rows of a clock that was not set, and rows before their publisher's row just before.
-
-    A clock that starts at 0 is as good as any; one that says 0 and then a time years later was not set.
-    """
+    """Copies of earlier rows, and rows whose time is before that of their publisher's row just before."""
     usable = F.col("reason").isNull()
     same = Window.partitionBy("published_ns", "publisher", "readings", usable).orderBy("position")
     marked = checked.withColumn("copy", usable & (F.row_number().over(same) > 1))
     marked = marked.withColumn("reason", F.when(F.col("copy"), "duplicate").otherwise(F.col("reason"))).drop(
         "copy"
-    )
-    latest = F.max("published_ns").over(Window.partitionBy("publisher", F.col("reason").isNull()))
-    unset = F.col("reason").isNull() & (F.col("published_ns") == 0) & (latest > _YEAR_NS)
-    marked = (
-        marked.withColumn("unset", unset)
-        .withColumn("reason", F.when(F.col("unset"), "clock not set").otherwise(F.col("reason")))
-        .drop("unset")
     )
     still = F.col("reason").isNull()
     # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.

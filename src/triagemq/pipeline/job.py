@@ -16,11 +16,12 @@ from pyspark.sql.types import StructType
 
 from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
-from triagemq.pipeline.ingest import ingest, names_to_ids
+from triagemq.pipeline.ingest import YEAR_NS, ingest, names_to_ids, with_set_clocks
 from triagemq.pipeline.inputs import LogInput, TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.published import PublishedRun
+from triagemq.pipeline.storage import spark_url
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
@@ -35,7 +36,7 @@ from triagemq.pipeline.tables import (
     topic_correlation,
     topic_rates,
 )
-from triagemq.pipeline.writing import write_table
+from triagemq.pipeline.writing import write_table, write_where_they_are
 
 __all__ = ["TABLES", "Batch"]
 
@@ -194,22 +195,28 @@ class Batch:
         for run, log in self._logs.items():
             self._progress.begin(log.source)
             parsed = ingest(self._spark, log)
-            rows = parsed.rows.withColumn("raw", F.when(F.col("reason").isNotNull(), F.col("raw")))
-            place = _url(self._work / f"log-{run}")
-            rows.write.parquet(place)
-            parsed = type(parsed)(self._spark.read.schema(rows.schema).parquet(place), parsed.values_per_row)
+            # Nobody will ask for the text of a good row, which those of the first year may turn out not to be.
+            asked = F.col("reason").isNotNull() | (F.col("published_ns") < YEAR_NS)
+            rows = parsed.rows.withColumn("raw", F.when(asked, F.col("raw")))
+            place = self._work / f"log-{run}"
+            write_where_they_are(rows, place, what=log.source)
+            kept = self._spark.read.schema(rows.schema).parquet(spark_url(place, to_read=True))
+            parsed = with_set_clocks(type(parsed)(kept, parsed.values_per_row))
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
             self._count_log(run, parsed.rows)
             for column, ids in names_to_ids(parsed.readings(), ["topic", "publisher"]).items():
-                ids.withColumn("run", F.lit(run)).write.parquet(
-                    _url(self._work / f"{column}-names" / f"log-{run}")
+                names = self._work / f"{column}-names" / f"log-{run}"
+                write_where_they_are(
+                    ids.withColumn("run", F.lit(run)), names, what=f"{log.source}: {column}s"
                 )
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _log_names(self, column: str) -> DataFrame:
         schema = f"{column} string, {column}_id int, run int"
-        places = [_url(self._work / f"{column}-names" / f"log-{run}") for run in self._logs]
+        places = [
+            spark_url(self._work / f"{column}-names" / f"log-{run}", to_read=True) for run in self._logs
+        ]
         return self._spark.read.schema(schema).parquet(*places)
 
     def _with_log_names(self, names: DataFrame, column: str) -> DataFrame:
@@ -317,13 +324,10 @@ class Batch:
         place = self._work / table
         if not place.exists():
             return few_rows(self._spark, [], schema)
-        return in_one_piece(self._spark.read.schema(schema).parquet(_url(place)), self._partitions)
+        return in_one_piece(
+            self._spark.read.schema(schema).parquet(spark_url(place, to_read=True)), self._partitions
+        )
 
     def _files(self, run: int) -> dict[str, list[Path]]:
         places = {table: self._work / table / f"run={run}" for table in (*TABLES, SCENARIOS)}
         return {table: sorted(place.glob("part-*.parquet")) for table, place in places.items()}
-
-
-def _url(place: Path) -> str:
-    """With its scheme: a path alone lies wherever a cluster's default file system is."""
-    return place.absolute().as_uri()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from triagemq.errors import PipelineError
+from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
 from triagemq.pipeline.storage import local_inputs, local_path
 
-__all__ = ["PipelineResult", "cause_of", "run_pipeline"]
+__all__ = ["PipelineResult", "run_pipeline"]
 
 _MOST_RUNS_AT_ONCE = 32
 """Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
@@ -36,6 +35,8 @@ class PipelineResult:
     quarantined: int
     reasons: dict[str, int]
     notes: tuple[str, ...]
+    useless: tuple[str, ...]
+    """The runs, also those that were there before, of which every row was set aside."""
     tables: dict[str, int]
     started_spark: bool
     seconds: float
@@ -53,6 +54,7 @@ class PipelineResult:
             "quarantined": self.quarantined,
             "reasons": self.reasons,
             "notes": list(self.notes),
+            "useless": list(self.useless),
             "tables": self.tables,
             "started_spark": self.started_spark,
             "seconds": round(self.seconds, 3),
@@ -102,6 +104,11 @@ def run_pipeline(
             quarantined=sum(run.quarantined for run in done.values()),
             reasons=dict(sorted(reasons.items())),
             notes=tuple(f"{run.source}: {note}" for run in done.values() for note in run.notes),
+            useless=tuple(
+                run.source
+                for run in (after.runs[each.run_id] for each in found)
+                if run.quarantined and not run.rows_in
+            ),
             tables=after.tables(),
             started_spark=bool(todo),
             seconds=time.monotonic() - started,
@@ -113,7 +120,7 @@ def _process(
 ) -> None:
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
-    with spark_session(replace(options, rows=most)) as spark, explained():
+    with spark_session(replace(options, rows=most)) as spark, explained("Spark could not make the tables"):
         from triagemq.pipeline.job import TABLES, Batch
         from triagemq.pipeline.progress import TableProgress
 
@@ -135,29 +142,3 @@ def _batches(todo: list[TraceInput | LogInput]) -> Iterator[list[TraceInput | Lo
         batch.append(each)
     if batch:
         yield batch
-
-
-@contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """What Spark says of a failed job in pages, in one line."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise PipelineError(f"Spark could not make the tables: {cause_of(str(error))}") from error
-
-
-def cause_of(said: str) -> str:
-    """The cause in what Spark says, which begins with the name of a call and ends with pages of Java.
-
-    >>> cause_of("An error occurred while calling o7.parquet.\\n: java.io.IOException: disk full\\n\\tat a.b(C.java:1)")
-    'java.io.IOException: disk full'
-    """
-    lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by:")]
-    told = [
-        line for line in lines if not line.startswith(("An error occurred while calling", "at ", "Traceback"))
-    ]
-    return (causes[-1:] or told[:1] or ["nothing is known of it"])[0]

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triagemq.errors import MissingDependencyError, PipelineError
+from triagemq.errors import MissingDependencyError, ParameterError, PipelineError
+from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import Java, cache_directory, find_java, write_cached
 
@@ -46,6 +47,8 @@ ONE_PARTITION_ROWS = 400_000
 """Below this many rows every table is made by one task: nothing is exchanged, and Spark has less to plan."""
 
 _MOST_PARTITIONS = 512
+
+_MASTERS = ("local", "spark://", "yarn", "k8s://")
 
 _LEAVING_SECONDS = 0.3
 """What Java gets to remove its files when the user has ended a command and waits; it would take its time."""
@@ -84,6 +87,14 @@ class SparkOptions:
     rows: int = 0
     memory: str | None = None
     kind: str = "tables"
+
+    def __post_init__(self) -> None:
+        if self.master is not None and not self.master.startswith(_MASTERS):
+            # Spark would say so in a page of Java that nobody can catch.
+            raise ParameterError(
+                "master",
+                f"is {self.master!r}; Spark knows local[*], spark://HOST:PORT, yarn and k8s://HOST:PORT",
+            )
 
     @property
     def local(self) -> bool:
@@ -176,11 +187,11 @@ def _start(options: SparkOptions) -> SparkSession:
         with _same_signals():
             started: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+        raise PipelineError(f"Spark does not start: {cause_of(error)}") from error
     except Exception as error:
         # py4j has no exception of its own base that can be imported without starting it.
         if type(error).__module__.startswith("py4j"):
-            raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+            raise PipelineError(f"Spark does not start: {cause_of(error)}") from error
         raise
     return started
 
@@ -309,8 +320,3 @@ def _end(process: Any) -> None:
     with contextlib.suppress(OSError):
         process.stdin.close()
     process.wait()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -10,7 +10,7 @@ from typing import Any
 
 from triagemq.errors import PipelineError
 
-__all__ = ["InputFile", "Location", "local_inputs", "local_path"]
+__all__ = ["InputFile", "Location", "local_inputs", "local_path", "spark_url"]
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -30,8 +30,8 @@ class InputFile:
 
     @property
     def spark_path(self) -> str:
-        """The URL as Spark must be given it: it takes a path for a pattern."""
-        return re.sub(r"([\\{}\[\]*?])", r"\\\1", self.url)
+        """The URL as Spark must be given it to read."""
+        return _as_it_is(self.url)
 
 
 class Location:
@@ -125,6 +125,22 @@ class Location:
         return (
             self.url[: len(self.url) - len(self._path.rstrip("/"))] if self.url.endswith(self._path) else ""
         )
+
+
+def spark_url(place: Path, *, to_read: bool = False) -> str:
+    """A path of this machine as Spark must be given it: with a scheme, else it lies where a cluster's default is.
+
+    Spark does not know percent signs for anything but themselves, and takes what it reads for a pattern.
+
+    >>> spark_url(Path("/a b/run=0")), spark_url(Path("/x[1]"), to_read=True)
+    ('file:///a b/run=0', 'file:///x\\\\[1\\\\]')
+    """
+    url = f"file://{place.absolute()}"
+    return _as_it_is(url) if to_read else url
+
+
+def _as_it_is(url: str) -> str:
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", url)
 
 
 def local_inputs(given: Iterable[str | Path]) -> list[Path]:

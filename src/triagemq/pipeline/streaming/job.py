@@ -13,9 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.errors import ParameterError, PipelineError
+from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.published import Publisher
-from triagemq.pipeline.run import cause_of
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
 from triagemq.pipeline.storage import Location, local_inputs, local_path
 from triagemq.pipeline.streaming.post import Poster
@@ -36,9 +37,6 @@ MOST_ROWS = 3_000_000
 _POLL_SECONDS = 0.1
 _HURRIED_SECONDS = 0.6
 """What the batch that is being made gets when the user waits; if it takes longer, the next stream makes it again."""
-
-# Times below are of simulations that begin at 0, not of a clock that lag could be measured with (2001-09-09).
-_UNIX_TIMES_FROM_NS = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +208,7 @@ def _follow(
     except StreamingQueryException as error:
         if batches.failure is not None:
             raise batches.failure from error
-        raise PipelineError(f"the stream failed: {cause_of(str(error))}") from error
+        raise PipelineError(f"the stream failed: {cause_of(error)}") from error
     finally:
         if stopped.is_set():
             # Spark would take its time to come down; whatever is not in the table was never there.
@@ -259,7 +257,7 @@ def _progress(batches: Batches, poster: Poster | None, began: float) -> StreamPr
         batches=batches.batches,
         windows=batches.windows,
         events_per_second=batches.events / max(time.monotonic() - began, 1e-9),
-        lag_seconds=time.time() - latest_ns * 1e-9 if latest_ns > _UNIX_TIMES_FROM_NS else None,
+        lag_seconds=time.time() - latest_ns * 1e-9 if latest_ns > UNIX_TIMES_FROM_NS else None,
         failed_posts=0 if poster is None else poster.failed,
     )
 

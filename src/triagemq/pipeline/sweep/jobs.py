@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from triagemq.errors import PipelineError
+from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.scenario import Scenario
 
@@ -105,11 +105,4 @@ def _run(
         return spark.range(0, tasks, 1, tasks).mapInArrow(function, columns).toArrow()
     except Exception as error:
         # Whatever ends a job in Spark: Java's errors have no base that can be imported without starting it.
-        raise PipelineError(f"simulations failed in Spark: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """The last line of a Python worker's traceback if there is one, else the first of what Spark says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
-    return (named or lines or [type(error).__name__])[0]
+        raise PipelineError(f"simulations failed in Spark: {cause_of(error)}") from error
