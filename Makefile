@@ -14,9 +14,10 @@ export UV_COMPILE_BYTECODE ?= 1
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check style types layers kernels lock clean
+.PHONY: help install demo test test-all check style types layers kernels lock clean
 
 help:
+	@echo "make install   .venv with everything; then: . .venv/bin/activate"
 	@echo "make demo      a building fire with real packets, with and without triage"
 	@echo "make test      linters, types, layers, tests, documentation examples"
 	@echo "make test-all  the same, with the slow experiments"
@@ -43,6 +44,8 @@ $(VENV)/test: $(VENV)/lab requirements/test.txt
 $(VENV)/debian: requirements/debian.txt | $(BIN)/uv
 	sh requirements/debian.sh $<
 	@touch $@
+
+install: $(VENV)/lab
 
 demo: $(VENV)/lab
 	$(BIN)/triage demo

@@ -242,7 +242,9 @@ class MissingDependencyError(TriageError):
     def __init__(self, module: str, group: str) -> None:
         self.module = module
         self.group = group
-        super().__init__(
-            f"this needs the package {module!r}; install it with: pip install 'triagemq[{group}]' "
-            f"(in a checkout: pip install '.[{group}]')"
-        )
+        super().__init__(f"this needs the package {module!r}; install it with: {self.remedy(group)}")
+
+    @staticmethod
+    def remedy(group: str) -> str:
+        """The command that installs a group, for whoever has the package and whoever has a checkout."""
+        return f"pip install 'triagemq[{group}]' (in a checkout: pip install '.[{group}]')"

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from triagemq.cli.options import Json, print_json, screen
+from triagemq.errors import MissingDependencyError
 
 __all__ = ["doctor"]
 
@@ -86,7 +87,8 @@ def _packages(group: str, serves: str, names: tuple[str, ...]) -> Callable[[], F
             except PackageNotFoundError:
                 missing.append(name)
         said = ", ".join(found) if not missing else f"missing: {', '.join(missing)}"
-        return Finding(f"triagemq[{group}]", serves, not missing, said, f"pip install 'triagemq[{group}]'")
+        remedy = MissingDependencyError.remedy(group)
+        return Finding(f"triagemq[{group}]", serves, not missing, said, remedy)
 
     return check
 
@@ -98,7 +100,8 @@ def _java() -> Finding:
     try:
         find_java()
     except PipelineError:
-        return Finding("Java 17", "the Spark pipeline", False, "none", "pip install 'triagemq[pipeline]'")
+        remedy = MissingDependencyError.remedy("pipeline")
+        return Finding("Java 17", "the Spark pipeline", False, "none", remedy)
     return Finding("Java 17", "the Spark pipeline", True, describe_java(), "")
 
 
