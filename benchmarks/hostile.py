@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import resource
 import statistics
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from asyncio.subprocess import Process
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -57,12 +57,12 @@ class Steady:
             self.latencies.append((event.received_ns - event.published_ns) * 1e-9)
 
     @property
-    def p99_seconds(self) -> float:
-        return statistics.quantiles(self.latencies, n=100)[-1]
-
-    @property
     def lost(self) -> int:
         return len(self.acknowledged - self.received)
+
+
+def p99(latencies: list[float]) -> float:
+    return statistics.quantiles(latencies, n=100)[-1]
 
 
 async def publish(publisher: Publisher, steady: Steady, seconds: float) -> None:
@@ -132,11 +132,14 @@ async def scene(
                 steady.client_id = f"{found['connection']['client_id']}~0"
                 await asyncio.sleep(2.0)
                 holder = await asyncio.to_thread(holders_client_id, running, operator)
+                attacker = await ready_attacker() if attacked else None
                 publishing = asyncio.create_task(publish(publisher, steady, seconds))
                 begun = time.monotonic()
                 watching = asyncio.create_task(memory_after(running, min(60.0, seconds / 5)))
                 attacks = (
-                    await attack_all(running, seconds, holder, steady.client_id, report) if attacked else []
+                    []
+                    if attacker is None
+                    else await attack_all(attacker, running, steady, seconds, holder, report)
                 )
                 await publishing
                 took = time.monotonic() - begun
@@ -151,7 +154,7 @@ async def scene(
         "published": len(steady.acknowledged),
         "lost": steady.lost,
         "p50_seconds": statistics.median(steady.latencies),
-        "p99_seconds": steady.p99_seconds,
+        "p99_seconds": p99(steady.latencies),
         "priority_class": assigned["classes"].get(TOPIC),
         "resident_early_bytes": before,
         "resident_end_bytes": after,
@@ -194,43 +197,50 @@ def holders_client_id(running: Exchange, operator: str | None) -> str:
     return str(answer["connection"]["client_id"])
 
 
+async def ready_attacker() -> Process:
+    """A process that is told on its standard input what to do; starting a Python would be the worst of all attacks."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, __file__, "--attacker"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    return process
+
+
 async def attack_all(
-    running: Exchange, seconds: float, holder: str, victim: str, report: Callable[[str], None]
+    attacker: Process,
+    running: Exchange,
+    steady: Steady,
+    seconds: float,
+    holder: str,
+    report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
+    assert attacker.stdin is not None
+    assert attacker.stdout is not None
     done = []
     ending = time.monotonic() + seconds
     for number, name in enumerate(ATTACKS):
         share = (ending - time.monotonic()) / (len(ATTACKS) - number)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            __file__,
-            "--attack",
-            json.dumps(
-                {
-                    "name": name,
-                    "gateway": running.gateway,
-                    "holder": holder,
-                    "victim": victim,
-                    "seconds": max(1.0, share - 1.0),
-                }
-            ),
-            stdout=subprocess.PIPE,
-            # Its own work is not what is measured: an attacker has a machine of his own.
-            preexec_fn=lambda: os.nice(19),
-        )
-        output, _ = await process.communicate()
-        found = json.loads(output) | {"resident": resident(running)}
+        before = len(steady.latencies)
+        order = {"name": name, "gateway": running.gateway, "holder": holder, "victim": steady.client_id}
+        attacker.stdin.write(json.dumps(order | {"seconds": share}).encode() + b"\n")
+        found = json.loads(await attacker.stdout.readline()) | {
+            "resident": resident(running),
+            "p99_seconds": p99(steady.latencies[before:]),
+        }
         done.append(found)
         memory = ", ".join(f"{who} {size / 1e6:.0f} MB" for who, size in found["resident"].items())
         report(
             f"  {name}: {found['sent']:,} datagrams at {found['sent'] / found['seconds']:,.0f}/s, "
-            f"{found['answers']:,} answers; {memory}"
+            f"{found['answers']:,} answers; p99 {1e3 * found['p99_seconds']:.2f} ms; {memory}"
         )
+    attacker.stdin.close()
+    await attacker.wait()
     return done
 
 
-def attack(given: dict[str, Any]) -> None:
-    """One attack, as a process of its own: datagrams at a bounded rate for a bounded time."""
+def attack(given: dict[str, Any]) -> dict[str, Any]:
+    """One attack: datagrams at a bounded rate for a bounded time."""
     host, _, port = given["gateway"].rpartition(":")
     attacker = Attacker(
         (host.strip("[]"), int(port)), given["holder"], given["victim"], random.Random(given["name"])
@@ -246,7 +256,7 @@ def attack(given: dict[str, Any]) -> None:
         attacker.drain()
         time.sleep(0.002)
     attacker.drain()
-    print(json.dumps({"name": given["name"], "sent": sent, "seconds": elapsed, "answers": attacker.answers}))
+    return {"name": given["name"], "sent": sent, "seconds": elapsed, "answers": attacker.answers}
 
 
 def judge(quiet: dict[str, Any], hostile: dict[str, Any]) -> list[str]:
@@ -281,10 +291,12 @@ def summary(name: str, run: dict[str, Any]) -> str:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--open", action="store_true", help="without access control")
-    parser.add_argument("--attack", help=argparse.SUPPRESS)
+    parser.add_argument("--attacker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.attack is not None:
-        attack(json.loads(arguments.attack))
+    if arguments.attacker:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            print(json.dumps(attack(json.loads(line))), flush=True)
         return
 
     def report(line: str) -> None:
