@@ -1,8 +1,9 @@
 """One Ctrl-C at random moments: how long each command takes to end, with which exit code, and what it leaves behind.
 
-    python benchmarks/control_c.py                     every command, 20 moments each (about an hour)
+    python benchmarks/control_c.py                     every command, 20 moments each (about half an hour)
     python benchmarks/control_c.py up simulate -n 4    some of them, fewer moments
 
+As many moments fall into a command's first second as between the first and its last: most happens when it starts.
 Half of the moments find an empty compile cache. Every other press goes to the process alone, as `kill -INT` does, and
 every other one to its group, as a terminal does. A moment later no process may be left that the command has started.
 Everything is on loopback; `emulate` needs root and builds its network in namespaces of its own.
@@ -27,7 +28,7 @@ SCENARIO = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
 TRIAGE = [sys.executable, "-c", "from triagemq.cli import main; main()"]
 PORTS = ("--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0")
 MOST_SECONDS = 2.0
-LATEST_SECONDS = 20.0
+FIRST_SECONDS, LATEST_SECONDS = 0.05, 20.0
 MARK = "TRIAGE_CONTROL_C"
 
 
@@ -49,16 +50,22 @@ def commands(folder: Path, gateway: str) -> dict[str, Command]:
         "up-plain": Command(("up", *PORTS, "--state", "{}"), ends_well=True, latest_seconds=8),
         "gateway": Command(("gateway", "--listen", "127.0.0.1:0"), ends_well=True, latest_seconds=4),
         "sub": Command(("sub", "--topic", "a", "--gateway", gateway), ends_well=True, latest_seconds=4),
-        "stream": Command(("pipeline", "stream", trace, "--out", "{}"), ends_well=True),
+        "stream": Command(("pipeline", "stream", trace, "-o", "{}"), ends_well=True),
         "emulate": Command(("emulate", file, "--state", "{}", "--for", "600"), may_end_well=True),
         "pub": Command(("pub", "--topic", "a", "--rate", "1", "--gateway", gateway), latest_seconds=4),
         "simulate": Command(("simulate", file, "--publications", "2000000000")),
         "plan": Command(("plan", file), latest_seconds=3),
         "forecast": Command(("forecast", file), latest_seconds=3),
         "sweep": Command(("sweep", file, "--out", "{}", "--vary", "rho=0.5:0.99:0.01", "--seeds", "20")),
-        "pipeline": Command(("pipeline", "run", trace, "--out", "{}"), latest_seconds=8),
-        "reproduce": Command(("reproduce", "priodex", "9a", "--output", "{}")),
-        "demo": Command(("demo", "--for", "60", "--output", "{}")),
+        "pipeline": Command(("pipeline", "run", trace, "-o", "{}"), latest_seconds=8),
+        "reproduce": Command(("reproduce", "priodex", "9a", "-o", "{}")),
+        "demo": Command(("demo", "--for", "60", "-o", "{}")),
+        "check": Command(("check", file), latest_seconds=1),
+        "generate": Command(("generate", "table2"), latest_seconds=1),
+        "doctor": Command(("doctor",), latest_seconds=2),
+        "token": Command(("token", "list", "--file", "{}"), latest_seconds=1),
+        "show": Command(("pipeline", "show", trace), latest_seconds=1),
+        "restore": Command(("network", "restore"), latest_seconds=1),
     }
 
 
@@ -80,7 +87,7 @@ def press(command: Command, folder: Path, number: int, chance: random.Random) ->
     environment = os.environ | {MARK: here.name}
     if number % 2 == 0:
         environment["NUMBA_CACHE_DIR"] = str(here / "compiled")
-    moment = chance.uniform(0.0, command.latest_seconds)
+    moment = FIRST_SECONDS * (command.latest_seconds / FIRST_SECONDS) ** chance.random()
     with subprocess.Popen(
         [*TRIAGE, *(word.format(here / "out") for word in command.words)],
         cwd=here,
