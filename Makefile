@@ -14,13 +14,14 @@ export UV_COMPILE_BYTECODE ?= 1
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check style types layers kernels lock clean
+.PHONY: help install demo test test-all check style types layers kernels wheel lock clean
 
 help:
 	@echo "make install   .venv with everything; then: . .venv/bin/activate"
 	@echo "make demo      a building fire with real packets, with and without triage"
 	@echo "make test      linters, types, layers, tests, documentation examples"
 	@echo "make test-all  the same, with the slow experiments"
+	@echo "make wheel     dist/*.whl, tried in a clean environment with each extra"
 	@echo "make lock      renew the hash-pinned requirement files"
 	@echo "make clean     remove what the other commands made"
 
@@ -72,8 +73,13 @@ test: kernels check $(VENV)/debian
 test-all: kernels check $(VENV)/debian
 	$(BIN)/pytest -n 2 --dist loadfile
 
+wheel: $(VENV)/lab
+	rm -rf dist
+	$(BIN)/hatchling build -t wheel -d dist
+	$(BIN)/python requirements/try_wheel.py $(BIN)/uv dist/*.whl
+
 lock: $(BIN)/uv
 	sh requirements/lock.sh $(BIN)/uv
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
