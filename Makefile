@@ -46,10 +46,15 @@ $(VENV)/debian: requirements/debian.txt | $(BIN)/uv
 	sh requirements/debian.sh $<
 	@touch $@
 
+# `triage` is in .venv, which a shell does not know by itself.
+GO_ON := @echo "to use triage in this shell: . $(BIN)/activate"
+
 install: $(VENV)/lab
+	$(GO_ON)
 
 demo: $(VENV)/lab
 	$(BIN)/triage demo
+	$(GO_ON)
 
 check: types style layers
 
