@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from triagemq import progress
 from triagemq.cli.reproduce import reproduce
 from triagemq.errors import ParameterError
-from triagemq.papers import registry
+from triagemq.papers import registry, simulations
 from triagemq.papers.experiment import Claim, Effort, Experiment, Findings, Panel, PrintedTable, Series
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -65,6 +68,57 @@ def test_json_is_one_object_with_the_effort_and_the_files(tmp_path: Path) -> Non
     assert report["effort"] == {"seeds": 1}
     assert report["figures"] == {"figure": 1.5}
     assert Path(report["files"]["html"]).is_file()
+
+
+@pytest.mark.usefixtures("_two_experiments")
+def test_a_quick_run_leaves_the_results_of_the_full_one(tmp_path: Path) -> None:
+    full, quick = (
+        ["paper", "good", "--output", str(tmp_path), "--json", *more] for more in ([], ["--quick"])
+    )
+
+    def written(arguments: list[str]) -> dict[str, bytes]:
+        files = json.loads(runner.invoke(app, arguments).stdout)["files"]
+        return {file: Path(file).read_bytes() for file in files.values()}
+
+    first = written(full)
+    again = written(quick)
+    assert not first.keys() & again.keys()
+    assert {file: Path(file).read_bytes() for file in first} == first
+    assert set(tmp_path.iterdir()) == {Path(file) for file in (*first, *again)}
+
+
+def test_simulations_of_a_quick_run_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Path | None] = []
+
+    def note(effort: Effort, progress: object) -> Findings:
+        where = simulations._ON_SPARK.get()
+        kept.append(None if where is None else where.directory)
+        return found(holds=True)
+
+    monkeypatch.setattr(
+        registry, "PAPERS", {"paper": {"good": Experiment("good", note, Effort(seeds=2), Effort(seeds=1))}}
+    )
+    for more in ([], ["--quick"]):
+        assert runner.invoke(app, ["paper", "good", "--output", str(tmp_path), *more]).exit_code == 0
+    assert kept == [tmp_path / "paper-good-simulations", tmp_path / "paper-good-quick-simulations"]
+
+
+def test_where_there_is_no_terminal_lines_say_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
+
+    def without_news(effort: Effort, progress: object) -> Findings:
+        time.sleep(0.3)
+        return found(holds=True)
+
+    experiment = Experiment("slow", without_news, Effort(seeds=2), Effort(seeds=1))
+    monkeypatch.setattr(registry, "PAPERS", {"paper": {"slow": experiment}})
+    done = runner.invoke(app, ["paper", "slow", "--output", str(tmp_path), "--json"])
+    lines = done.stderr.splitlines()
+    assert len(lines) >= 3
+    assert all(re.fullmatch(r"paper slow: 0 % after \d+ s", line) for line in lines)
+    json.loads(done.stdout)
 
 
 @pytest.mark.usefixtures("_two_experiments")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from triagemq.cli.options import Seed, duration, percent, require, screen
 from triagemq.errors import OutputError
+from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.coordinator.up.live_run import LiveResult
@@ -111,7 +112,7 @@ def _run(console: Console, name: str, file: Path, seconds: float, seed: int, sta
 
     options = ExchangeOptions(state=state, scenario=file, no_triage=name == WITHOUT, seed=seed)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=screen(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=screen(stderr=True)) as bar:
         task = bar.add_task(f"{name}, real packets", total=seconds, now="starting")
         return asyncio.run(
             run_live(

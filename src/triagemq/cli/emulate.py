@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, screen, utility_line
 from triagemq.cli.stopping import INTERRUPTED, on_stop
+from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.coordinator.emulate.emulated_run import EmulationResult
@@ -95,7 +96,7 @@ async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_j
     ending = _Ending()
     console = screen(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bar(*columns, console=console, quiet=as_json) as bar:
         task = bar.add_task("real packets", total=seconds, now="building the network")
 
         def ready(rig: Rig) -> None:

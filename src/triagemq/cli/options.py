@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.progress import Progress, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.errors import ParameterError
+from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.pipeline import SparkOptions
@@ -52,7 +52,6 @@ __all__ = [
 ]
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_LINE_SECONDS = 5.0
 
 File = Annotated[Path, typer.Argument(help="Scenario: a YAML file, or a directory with Parquet tables.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -125,22 +124,10 @@ def screen(*, stderr: bool = False) -> Console:
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
     """Takes the share that is done. A bar on standard error; where that is no terminal, a line every few seconds."""
-    console = screen(stderr=True)
-    if console.is_terminal:
-        columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task(name, total=1.0)
-            yield lambda share: bar.update(task, completed=share)
-        return
-    begun = said = time.monotonic()
-
-    def note(share: float) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _LINE_SECONDS:
-            said = time.monotonic()
-            console.print(f"{name}: {share:.0%} after {said - begun:.0f} s", soft_wrap=True)
-
-    yield note
+    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+    with Bar(*columns, console=screen(stderr=True)) as bar:
+        task = bar.add_task(name, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
 
 
 def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = False) -> SparkOptions:

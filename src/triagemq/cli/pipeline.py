@@ -140,7 +140,8 @@ def scenario(
     from triagemq.scenario import save
 
     estimated = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
-    save(estimated, output)
+    # A file is named by whoever wants it written; a directory may hold tables that have these names by chance.
+    save(estimated, output, overwrite=output.suffix.lower() in (".yaml", ".yml"))
     counts = {
         "topics": len(estimated.topics),
         "publishers": len(estimated.publishers),

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, screen
+from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,7 +110,7 @@ def _progress_bar(counted: _Counted) -> Iterator[Callable[[int, int], None]]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     # Many simulations end at once, then none for seconds: the usual window of 30 s would make the estimate jump.
-    with Progress(*columns, console=screen(stderr=True), transient=True, speed_estimate_period=600) as bar:
+    with Bar(*columns, console=screen(stderr=True), speed_estimate_period=600) as bar:
         task = bar.add_task("starting Spark", total=None)
 
         def note(done: int, total: int) -> None:

@@ -21,7 +21,7 @@ from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAM
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
-COMPUTED_BY = 3
+COMPUTED_BY = 4
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _FORMATS = {

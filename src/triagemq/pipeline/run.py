@@ -11,6 +11,7 @@ from typing import Any
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
+from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
 from triagemq.pipeline.storage import local_inputs, local_path
@@ -120,11 +121,13 @@ def _process(
 ) -> None:
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
-    with spark_session(replace(options, rows=most)) as spark, explained("Spark could not make the tables"):
+    with TableProgress(enabled=progress) as shown, spark_session(replace(options, rows=most)) as spark:
         from triagemq.pipeline.job import TABLES, Batch
-        from triagemq.pipeline.progress import TableProgress
 
-        with TableProgress(spark, len(TABLES) * len(batches), enabled=progress) as shown:
+        with (
+            shown.watching(spark, len(TABLES) * len(batches)),
+            explained("Spark could not make the tables"),
+        ):
             for number, batch in enumerate(batches):
                 runs, files = Batch(spark, publisher.work / str(number), batch, shown).make()
                 publisher.publish(runs, files)

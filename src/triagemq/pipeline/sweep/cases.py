@@ -107,7 +107,11 @@ def simulate_cases(
     """
     keys = [case.key for case in cases]
     with contextlib.ExitStack() as stack:
-        files = stack.enter_context(PartFiles.open(out, _SCHEMA)) if out is not None else None
+        files = (
+            stack.enter_context(PartFiles.open(out, _SCHEMA, kind="reproduction"))
+            if out is not None
+            else None
+        )
         kept = files.read(_SCHEMA.names).to_pylist() if files is not None else []
         found = {row["key"]: _results(row) for row in kept}
         report = progress or (lambda done, total: None)
@@ -135,7 +139,7 @@ def simulate_cases(
 def forget_cases(out: Path) -> None:
     """Remove what `simulate_cases` has kept in a directory, when nobody needs it any more."""
     if out.is_dir():
-        with PartFiles.open(out, _SCHEMA) as files:
+        with PartFiles.open(out, _SCHEMA, kind="reproduction") as files:
             files.remove()
 
 

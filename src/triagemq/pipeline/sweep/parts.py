@@ -40,15 +40,15 @@ class PartFiles:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, directory: Path, schema: pa.Schema) -> Iterator[PartFiles]:
-        """Take the directory, and remove the part that a killed sweep left unfinished."""
-        _own_mark(directory)
+    def open(cls, directory: Path, schema: pa.Schema, *, kind: str = "sweep") -> Iterator[PartFiles]:
+        """Take the directory, and remove the part that a killed command of this kind left unfinished."""
+        _own_mark(directory, kind)
         with hold(directory, what=_WHAT):
-            mark = _own_mark(directory)
+            mark = _own_mark(directory, kind)
             try:
                 if mark is None:
                     mark = new_mark()
-                    write_durably(directory / SWEEP_NAME, json.dumps({"kind": "sweep", "mark": mark}) + "\n")
+                    write_durably(directory / SWEEP_NAME, json.dumps({"kind": kind, "mark": mark}) + "\n")
                 (directory / _RESULTS).mkdir(exist_ok=True)
             except OSError as error:
                 raise OutputError(
@@ -92,8 +92,8 @@ class PartFiles:
         return sorted(self._parts.glob(f"part-{self._mark}-*.parquet"))
 
 
-def _own_mark(directory: Path) -> str | None:
-    """The mark of a directory that holds a sweep; None if it is empty or not there."""
+def _own_mark(directory: Path, kind: str) -> str | None:
+    """The mark of a directory that a command of this kind has taken; None if it is empty or not there."""
     path = directory / SWEEP_NAME
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -102,8 +102,8 @@ def _own_mark(directory: Path) -> str | None:
         return None
     except (OSError, ValueError) as error:
         raise OutputError(f"{path}: cannot be read: {error}; choose another directory") from error
-    if not isinstance(found, dict) or found.get("kind") != "sweep" or not isinstance(found.get("mark"), str):
-        raise OutputError(f"{path}: is not a sweep's; choose another directory")
+    if not isinstance(found, dict) or found.get("kind") != kind or not isinstance(found.get("mark"), str):
+        raise OutputError(f"{path}: is not a {kind}'s; choose another directory")
     return str(found["mark"])
 
 
