@@ -169,7 +169,7 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
             }
             partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
             place = str(out / "latency_histogram")
-            latency_histogram.transform(tables["deliveries"], partitions).write.parquet(place)
+            latency_histogram.transform(tables["deliveries"], None, partitions).write.parquet(place)
             histogram = spark.read.parquet(place)
             names = spark.createDataFrame([], "run int, topic_id int, topic string")
             wanted = spark.createDataFrame(

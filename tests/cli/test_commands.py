@@ -203,14 +203,3 @@ def test_help_needs_nothing_heavy() -> None:
     code = "import sys, triagemq.cli.app; print(sorted({'numpy', 'pydantic', 'numba'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.timeout(600)
-def test_the_demo_runs_with_and_without_triage_and_ends_in_a_report(tmp_path: Path) -> None:
-    done = run("demo", "--for", "4", folder=tmp_path, seconds=590)
-    assert done.returncode == 0, done.stderr
-    for words in ("with triage", "without triage", "of the maximum utility", "Why"):
-        assert words in done.stdout
-    [made] = (tmp_path / "out/demo").iterdir()
-    assert (made / "classes.png").stat().st_size > 10_000
-    assert "without triage" in (made / "report.html").read_text()

@@ -84,12 +84,13 @@ def measured_publications(trace: Path) -> pd.DataFrame:
 
 @pytest.fixture(scope="session")
 def binned_percentile() -> Callable[[list[int], float], float]:
-    """The stated definition, written anew: the middle of the bin of the value at this rank, 64 bins a doubling."""
+    """The stated definition, written anew: the middle of the bin of the value at this rank, 64 bins a doubling, and
+    never more than the longest."""
 
     def percentile(latencies_ns: list[int], share: float) -> float:
         value = sorted(latencies_ns)[max(1, math.ceil(share * len(latencies_ns))) - 1]
         width = 2.0 ** (value.bit_length() - 1) / 64
-        return (math.floor(value / width) * width + width / 2) * 1e-9
+        return min(math.floor(value / width) * width + width / 2, max(latencies_ns)) * 1e-9
 
     return percentile
 
@@ -134,6 +135,8 @@ def _write_trace(
     publications: int = 600,
     run_id: str | None = None,
     damage: bool = False,
+    sent_in: int | None = None,
+    extra: dict[str, Any] | None = None,
 ) -> Path:
     known = loads(SCENARIO)
     random = np.random.default_rng(seed)
@@ -170,7 +173,7 @@ def _write_trace(
                 "subscriber_id": known.subscriptions.subscriber[subscription],
                 "topic_id": topic[event],
                 "flow_id": np.where(event % 5 == 0, -1, subscription),
-                "priority_class": priority_class,
+                "priority_class": priority_class if sent_in is None else np.full(len(event), sent_in),
                 "published_ns": published,
                 "enqueued_ns": np.where(outcome == Outcome.dropped_by_policy, -1, published + 40_000),
                 "dequeued_ns": np.where(
@@ -182,7 +185,7 @@ def _write_trace(
             }
         )
         writer.queue_samples(_samples(random))
-        writer.finish(measured_from_ns=MEASURED_FROM_NS)
+        writer.finish(measured_from_ns=MEASURED_FROM_NS, extra=extra or {})
     return directory
 
 

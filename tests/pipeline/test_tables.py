@@ -229,3 +229,31 @@ def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -
     assert set(found) == {(0, 1), (0, 2), (1, 2)}
     for (one, other), correlation in found.items():
         assert correlation == pytest.approx(expected[one, other])
+
+
+def test_copies_are_counted_by_the_class_that_a_run_names_and_need_none(
+    spark: object, write_trace: Callable[..., Path], trace: Path, tmp_path: Path
+) -> None:
+    """As a run without triage has it: everything in one class, or in none at all before the first plan."""
+    classes = [3, 1, 0, 2, 2, 0]
+    named = write_trace(
+        tmp_path / "named", run_id="named", sent_in=0, extra={"subscription_classes": classes}
+    )
+    unplanned = write_trace(tmp_path / "unplanned", run_id="unplanned", sent_in=-1)
+    run_pipeline([named, unplanned], tmp_path / "out")
+    tables = Tables(tmp_path / "out")
+    assert all(run.quarantined == 0 for run in tables.manifest.runs.values())
+    rows = {(row["run_id"], row["priority_class"]): row for row in tables.records("class_performance")}
+    assert set(rows) == {*(("named", each) for each in range(4)), ("unplanned", None)}
+    copies = Trace.open(trace).pandas("deliveries")
+    copies = copies[copies["published_ns"] >= MEASURED_FROM_NS]
+    for each in range(4):
+        own = copies["subscription_id"].isin([number for number, one in enumerate(classes) if one == each])
+        assert rows["named", each]["count"] == own.sum()
+    assert rows["unplanned", None]["count"] == len(copies)
+    # Every run of several has what its scenario says.
+    assert {row["run_id"]: row["utility"] > 0 for row in tables.records("run_summary")} == {
+        "named": True,
+        "unplanned": True,
+    }
+    assert all(row["subscriber"] is not None for row in tables.records("subscription_performance"))

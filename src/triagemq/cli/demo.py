@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json as json_format
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from triagemq.cli.options import Seed, duration, percent, require, screen
+from triagemq.cli.options import Json, Seed, duration, percent, print_json, require, screen
 from triagemq.errors import OutputError
 from triagemq.progress import Bar
 
@@ -37,10 +38,9 @@ Seconds = Annotated[
 ]
 
 
-def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None) -> None:
+def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None, json: Json = False) -> None:
     """Run a building fire on this machine with real packets, with and without triage, and see what arrives."""
     require("numba", "amqtt", "fastapi", "uvicorn", "sqlalchemy", "matplotlib", "plotly", "pyspark", "pandas")
-    from triagemq.plan import explain
     from triagemq.scenario import load
 
     console = screen()
@@ -48,36 +48,69 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None) -> None
     file = output / "building-fire.yaml"
     shutil.copyfile(_example(), file)
     scenario = load(file)
-    console.print(
-        f"{scenario.name}: {len(scenario.publishers)} publishers, "
-        f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
-        f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions ({file})."
-    )
-    results = {
-        name: _run(console, name, file, seconds, seed, output / name.split()[0]) for name in (WITH, WITHOUT)
-    }
-    plan = results[WITH].forecast.plan
-    for name, offered, planned in zip(
-        scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
-    ):
+    if not json:
         console.print(
-            f"Port {name} is offered {percent(float(offered))} of what it can carry; "
-            f"triage plans {percent(float(planned))}."
+            f"{scenario.name}: {len(scenario.publishers)} publishers, "
+            f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
+            f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions ({file})."
         )
-    console.print(_comparison(results))
-    for name, result in results.items():
+    results = {name: _run(name, file, seconds, seed, output / name.split()[0]) for name in (WITH, WITHOUT)}
+    figures = _figures(scenario, results)
+    if not json:
+        _show(console, figures)
+    figures |= {"picture": str(_draw(figures, output)), **_report(output)}
+    (output / "figures.json").write_text(json_format.dumps(figures, indent=2, allow_nan=False))
+    if json:
+        print_json(figures)
+        return
+    console.print(
+        f"\nPicture: {figures['picture']}\nReport:  {figures['report']}", soft_wrap=True, highlight=False
+    )
+    if figures["rows_set_aside"]:
         console.print(
-            f"{name}: {percent(result.measured.utility['rate'])} of the maximum utility "
-            f"(forecast {percent(result.forecast.figures['utility']['rate'])}), "
-            f"{result.measured.deliveries:,} deliveries",
+            f"{figures['rows_set_aside']:,} rows of the traces were set aside; the report says why."
+        )
+
+
+def _figures(scenario: Scenario, results: dict[str, LiveResult]) -> dict[str, Any]:
+    """Everything that is said about the two runs: what --json prints, and what terminal and picture show."""
+    from triagemq.plan import explain
+
+    plan = results[WITH].forecast.plan
+    subscriber, topic = _something_urgent(scenario)
+    return {
+        "scenario": scenario.name,
+        "ports": [
+            {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
+            for name, offered, planned in zip(
+                scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
+            )
+        ],
+        "runs": {name: result.as_json() for name, result in results.items()},
+        "explanation": {
+            "subscriber": subscriber,
+            "topic": topic,
+            "text": explain(scenario, plan, subscriber, topic),
+        },
+    }
+
+
+def _show(console: Console, figures: dict[str, Any]) -> None:
+    for port in figures["ports"]:
+        console.print(
+            f"Port {port['port']} is offered {percent(port['rho_offered'])} of what it can carry; "
+            f"triage plans {percent(port['rho_planned'])}."
+        )
+    console.print(_comparison(figures["runs"]))
+    for name, run in figures["runs"].items():
+        console.print(
+            f"{name}: {percent(run['utility']['rate'])} of the maximum utility "
+            f"(forecast {percent(run['forecast']['utility']['rate'])}), {run['deliveries']:,} deliveries",
             highlight=False,
         )
-    subscriber, topic = _something_urgent(scenario)
-    console.print(f"\nWhy {topic} got what it got for {subscriber}", style="bold")
-    console.print(explain(scenario, plan, subscriber, topic), soft_wrap=True, highlight=False)
-    picture = _draw(results, output)
-    report = _report(output)
-    console.print(f"\nPicture: {picture}\nReport:  {report}", soft_wrap=True, highlight=False)
+    why = figures["explanation"]
+    console.print(f"\nWhy {why['topic']} got what it got for {why['subscriber']}", style="bold")
+    console.print(why["text"], soft_wrap=True, highlight=False)
 
 
 def _own_directory(given: Path | None) -> Path:
@@ -106,7 +139,7 @@ def _example() -> Path:
     )
 
 
-def _run(console: Console, name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveResult:
+def _run(name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveResult:
     from triagemq.coordinator.up.exchange import ExchangeOptions
     from triagemq.coordinator.up.live_run import run_live
 
@@ -126,18 +159,18 @@ def _run(console: Console, name: str, file: Path, seconds: float, seed: int, sta
         )
 
 
-def _comparison(results: dict[str, LiveResult]) -> Table:
+def _comparison(runs: dict[str, dict[str, Any]]) -> Table:
     """Success and latency per class, measured and forecast, the two runs side by side."""
     table = Table(title="measured (forecast), by the class that triage gives", title_justify="left")
     table.add_column("class", justify="right")
-    for name in results:
+    for name in runs:
         table.add_column(f"{name}\nsuccess", justify="right")
         table.add_column("\nlatency", justify="right")
-    for level in (row["priority_class"] for row in results[WITH].measured.classes):
+    for level in (row["priority_class"] for row in runs[WITH]["classes"]):
         cells = [str(level)]
-        for result in results.values():
-            row = _row(result.measured.classes, level)
-            expected = _row(result.forecast.by_level, level)
+        for run in runs.values():
+            row = _row(run["classes"], level)
+            expected = _row(run["forecast"]["classes"], level)
             cells += [
                 f"{percent(row.get('success_rate'))} ({percent(expected.get('success_rate'))})",
                 f"{duration(row.get('mean_latency_seconds'))} ({duration(expected.get('mean_latency_seconds'))})",
@@ -159,12 +192,14 @@ def _something_urgent(scenario: Scenario) -> tuple[str, str]:
     )
 
 
-def _draw(results: dict[str, LiveResult], folder: Path) -> Path:
+def _draw(figures: dict[str, Any], folder: Path) -> Path:
     from triagemq.papers.experiment import Panel, Series
     from triagemq.papers.plotting import draw_png
 
-    def series(name: str, result: LiveResult, figure: str, scale: float) -> Series:
-        rows = [row for row in result.measured.classes if row[figure] is not None]
+    runs = figures["runs"]
+
+    def series(name: str, figure: str, scale: float) -> Series:
+        rows = [row for row in runs[name]["classes"] if row[figure] is not None]
         return Series.of(name, [row["priority_class"] for row in rows], [scale * row[figure] for row in rows])
 
     path = folder / "classes.png"
@@ -176,13 +211,13 @@ def _draw(results: dict[str, LiveResult], folder: Path) -> Path:
                 "delivered",
                 "priority class",
                 "% of events",
-                tuple(series(name, result, "success_rate", 100) for name, result in results.items()),
+                tuple(series(name, "success_rate", 100) for name in runs),
             ),
             Panel(
                 "latency",
                 "priority class",
                 "milliseconds",
-                tuple(series(name, result, "mean_latency_seconds", 1000) for name, result in results.items()),
+                tuple(series(name, "mean_latency_seconds", 1000) for name in runs),
                 logarithmic=True,
             ),
         ),
@@ -190,19 +225,28 @@ def _draw(results: dict[str, LiveResult], folder: Path) -> Path:
     return path
 
 
-def _report(folder: Path) -> Path:
-    """What the two runs left behind, through the Spark pipeline, as one page."""
-    from triagemq.pipeline import run_pipeline
+def _report(folder: Path) -> dict[str, Any]:
+    """What the two runs left behind, through the Spark pipeline, as tables and as one page."""
+    from triagemq.pipeline import Tables, run_pipeline
     from triagemq.pipeline.report import report_tables
     from triagemq.trace import Trace, runs
 
     traces = {name: folder / name.split()[0] / "trace" for name in (WITH, WITHOUT)}
-    run_pipeline(list(traces.values()), folder / "tables", progress=True)
-    return report_tables(
-        folder / "tables",
+    tables = folder / "tables"
+    run_pipeline(list(traces.values()), tables, progress=True)
+    report = report_tables(
+        tables,
         folder / "report.html",
         title="A building on fire, with too little radio",
+        notes=[
+            "Both runs are shown by the class that triage gives each subscription, the one without triage, too."
+        ],
         run_names={
             Trace.open(path).run_id: name for name, place in traces.items() for path in runs(place).complete
         },
     )
+    return {
+        "report": str(report),
+        "tables": str(tables),
+        "rows_set_aside": sum(run.quarantined for run in Tables(tables).manifest.runs.values()),
+    }

@@ -148,6 +148,10 @@ class GatewayLink:
         """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""
         await self._ask("decisions", rows=[dict(row) for row in rows])
 
+    async def measured(self, from_ns: int, classes: Sequence[int]) -> None:
+        """For the trace: figures are of what was published from then on, by this class of each subscription."""
+        await self._ask("measured", from_ns=from_ns, classes=list(classes))
+
     async def queues(
         self,
         ports: Mapping[str, PortCounters],

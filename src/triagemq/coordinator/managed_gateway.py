@@ -356,6 +356,8 @@ class ManagedGateway:
                     raise ControlError("this gateway has its own queues, or does not want to hear of others")
                 self._plane.report(*counted_from_json(request))
                 return {"epoch": self._epoch}
+            case "measured":
+                return self._take_measured(request.get("from_ns"), request.get("classes"))
             case "decisions":
                 columns = decision_columns(request.get("rows"))
                 if self._trace is not None and columns["kind"]:
@@ -462,6 +464,17 @@ class ManagedGateway:
         }
 
     # The trace.
+
+    def _take_measured(self, from_ns: object, classes: object) -> dict[str, Any]:
+        if (
+            type(from_ns) is not int
+            or not isinstance(classes, list)
+            or any(type(one) is not int for one in classes)
+        ):
+            raise ControlError("what is measured needs a time, and a class for each subscription")
+        if self._trace is not None:
+            self._trace.measured(from_ns, classes)
+        return {"traced": self._trace is not None}
 
     async def _keep_sampling(self, trace: LiveTrace) -> None:
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ collected in Python and become columns a few times a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subs
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.trace_journal import OutcomeJournal
 from triagemq.trace import Outcome, TraceWriter
+from triagemq.trace.manifest import CLASSES
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
@@ -52,6 +53,8 @@ class LiveTrace:
         self._numbers = numbers
         self._flow_of = flow_of
         self._first_ns = 0
+        self._measured_from_ns: int | None = None
+        self._classes: list[int] | None = None
         self._writer = TraceWriter(
             directory,
             scenario_text=scenario_text,
@@ -124,6 +127,10 @@ class LiveTrace:
         if delivery is not None and delivery.qos and outcome not in (Outcome.delivered, Outcome.in_flight):
             self._journal.add(row)
 
+    def measured(self, from_ns: int, classes: Sequence[int]) -> None:
+        """Whoever computes figures of this run counts what was published from then on, by these classes."""
+        self._measured_from_ns, self._classes = from_ns, list(classes)
+
     def keep(self) -> None:
         """Before anything is acknowledged: what has been given up since must survive a kill."""
         self._journal.keep()
@@ -171,7 +178,10 @@ class LiveTrace:
             "subscriptions": [pair and list(pair) for pair in numbers.subscriptions.by_number()],
             "counters": core.counters.as_json(),
         }
-        manifest = self._writer.finish(measured_from_ns=self._first_ns, extra=names)
+        if self._classes is not None:
+            names[CLASSES] = self._classes
+        from_ns = self._first_ns if self._measured_from_ns is None else self._measured_from_ns
+        manifest = self._writer.finish(measured_from_ns=from_ns, extra=names)
         self._journal.finish()
         return manifest
 

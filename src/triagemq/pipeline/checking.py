@@ -18,6 +18,7 @@ from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
 from triagemq.pipeline.storage import InputFile
+from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.trace import TABLES, Outcome
 
 __all__ = ["Checked", "check_runs", "spark_schema"]
@@ -30,7 +31,7 @@ _KEYS = {
     "queue_samples": ("sampled_ns", "shiftleft(bigint(port_id), 32) + queue"),
 }
 _SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
-_LARGEST_CLASS = 0xFFFF
+_LARGEST_CLASS = NO_CLASS - 1
 _DUPLICATE = "duplicate"
 _UNSET = "clock not set"
 _STAMPED = ("publications", "deliveries")
@@ -207,7 +208,6 @@ def _delivery_reasons(run: TraceInput) -> dict[str, Column]:
             "subscription_id",
             "subscriber_id",
             "topic_id",
-            "priority_class",
             "published_ns",
             "outcome",
         ),

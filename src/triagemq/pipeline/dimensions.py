@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import in_one_piece
+from triagemq.pipeline.partitions import from_arrow, in_one_piece
 from triagemq.scenario import Scenario, port_depths
 
 __all__ = ["Dimensions"]
@@ -40,6 +40,10 @@ _SCHEMAS = {
             ("max_latency_seconds", pa.float64()),
         ]
     ),
+    # By which class copies are counted, of runs that say so.
+    "classes": pa.schema(
+        [("run", pa.int32()), ("subscription_id", pa.int32()), ("counted_class", pa.int32())]
+    ),
 }
 
 
@@ -52,6 +56,7 @@ class Dimensions:
     ports: DataFrame
     subscribers: DataFrame
     subscriptions: DataFrame
+    classes: DataFrame
 
     @classmethod
     def of(cls, spark: SparkSession, runs: Mapping[int, TraceInput], partitions: int) -> Dimensions:
@@ -65,10 +70,16 @@ class Dimensions:
                 tables[name].append(
                     pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=_SCHEMAS[name])
                 )
+            tables["classes"].append(
+                _table(
+                    _SCHEMAS["classes"],
+                    run,
+                    {"subscription_id": np.arange(len(each.classes)), "counted_class": each.classes},
+                )
+            )
         frames = {
             name: in_one_piece(
-                spark.createDataFrame(pa.concat_tables(parts) if parts else _SCHEMAS[name].empty_table()),
-                partitions,
+                from_arrow(spark, pa.concat_tables([_SCHEMAS[name].empty_table(), *parts])), partitions
             )
             for name, parts in tables.items()
         }

@@ -41,6 +41,7 @@ _WIDEST_BAND = 0.3
 _DEVIATIONS = 4.0
 _MOST_SIZES = 32
 _SERVICE_RATE = 1e6
+_UNKNOWN = "unknown"
 
 Row = dict[str, Any]
 
@@ -80,14 +81,29 @@ def _choose(tables: Tables, run_id: str | None) -> str:
 
 
 def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenario:
-    """The base with its publications replaced by the measured ones."""
+    """The base with the measured publications instead of its own; names that are new to it stand behind its own."""
+    usual = _only_publishers(base)
+    names = [(_topic(row), row["publisher"] or usual.get(_topic(row)) or _publisher(row)) for row in profile]
+    topics = _numbered([*base.topics.name, *(topic for topic, _ in names)])
+    publishers = _numbered([*base.publishers.name, *(publisher for _, publisher in names)])
     rows = [
-        row | {"publisher_id": row["publisher_id"] if row["publisher_id"] is not None else 0}
-        for row in profile
+        row | {"topic_id": topics[topic], "publisher_id": publishers[publisher]}
+        for row, (topic, publisher) in zip(profile, names, strict=True)
     ]
     measured, samples = _publications(rows)
-    seen = np.isin(base.publications.topic, measured.topic)
-    # A topic that was silent all the time: at most one event in as long as was observed.
+    # Where it is not known who published, it may have been anybody.
+    found = set(zip(measured.topic.tolist(), measured.publisher.tolist(), strict=True))
+    anybody = {topics[topic] for topic, publisher in names if publisher == _UNKNOWN}
+    seen = np.array(
+        [
+            topic in anybody or (topic, publisher) in found
+            for topic, publisher in zip(
+                base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True
+            )
+        ],
+        dtype=np.bool_,
+    )
+    # What was silent all the time: at most one event in as long as was observed.
     rarely = 1.0 / max(max(row["observed_seconds"] for row in profile), 1e-9)
     silent = np.flatnonzero(~seen)
     kept = {
@@ -103,13 +119,13 @@ def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenar
     }
     return Scenario.of(
         name=name or base.name,
-        topics=base.topics,
+        topics=Topics(tuple(topics)),
         brokers=base.brokers,
         broker_links=base.broker_links,
         unmanaged_switches=base.unmanaged_switches,
         switches=base.switches,
         ports=base.ports,
-        publishers=base.publishers,
+        publishers=_with_publishers(base.publishers, tuple(publishers)),
         publications=Publications(**together),
         size_samples=SizeSamples(
             samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
@@ -119,6 +135,36 @@ def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenar
         planning=base.planning,
         mtu_bytes=base.mtu_bytes,
         overhead_bytes=base.overhead_bytes,
+    )
+
+
+def _only_publishers(base: Scenario) -> dict[str, str]:
+    """Of each topic that one publisher has to itself, by name: a trace may not know who published."""
+    of: dict[int, set[int]] = {}
+    for topic, publisher in zip(
+        base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True
+    ):
+        of.setdefault(topic, set()).add(publisher)
+    return {
+        base.topics.name[topic]: base.publishers.name[min(those)]
+        for topic, those in of.items()
+        if len(those) == 1
+    }
+
+
+def _numbered(names: list[str]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+
+def _with_publishers(known: Publishers, names: tuple[str, ...]) -> Publishers:
+    """Those that are new publish to the first broker."""
+    new = len(names) - len(known)
+    return Publishers(
+        name=names,
+        broker=np.append(known.broker, np.zeros(new, dtype=np.int32)),
+        unmanaged_switch=np.append(known.unmanaged_switch, np.full(new, -1, dtype=np.int32)),
+        error_rate=np.append(known.error_rate, np.zeros(new)),
+        propagation_seconds=np.append(known.propagation_seconds, np.zeros(new)),
     )
 
 
@@ -170,7 +216,7 @@ def _topic(row: Row) -> str:
 def _publisher(row: Row) -> str:
     if row["publisher"] is not None:
         return str(row["publisher"])
-    return "unknown" if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
+    return _UNKNOWN if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
 
 
 def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:

@@ -17,7 +17,7 @@ from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.storage import InputFile, Location
 from triagemq.scenario import Scenario, loads
 from triagemq.trace import Manifest, Trace
-from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME, read_manifest
+from triagemq.trace.manifest import CLASSES, INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME, read_manifest
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
@@ -59,6 +59,11 @@ class TraceInput:
         """How many ids of a kind mean something: rows of the scenario, and names behind them. None: any may."""
         in_scenario = 0 if self.scenario is None else len(getattr(self.scenario, kind))
         return max(in_scenario, len(self.names(kind))) or None
+
+    @property
+    def classes(self) -> list[int]:
+        """By which class the copies of each subscription are counted; none: by the one that each was sent in."""
+        return [int(each) for each in self.names(CLASSES)]
 
     @property
     def rows(self) -> int:

@@ -128,7 +128,10 @@ class Batch:
             ),
         ]
         if self._has("deliveries"):
-            histogram = latency_histogram.transform(self._read("deliveries"), self._partitions)
+            said = any(each.classes for each in self._traces.values())
+            histogram = latency_histogram.transform(
+                self._read("deliveries"), self._dimensions.classes if said else None, self._partitions
+            )
             first.insert(0, lambda: self._write("latency_histogram", histogram))
         samples = checked["queue_samples"].good()
         if self._has("queue_samples"):

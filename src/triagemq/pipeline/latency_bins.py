@@ -1,4 +1,4 @@
-"""Bins of equal ratio for percentiles: 64 to each doubling, the same as the simulator's own histogram.
+"""The bins of `triagemq.trace.latency_bins` as Spark computes them.
 
 A histogram adds up over files, workers and runs, needs no sort, and takes the same space for ten deliveries or ten
 billion. Whoever computes percentiles from these bins, the simulator included, gets the same figures to the last bit.
@@ -11,8 +11,9 @@ import math
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (the name everybody uses for it)
 
+from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
+
 __all__ = [
-    "PERCENTILE_ERROR",
     "bin_middle",
     "bin_of",
     "exponent_of",
@@ -21,14 +22,9 @@ __all__ = [
     "unpacked_bin",
 ]
 
-PARTS_PER_DOUBLING = 64
-
 _COUNT_BITS = 48
 # Spark's log2 takes two logarithms.
 _DOUBLINGS = 1 / math.log(2)
-
-PERCENTILE_ERROR = 1 / (2 * PARTS_PER_DOUBLING)
-"""Largest relative error of a percentile: half of a bin, 0.8 %."""
 
 
 def bin_of(value: Column, exponent: Column | None = None) -> Column:

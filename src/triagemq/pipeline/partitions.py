@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
-__all__ = ["by_group", "few_rows", "in_one_piece", "partitions_of", "spread"]
+__all__ = ["by_group", "few_rows", "from_arrow", "in_one_piece", "partitions_of", "spread"]
 
 
 def partitions_of(spark: SparkSession) -> int:
@@ -53,7 +54,12 @@ def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str) -> Da
     together = pa.concat_tables(
         [to_arrow_schema(wanted).empty_table(), *tables], promote_options="permissive"
     )
-    return spark.createDataFrame(together, wanted).coalesce(1)
+    return from_arrow(spark, together, wanted).coalesce(1)
+
+
+def from_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """All rows of a table: Spark takes an empty chunk for the end of those that follow."""
+    return spark.createDataFrame(table.combine_chunks(), schema)
 
 
 def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:

@@ -13,7 +13,8 @@ from scipy.special import stdtrit
 
 from triagemq.scenario import Floats, Integers, Scenario, Table, achieved_utility, maximum_utility
 from triagemq.simulate.engine import Replication
-from triagemq.simulate.statistics import Tally, add_tallies, percentile_ns
+from triagemq.simulate.statistics import Tally, add_tallies
+from triagemq.trace.latency_bins import percentile_ns
 from triagemq.trace.schema import Outcome
 
 __all__ = [
@@ -193,7 +194,10 @@ def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
     delivered = total.class_outcomes[:, Outcome.delivered]
     rows = np.flatnonzero(count)
     percentiles = {
-        share: np.array([percentile_ns(total.histogram[row], share) for row in rows]) * 1e-9
+        share: np.array(
+            [percentile_ns(total.histogram[row], share, int(total.longest_ns[row])) for row in rows]
+        )
+        * 1e-9
         for share in (0.5, 0.95, 0.99)
     }
     longest = np.where(delivered > 0, total.longest_ns * 1e-9, np.nan)

@@ -11,30 +11,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import Floats
 from triagemq.simulate.endings import DELIVERED
 from triagemq.simulate.kernel import kernel, step
 from triagemq.simulate.records import Buffer
+from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
 from triagemq.trace.schema import Outcome
 
 __all__ = [
     "BATCHES",
-    "HISTOGRAM_ERROR",
     "Tally",
     "add_tallies",
     "count_endings",
     "new_tally",
-    "percentile_ns",
 ]
 
 BATCHES = 30
-_PARTS_PER_OCTAVE = 64
 _MANTISSA_BITS = 46
-_BINS = 63 * _PARTS_PER_OCTAVE + 1
-_OFFSET = 1023 * _PARTS_PER_OCTAVE
-
-HISTOGRAM_ERROR = 1 / (2 * _PARTS_PER_OCTAVE)
-"""Largest relative error of a percentile: half of one of 64 bins that divide each doubling of the latency."""
+_OFFSET = 1023 * PARTS_PER_DOUBLING
 
 
 class Tally(NamedTuple):
@@ -57,7 +50,7 @@ def new_tally(subscriptions: int, classes: int) -> Tally:
         class_outcomes=np.zeros((classes, kinds), dtype=np.int64),
         batch_delivered=np.zeros((classes, BATCHES), dtype=np.int64),
         batch_latency_ns=np.zeros((classes, BATCHES), dtype=np.int64),
-        histogram=np.zeros((classes, _BINS), dtype=np.int64),
+        histogram=np.zeros((classes, BINS), dtype=np.int64),
         longest_ns=np.zeros(classes, dtype=np.int64),
     )
 
@@ -100,24 +93,8 @@ def count_endings(tally: Tally, ended: Buffer, measured_from_ns: int, batches_pe
 
 @step
 def _bin_of(latency_ns: int) -> int:
-    """The exponent and the first six bits of the mantissa: bins of equal ratio without a logarithm."""
+    """The bin of a latency, as `trace.latency_bins.bins_of` has it for arrays."""
     if latency_ns < 1:
         return 0
     as_float = np.float64(latency_ns)
     return int(as_float.view(np.int64) >> _MANTISSA_BITS) - _OFFSET + 1
-
-
-def percentile_ns(histogram: NDArray[np.int64], share: float) -> float:
-    """The latency that a share of the deliveries does not exceed, within HISTOGRAM_ERROR; NaN if there are none."""
-    total = int(histogram.sum())
-    if total == 0:
-        return float("nan")
-    place = int(np.searchsorted(np.cumsum(histogram), share * total))
-    return float(_bin_middles()[place])
-
-
-def _bin_middles() -> Floats:
-    part = np.arange(_BINS - 1)
-    lower = 2.0 ** (part // _PARTS_PER_OCTAVE) * (1 + (part % _PARTS_PER_OCTAVE) / _PARTS_PER_OCTAVE)
-    width = 2.0 ** (part // _PARTS_PER_OCTAVE) / _PARTS_PER_OCTAVE
-    return np.concatenate([[0.0], lower + width / 2])

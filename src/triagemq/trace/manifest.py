@@ -15,6 +15,7 @@ from triagemq.trace.parts import PartFile
 from triagemq.trace.schema import SCHEMA_VERSION
 
 __all__ = [
+    "CLASSES",
     "INCOMPLETE_NAME",
     "MANIFEST_NAME",
     "PLAN_NAME",
@@ -31,6 +32,12 @@ MANIFEST_NAME = "manifest.json"
 INCOMPLETE_NAME = "INCOMPLETE"
 SCENARIO_NAME = "scenario.yaml"
 PLAN_NAME = "plan.json"
+
+CLASSES = "subscription_classes"
+"""Key of `extra`: by which class the copies of each subscription are counted, where it is not the one each was sent in.
+
+So runs with and without triage are compared group by group.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,17 +92,17 @@ async def run_live(
         until_ns = time.time_ns()
         await exchange.stop_publishers()
         await _drained(exchange, _HURRIED_SECONDS if ended.is_set() else MOST_DRAINING_SECONDS)
+        lasted_ns = max(0, until_ns - begun_ns)
+        warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
+        from_ns = begun_ns + warm_up_ns
+        try:
+            await exchange.link.measured(from_ns, expected.level.tolist())
+        except ControlError as error:
+            on_problem(f"the trace does not say what is measured: {error}")
         restarts = exchange.restarts
     await loading
-    lasted_ns = max(0, until_ns - begun_ns)
-    warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
     measured = measure(
-        exchange.trace,
-        scenario,
-        from_ns=begun_ns + warm_up_ns,
-        until_ns=until_ns,
-        planned=expected.level,
-        by_plan=options.no_triage,
+        exchange.trace, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
     )
     return LiveResult(scenario, measured, expected, restarts, exchange.gone)
 

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.trace import Outcome, Trace, runs
+from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
 __all__ = ["Measured", "Transmission", "load_reading", "measure"]
 
@@ -83,11 +84,12 @@ def measure(
     by_plan: bool = False,
     transmission: Transmission | None = None,
 ) -> Measured:
-    """All runs of a directory together: events published in [from_ns, until_ns), by the class they were sent in.
+    """All runs of a directory together: events published from `from_ns` on, by the class they were sent in.
 
-    `planned` is the class of each subscription for copies that were sent in none (before a first plan, or to a client
-    that had gone), and `by_plan` counts all copies by it, whatever class they were sent in. With
-    `transmission` latencies get that time, too.
+    `until_ns` is when the publishers were told to end; what they still published counts, as in every table made from
+    the same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan),
+    and `by_plan` counts all copies by it, whatever class they were sent in. With `transmission` latencies get that
+    time, too.
     """
     copies, published = [], []
     found = runs(directory)
@@ -102,16 +104,17 @@ def measure(
         else pa.table({name: pa.array([], pa.int64()) for name in _COLUMNS})
     )
     stamp = rows["published_ns"].to_numpy()
-    chosen = (stamp >= from_ns) & (stamp < until_ns)
+    chosen = stamp >= from_ns
     subscription = rows["subscription_id"].to_numpy()[chosen]
     known = (subscription >= 0) & (subscription < len(scenario.subscriptions))
     subscription, stamp = subscription[known], stamp[chosen][known]
     delivered = _is_delivered(rows["outcome"])[chosen][known]
     arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[chosen][known]
-    latency = np.where(delivered, (arrival - stamp) * 1e-9, np.nan)
+    latency_ns = np.where(delivered, arrival - stamp, 0)
     if transmission is not None:
         size_bytes = rows["size_bytes"].to_numpy()[chosen][known]
-        latency = latency + transmission.seconds(arrival, subscription, size_bytes)
+        on_the_wire = transmission.seconds(arrival, subscription, size_bytes)
+        latency_ns = latency_ns + np.rint(on_the_wire * 1e9).astype(np.int64)
     sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()[chosen][known]
     label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
     batch = np.minimum(
@@ -119,16 +122,16 @@ def measure(
     )
     return Measured(
         publications=len(times),
-        measured_publications=int(((times >= from_ns) & (times < until_ns)).sum()),
+        measured_publications=int((times >= from_ns).sum()),
         copies=len(stamp),
         deliveries=int(delivered.sum()),
         simulated_seconds=(until_ns - from_ns) * 1e-9,
         measured_from_ns=from_ns,
         classes=[
-            _class_row(int(each), delivered[label == each], latency[label == each], batch[label == each])
+            _class_row(int(each), delivered[label == each], latency_ns[label == each], batch[label == each])
             for each in np.unique(label)
         ],
-        utility=_utility(scenario, subscription, delivered, latency),
+        utility=_utility(scenario, subscription, delivered, latency_ns),
     )
 
 
@@ -142,22 +145,25 @@ def _is_delivered(outcome: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _class_row(
-    number: int, delivered: NDArray[np.bool_], latency: Floats, batch: NDArray[np.int64]
+    number: int, delivered: NDArray[np.bool_], latency_ns: NDArray[np.int64], batch: NDArray[np.int64]
 ) -> dict[str, Any]:
-    arrived = latency[delivered]
-    quantiles = np.quantile(arrived, [0.5, 0.95, 0.99]) if len(arrived) else np.full(3, np.nan)
+    arrived = latency_ns[delivered]
+    longest_ns = int(arrived.max(initial=0))
+    histogram = np.bincount(bins_of(arrived), minlength=BINS)
+    percentiles = {
+        f"p{round(100 * share)}_seconds": _plain(percentile_ns(histogram, share, longest_ns) * 1e-9)
+        for share in (0.5, 0.95, 0.99)
+    }
     return {
         "priority_class": number,
         "count": len(delivered),
         "delivered": int(delivered.sum()),
         "success_rate": float(delivered.mean()),
         "success_ci99": _plain(_half_width(delivered.astype(np.float64), batch)),
-        "mean_latency_seconds": _plain(float(arrived.mean()) if len(arrived) else math.nan),
-        "ci95_seconds": _plain(_half_width(arrived, batch[delivered], 0.95)),
-        "p50_seconds": _plain(float(quantiles[0])),
-        "p95_seconds": _plain(float(quantiles[1])),
-        "p99_seconds": _plain(float(quantiles[2])),
-        "max_seconds": _plain(float(arrived.max()) if len(arrived) else math.nan),
+        "mean_latency_seconds": int(arrived.sum()) / len(arrived) * 1e-9 if len(arrived) else None,
+        "ci95_seconds": _plain(_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], 0.95)),
+        **percentiles,
+        "max_seconds": longest_ns * 1e-9 if len(arrived) else None,
     }
 
 
@@ -175,12 +181,15 @@ def _half_width(values: Floats, batch: NDArray[np.int64], confidence: float = _C
 
 
 def _utility(
-    scenario: Scenario, subscription: NDArray[np.int32], delivered: NDArray[np.bool_], latency: Floats
+    scenario: Scenario,
+    subscription: NDArray[np.int32],
+    delivered: NDArray[np.bool_],
+    latency_ns: NDArray[np.int64],
 ) -> dict[str, float | None]:
     rows = len(scenario.subscriptions)
     count = np.bincount(subscription, minlength=rows)
     arrived = np.bincount(subscription, delivered, minlength=rows)
-    seconds = np.bincount(subscription, np.where(delivered, latency, 0.0), minlength=rows)
+    seconds = np.bincount(subscription, np.where(delivered, latency_ns * 1e-9, 0.0), minlength=rows)
     success = np.divide(arrived, count, out=np.zeros(rows), where=count > 0)
     mean = np.divide(seconds, arrived, out=np.full(rows, np.inf), where=arrived > 0)
     achieved = achieved_utility(scenario.subscriptions, success, mean)

@@ -118,15 +118,18 @@ def time_axis(seconds: Sequence[float]) -> dict[str, Any]:
 
 def _curves_of_histogram(inputs: Inputs, *, by_class: bool) -> dict[tuple[str, int | None], Curve]:
     """From the bins of all subscriptions, added up."""
-    table = inputs.table("latency_histogram", ("priority_class", *_OUTCOMES, "bins"))
+    table = inputs.table("latency_histogram", ("priority_class", *_OUTCOMES, "latency_max_ns", "bins"))
     if table is None or pa.types.is_null(table["bins"].type):
         return {}
     keys = ["run_id", "priority_class"] if by_class else ["run_id"]
-    totals = table.group_by(keys).aggregate([(name, "sum") for name in _OUTCOMES])
-    copies = {
-        (row["run_id"], row.get("priority_class")): sum(row[f"{name}_sum"] or 0 for name in _OUTCOMES)
-        for row in totals.to_pylist()
-    }
+    totals = table.group_by(keys).aggregate(
+        [*((name, "sum") for name in _OUTCOMES), ("latency_max_ns", "max")]
+    )
+    copies, longest = {}, {}
+    for row in totals.to_pylist():
+        key = (row["run_id"], row.get("priority_class"))
+        copies[key] = sum(row[f"{name}_sum"] or 0 for name in _OUTCOMES)
+        longest[key] = row["latency_max_ns_max"]
     bins = table["bins"].combine_chunks()
     entries = pc.list_flatten(bins)
     parents = pc.list_parent_indices(bins)
@@ -143,11 +146,14 @@ def _curves_of_histogram(inputs: Inputs, *, by_class: bool) -> dict[tuple[str, i
         places, counts = found.setdefault((row["run_id"], row.get("priority_class")), ([], []))
         places.append(row["bin"])
         counts.append(row["count_sum"])
-    return {key: _curve(*found[key], copies[key]) for key in found}
+    return {key: _curve(*found[key], copies[key], longest[key]) for key in found}
 
 
-def _curve(places: list[int], counts: list[int], copies: int) -> Curve:
+def _curve(places: list[int], counts: list[int], copies: int, longest_ns: int | None) -> Curve:
     seconds = bin_ends_seconds(np.array(places))
+    if longest_ns is not None:
+        # The last bin ends behind everything that is in it.
+        seconds = np.minimum(seconds, longest_ns * 1e-9)
     share = np.cumsum(counts) / max(copies, 1)
     if len(seconds) > MOST_POINTS:
         chosen = np.unique(np.linspace(0, len(seconds) - 1, MOST_POINTS).round().astype(np.int64))

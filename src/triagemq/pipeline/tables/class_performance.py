@@ -11,7 +11,7 @@ __all__ = ["SCHEMA", "transform"]
 
 SCHEMA = """
     run_id                string,
-    priority_class        int,
+    priority_class        int     COMMENT 'that triage gives, where the run says so; null where no plan covers it',
     subscriptions         bigint  COMMENT 'that had copies in this class',
     count                 bigint  COMMENT 'copies of events published after warm-up',
     delivered             bigint,

@@ -45,7 +45,11 @@ def figures(histogram: DataFrame) -> DataFrame:
             for name, share in _SHARES.items()
         }
     )
-    found = found.withColumns({name: bin_middle(F.col(f"{name}_bin")) * _SECONDS for name in _SHARES})
+    # The middle of a bin may lie above everything in it.
+    longest = F.col("latency_max_ns").cast("double")
+    found = found.withColumns(
+        {name: F.least(bin_middle(F.col(f"{name}_bin")), longest) * _SECONDS for name in _SHARES}
+    )
     mean_ns = F.col("latency_sum_ns").cast("double") / F.col("delivered")
     return (
         found.withColumn("success_rate", F.try_divide(F.col("delivered"), F.col("count")))

@@ -17,7 +17,7 @@ __all__ = ["OUTCOMES", "SCHEMA", "transform"]
 SCHEMA = """
     run_id             string,
     subscription_id    int,
-    priority_class     int,
+    priority_class     int            COMMENT 'that triage gives, where the run says so; null where no plan covers it',
     delivered          bigint,
     dropped_by_policy  bigint,
     dropped_by_buffer  bigint,
@@ -35,10 +35,14 @@ _PARTITIONS_PER_FILE = 16
 
 OUTCOMES = tuple(outcome.name for outcome in Outcome)
 
+NO_CLASS = 0xFFFF
+"""In a packed key: the copy was sent in none."""
 
-def transform(deliveries: DataFrame, partitions: int) -> DataFrame:
+
+def transform(deliveries: DataFrame, classes: DataFrame | None, partitions: int) -> DataFrame:
     """Count measured deliveries, and bin their latencies.
 
+    `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
     The exchange comes before the counting: with some hundred bins for each subscription, counting first in every task
     would hardly make fewer rows. All rows of a subscription and class then meet in one task, in a hash table that is
     small enough for the processor's cache (half of the time of the usual two steps). What is exchanged is two numbers
@@ -54,9 +58,11 @@ def transform(deliveries: DataFrame, partitions: int) -> DataFrame:
     is_latency = F.col("value") >= 0
     latency = F.when(is_latency, F.col("value"))
     latency_bin = bin_of(F.col("value"), F.col("exponent"))
-    measured = deliveries.where("measured").select(
-        (key + F.col("priority_class")).alias("key"), value.alias("value")
-    )
+    counted, sent_in = deliveries.where("measured"), F.coalesce("priority_class", F.lit(NO_CLASS))
+    if classes is not None:
+        counted = counted.join(F.broadcast(classes), ["run", "subscription_id"], "left")
+        sent_in = F.coalesce("counted_class", sent_in)
+    measured = counted.select((key + sent_in).alias("key"), value.alias("value"))
     binned = (
         spread(measured, partitions, "key")
         .withColumn("exponent", exponent_of(F.col("value")))
@@ -93,7 +99,7 @@ def _unpacked(gathered: DataFrame) -> DataFrame:
     return (
         gathered.withColumn("run", F.shiftright(key, 48).cast("int"))
         .withColumn("subscription_id", F.shiftright(key, 16).bitwiseAND(F.lit(0xFFFFFFFF)).cast("int"))
-        .withColumn("priority_class", key.bitwiseAND(F.lit(0xFFFF)).cast("int"))
+        .withColumn("priority_class", F.nullif(key.bitwiseAND(F.lit(0xFFFF)), F.lit(NO_CLASS)).cast("int"))
         .withColumn(
             "latency_sum_ns",
             (F.col("seconds").cast("decimal(20,0)") * 1_000_000_000 + F.col("nanoseconds")).cast(
