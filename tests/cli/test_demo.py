@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_commands import run
+from tests.coordinator.up.estimating import estimates_the_building_fire
 
 from triagemq.cli.options import duration, percent
 from triagemq.pipeline import Tables
@@ -42,6 +43,8 @@ def test_terminal_report_tables_and_json_of_a_demo_agree_in_every_figure(tmp_pat
         _are_the_same(figures["runs"][name], summaries[name], classes[name])
     _terminal_shows(done.stdout, figures)
     _report_shows((made / "report.html").read_text(encoding="utf-8"), summaries, classes)
+    for name in NAMES:
+        estimates_the_building_fire(Tables(made / "tables"), summaries[name]["run_id"])
 
 
 def _tables(made: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:

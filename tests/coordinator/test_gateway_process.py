@@ -410,6 +410,9 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
         }
         assert control.ask("decisions", rows=[decision])["ok"]
         assert not control.ask("decisions", rows=[decision | {"reason": None}])["ok"]
+        assert control.ask("measured", from_ns=7, classes=[3, 1])["ok"]
+        assert not control.ask("measured", from_ns=7, classes=[3, None])["ok"]
+        assert not control.ask("measured", from_ns="now", classes=[])["ok"]
         for topic in topics * 5:
             publisher.publish(topic, b"x" * 10)
         for slot in (1, 2, 3):
@@ -419,6 +422,8 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
         gateway.end()
     assert "error" not in gateway.log()
     trace = Trace.open(tmp_path / "trace" / "run-0")
+    assert trace.manifest.measured_from_ns == 7
+    assert trace.manifest.extra["subscription_classes"] == [3, 1]
     deliveries = trace.table("deliveries").to_pydict()
     assert set(
         zip(deliveries["subscription_id"], deliveries["flow_id"], deliveries["priority_class"], strict=True)

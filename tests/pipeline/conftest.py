@@ -137,6 +137,7 @@ def _write_trace(
     damage: bool = False,
     sent_in: int | None = None,
     extra: dict[str, Any] | None = None,
+    has_scenario: bool = True,
 ) -> Path:
     known = loads(SCENARIO)
     random = np.random.default_rng(seed)
@@ -156,7 +157,8 @@ def _write_trace(
         published_topic[20:25] = 99
         latency[:4] = -500
     options: dict[str, Any] = {"producer": "test", "run_id": run_id, "rotate_rows": 997}
-    with TraceWriter(directory, scenario_text=dumps(known), plan_text=None, **options) as writer:
+    text = dumps(known) if has_scenario else ""
+    with TraceWriter(directory, scenario_text=text, plan_text=None, **options) as writer:
         writer.publications(
             {
                 "publication_id": ids,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
-from triagemq.scenario import ArrivalProcess, SizeDistribution, load, loads
+from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, loads
 from triagemq.theory import on_off_ca2, pareto_ca2
 from triagemq.trace import Trace, TraceWriter
 
@@ -40,6 +41,66 @@ def test_the_network_is_the_trace_own_and_the_publications_are_the_measured_ones
         row = profile[int(rows.publisher[number]), int(rows.topic[number])]
         assert rows.rate_per_second[number] == pytest.approx(row["rate_per_second"])
         assert rows.size_bytes[number] == pytest.approx(row["mean_size_bytes"])
+
+
+def test_publishers_and_topics_beyond_the_scenario_have_their_own_names() -> None:
+    text = """
+brokers: {hall: }
+switches: {core: }
+ports: {radio: {switch: core, bandwidth_bps: 400000}}
+publishers:
+  a: {publishes: {smoke: {rate_per_second: 20, size_bytes: 60}, heat: {rate_per_second: 10, size_bytes: 200}}}
+  b: {publishes: {heat: {rate_per_second: 10, size_bytes: 200}, door: {rate_per_second: 5, size_bytes: 40}}}
+  c: {publishes: {door: {rate_per_second: 5, size_bytes: 40}}}
+subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:2, door: log:1}}}
+"""
+    seen = {
+        # Nobody says who published, but only one has this topic; two have the next.
+        (None, "smoke"): 100,
+        (None, "heat"): 200,
+        ("b", "door"): 300,
+        ("drone", "door"): 400,
+        ("drone", "view"): 500,
+    }
+
+    class Measured:
+        manifest = SimpleNamespace(runs={"one": None})
+        rows: ClassVar = {"scenarios": 1, "publication_profile": len(seen)}
+
+        def records(self, table: str, **_: Any) -> list[dict[str, Any]]:
+            if table == "scenarios":
+                return [{"text": text}]
+            return [
+                measured(
+                    publisher_id=None if publisher is None else 7,
+                    publisher=publisher,
+                    topic_id=9,
+                    topic=topic,
+                    publications=count,
+                    observed_seconds=10.0,
+                    mean_size_bytes=50.0,
+                    sizes=[],
+                )
+                for (publisher, topic), count in seen.items()
+            ]
+
+    estimated = loads(dumps(estimate_scenario(cast("Tables", Measured()))))
+    rows = estimated.publications
+    found = {
+        (estimated.publishers.name[publisher], estimated.topics.name[topic]): rate
+        for publisher, topic, rate in zip(rows.publisher, rows.topic, rows.rate_per_second, strict=True)
+    }
+    assert found == pytest.approx(
+        {
+            ("a", "smoke"): 10.0,
+            ("unknown", "heat"): 20.0,
+            ("b", "door"): 30.0,
+            ("drone", "door"): 40.0,
+            ("drone", "view"): 50.0,
+            # Silent for all the ten seconds.
+            ("c", "door"): 0.1,
+        }
+    )
 
 
 def measured(**values: Any) -> dict[str, Any]:

@@ -231,29 +231,46 @@ def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -
         assert correlation == pytest.approx(expected[one, other])
 
 
-def test_copies_are_counted_by_the_class_that_a_run_names_and_need_none(
+def test_live_runs_say_by_which_class_to_count_and_what_ids_are_called(
     spark: object, write_trace: Callable[..., Path], trace: Path, tmp_path: Path
 ) -> None:
-    """As a run without triage has it: everything in one class, or in none at all before the first plan."""
+    """Everything in one class, as without triage, or in none at all; ids of a scenario, or of names in a manifest."""
     classes = [3, 1, 0, 2, 2, 0]
     named = write_trace(
         tmp_path / "named", run_id="named", sent_in=0, extra={"subscription_classes": classes}
     )
     unplanned = write_trace(tmp_path / "unplanned", run_id="unplanned", sent_in=-1)
-    run_pipeline([named, unplanned], tmp_path / "out")
+    names = {
+        "topics": ["door", "heat", "smoke"],
+        "publishers": ["drone-1", "drone-2"],
+        "subscriptions": [["pump", "door"], None, *(["pump", f"{number}/#"] for number in range(2, 6))],
+    }
+    own = write_trace(tmp_path / "own", run_id="own", extra=names, has_scenario=False)
+    run_pipeline([named, unplanned, own], tmp_path / "out")
     tables = Tables(tmp_path / "out")
     assert all(run.quarantined == 0 for run in tables.manifest.runs.values())
     rows = {(row["run_id"], row["priority_class"]): row for row in tables.records("class_performance")}
-    assert set(rows) == {*(("named", each) for each in range(4)), ("unplanned", None)}
+    assert set(rows) == {
+        *(("named", each) for each in range(4)),
+        ("unplanned", None),
+        *(("own", each) for each in range(4)),
+    }
     copies = Trace.open(trace).pandas("deliveries")
     copies = copies[copies["published_ns"] >= MEASURED_FROM_NS]
     for each in range(4):
-        own = copies["subscription_id"].isin([number for number, one in enumerate(classes) if one == each])
-        assert rows["named", each]["count"] == own.sum()
+        chosen = [number for number, one in enumerate(classes) if one == each]
+        assert rows["named", each]["count"] == copies["subscription_id"].isin(chosen).sum()
     assert rows["unplanned", None]["count"] == len(copies)
-    # Every run of several has what its scenario says.
-    assert {row["run_id"]: row["utility"] > 0 for row in tables.records("run_summary")} == {
+    # Every run of several has what its scenario, or its manifest, says.
+    assert {row["run_id"]: (row["utility"] or 0) > 0 for row in tables.records("run_summary")} == {
         "named": True,
         "unplanned": True,
+        "own": False,
     }
-    assert all(row["subscriber"] is not None for row in tables.records("subscription_performance"))
+    whose = {row["run_id"]: set[str | None]() for row in tables.records("run_summary")}
+    for row in tables.records("subscription_performance"):
+        whose[row["run_id"]].add(row["subscriber"])
+    scenarios_own: set[str | None] = {"commander", "archive"}
+    assert whose == {"named": scenarios_own, "unplanned": scenarios_own, "own": {"pump", None}}
+    published = {row["publisher"] for row in tables.records("publication_profile", run_id="own")}
+    assert published == {"drone-1", "drone-2"}

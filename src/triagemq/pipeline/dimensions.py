@@ -94,18 +94,16 @@ def _named(run: TraceInput) -> dict[str, list[dict[str, Any]]]:
         first = 0 if scenario is None else len(getattr(scenario, kind))
         return [(number, name) for number, name in enumerate(run.names(kind)) if number >= first]
 
-    found = {
+    return {
         "topics": [{"topic_id": number, "topic": name} for number, name in beyond("topics")],
         "publishers": [{"publisher_id": number, "publisher": name} for number, name in beyond("publishers")],
-    }
-    if scenario is not None:
         # A filter, where it is not one of the scenario's topics.
-        found["subscriptions"] = [
+        "subscriptions": [
             {"subscription_id": number, "subscriber": pair[0], "topic": pair[1]}
             for number, pair in beyond("subscriptions")
             if pair is not None
-        ]
-    return found
+        ],
+    }
 
 
 def _columns(scenario: Scenario) -> dict[str, dict[str, Any]]:

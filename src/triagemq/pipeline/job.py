@@ -177,9 +177,9 @@ class Batch:
         return queue_features.transform(samples, delays, self._dimensions.ports, phase, self._measured_from())
 
     def _subscriptions(self) -> DataFrame:
-        """What each subscription is: from the scenario, else as far as the deliveries say."""
+        """What each subscription is: from the scenario or the manifest, else as far as the deliveries say."""
         known = self._dimensions.subscriptions
-        without = [run for run, each in self._traces.items() if each.scenario is None]
+        without = [run for run, each in self._traces.items() if not each.known("subscriptions")]
         if not without:
             return known
         seen = (

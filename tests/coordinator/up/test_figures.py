@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.coordinator.up.estimating import estimates_the_building_fire
 from tests.coordinator.up.exchanging import BUILDING_FIRE, TRIAGE, Up
 
+from triagemq.pipeline import Tables, run_pipeline
 from triagemq.trace import Trace, runs
 
 
@@ -81,7 +83,10 @@ def test_a_broker_in_python_is_enough(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("broker", [(), ("--broker", "embedded")], ids=["default", "embedded"])
 def test_a_minute_of_the_building_fire(tmp_path: Path, broker: tuple[str, ...]) -> None:
-    _is_as_forecast(_figures(tmp_path, "--for", "60", *broker))
+    figures = _figures(tmp_path, "--for", "60", *broker)
+    _is_as_forecast(figures)
+    run_pipeline([tmp_path / figures["trace"]], tmp_path / "tables")
+    estimates_the_building_fire(Tables(tmp_path / "tables"))
 
 
 @pytest.mark.slow
