@@ -102,9 +102,9 @@ def test_instructions_as_a_table_name_connections_and_topics(folder: Path) -> No
     assert flow["port"] in row
     assert flow["topics"][0] in row
     assert "more connections (--json has all)" in done.stdout
-    refused = run("plan", "t2.yaml", "--instructions", "--output", "x.json", folder=folder)
+    refused = run("plan", "t2.yaml", "--instructions", "--out", "x.json", folder=folder)
     assert refused.returncode == 2
-    assert "goes without --output" in refused.stderr
+    assert "goes without --out" in refused.stderr
 
 
 def test_a_saved_plan_gives_the_forecast_it_was_made_with(folder: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_saved_plan_gives_the_forecast_it_was_made_with(folder: Path) -> None:
 def test_a_plan_and_planning_options_contradict_each_other(folder: Path) -> None:
     run("plan", "t2.yaml", "-o", "plan.json", folder=folder)
     done = run("forecast", "t2.yaml", "--plan", "plan.json", "--drops", "flat", folder=folder)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "either the file or the options" in done.stderr
 
 

@@ -72,7 +72,7 @@ def test_what_an_earlier_run_wrote_is_not_mixed_with_this_one(tmp_path: Path, op
 @pytest.mark.needs_root("others are refused before it looks")
 def test_a_replay_needs_a_trace(tmp_path: Path) -> None:
     done = run("emulate", CAMPUS, "--replay", "nowhere", folder=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "nowhere: there is no such directory" in only_line(done)
 
 

@@ -39,7 +39,7 @@ from triagemq.coordinator.broker_rights import BrokerRights
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
-from triagemq.errors import TriageError
+from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker_users import BrokerUser
 from triagemq.exchange.topic_patterns import covers
@@ -602,9 +602,10 @@ def test_tokens_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             listed = await asyncio.to_thread(triage, "list", *url)
             assert len(listed["tokens"]) == 2
             assert made["token"] not in json.dumps(listed)
-            await asyncio.to_thread(triage, "revoke", made["token_id"], *state)
+            revoked = await asyncio.to_thread(triage, "revoke", made["token_id"][:8], *url)
+            assert revoked == {"revoked": made["token_id"]}
             await here.until(lambda: here.coordinator.service.registry.get(("subscriber", "ff-1")) is None)
-            with pytest.raises(TriageError, match=r"there is no token 'x' \(HTTP 404\)"):
+            with pytest.raises(TriageError, match="there is no token 'x'"):
                 await asyncio.to_thread(triage, "revoke", "x", *url)
             monkeypatch.delenv("TRIAGE_TOKEN")
             with pytest.raises(TriageError, match="a valid token is needed"):
@@ -622,6 +623,33 @@ def test_tokens_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ):
         with pytest.raises(TriageError, match=words):
             triage(*bad)
+
+
+def test_tokens_are_listed_whole_and_revoked_by_a_unique_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def triage(*arguments: str) -> str:
+        result = CliRunner().invoke(token_command, [*arguments, "--file", str(tmp_path / "tokens")])
+        if result.exception is not None:
+            raise result.exception
+        return result.stdout
+
+    topics = [f"building/floor-3/room-{room}/temperature-of-the-ceiling/#" for room in range(3)]
+    wanted = [word for topic in topics for word in ("--subscribe", topic)]
+    for number in range(20):
+        triage("create", "--role", "subscriber", "--label", f"crew {number}", *wanted)
+    ids = [row["token_id"] for row in json.loads(triage("list", "--json"))["tokens"]]
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = triage("list")
+    assert "…" not in listed
+    assert all(token_id in listed for token_id in ids)
+    shared = next(each for each in "0123456789abcdef" if sum(one.startswith(each) for one in ids) > 1)
+    for bad, words in ((shared, "give more of it"), ("", "there is no token"), ("g", "there is no token")):
+        with pytest.raises(ParameterError, match=words):
+            triage("revoke", bad)
+    assert triage("revoke", ids[7][:9]) == f"revoked {ids[7]}\n"
+    after = json.loads(triage("list", "--json"))["tokens"]
+    assert [row["token_id"] for row in after if row["revoked_ns"] is not None] == [ids[7]]
 
 
 def test_what_was_announced_without_a_token_goes_when_access_is_on(tmp_path: Path) -> None:

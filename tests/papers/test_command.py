@@ -53,7 +53,7 @@ def test_without_a_figure_it_lists_them() -> None:
 
 @pytest.mark.usefixtures("_two_experiments")
 def test_it_prints_the_table_and_writes_the_plots(tmp_path: Path) -> None:
-    done = runner.invoke(app, ["paper", "good", "--output", str(tmp_path)])
+    done = runner.invoke(app, ["paper", "good", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "a table [of] figures" in done.stdout
     assert "holds: a claim; worst case a worst case" in done.stdout
@@ -62,7 +62,7 @@ def test_it_prints_the_table_and_writes_the_plots(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_two_experiments")
 def test_json_is_one_object_with_the_effort_and_the_files(tmp_path: Path) -> None:
-    done = runner.invoke(app, ["paper", "good", "--quick", "--output", str(tmp_path), "--json"])
+    done = runner.invoke(app, ["paper", "good", "--quick", "--out", str(tmp_path), "--json"])
     report = json.loads(done.stdout)
     assert done.exit_code == 0
     assert report["effort"] == {"seeds": 1}
@@ -123,7 +123,7 @@ def test_where_there_is_no_terminal_lines_say_that_it_goes_on(
 
 @pytest.mark.usefixtures("_two_experiments")
 def test_it_fails_when_our_figures_do_not_show_what_they_must(tmp_path: Path) -> None:
-    done = runner.invoke(app, ["paper", "bad", "--output", str(tmp_path)])
+    done = runner.invoke(app, ["paper", "bad", "--out", str(tmp_path)])
     assert done.exit_code == 1
     assert "does not hold: a claim" in done.stdout
 

@@ -418,7 +418,7 @@ def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
 
 @pytest.fixture
 def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A REST address that refuses every first attempt."""
+    """A REST address that refuses every first attempt; bodies come with the header that says who sends them."""
     received: list[dict[str, Any]] = []
     attempts = iter(range(10**6))
 
@@ -427,7 +427,7 @@ def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             accepted = next(attempts) % 2 == 1
             if accepted:
-                received.append(body)
+                received.append(body | {"Authorization": self.headers["Authorization"]})
             self.send_response(204 if accepted else 503)
             self.end_headers()
 
@@ -447,8 +447,10 @@ def test_windows_are_posted_and_tried_again(
     spark: SparkSession, source: Path, tmp_path: Path, listener: tuple[str, list[dict[str, Any]]]
 ) -> None:
     url, received = listener
-    done = stream(spark, source, tmp_path / "out", post=url)
+    done = stream(spark, source, tmp_path / "out", post=url, post_token="s3cret")
     assert done.post is not None
+    assert {body["Authorization"] for body in received} == {"Bearer s3cret"}
+    assert "s3cret" not in json.dumps(done.as_json())
     assert (done.post["sent"], done.post["failed"]) == (len(received), 0)
     rows = [row for body in received for row in body["rows"]]
     table = read_stream_table(tmp_path / "out").to_pylist()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.errors import OutputError, PlanError
+from triagemq.errors import OutputError, ParameterError, PlanError
 from triagemq.plan import Plan, dump_plan, load_plan, make_plan, parse_plan, save_plan
 from triagemq.scenario.generators import table2
 
@@ -117,7 +117,7 @@ def test_a_damaged_file_is_refused_or_still_a_plan(plan, tmp_path_factory, where
 
 
 def test_files_that_are_missing_or_binary_are_refused(tmp_path):
-    with pytest.raises(PlanError, match="no such plan"):
+    with pytest.raises(ParameterError, match="no such plan"):
         load_plan(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError, match="not text"):
@@ -134,7 +134,7 @@ def test_damaged_tables_are_refused(plan, tmp_path):
         with pytest.raises(PlanError, match=table):
             load_plan(tmp_path / table)
         (tmp_path / table / f"{table}.parquet").unlink()
-        with pytest.raises(PlanError, match="no such plan"):
+        with pytest.raises(ParameterError, match="no such plan"):
             load_plan(tmp_path / table)
         pq.write_table(pa.table({"other": [1]}), tmp_path / table / f"{table}.parquet")
         with pytest.raises(PlanError):

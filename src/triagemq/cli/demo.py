@@ -28,7 +28,7 @@ WITH, WITHOUT = "with triage", "without triage"
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output",
+        "--out",
         "-o",
         help="Empty directory for scenario, picture, traces, tables and report (default: a new one in out/demo).",
     ),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.options import Seed
+from triagemq.cli.options import Json, Seed, print_json
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Write a scenario: the papers' tables, or a building on fire.", no_args_is_help=True)
 
-Output = Annotated[
+Out = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="A .yaml file, or a directory for the Parquet form; else standard output."
+        "--out", "-o", help="A .yaml file, or a directory for the Parquet form; else standard output."
     ),
 ]
 Subscribers = Annotated[int, typer.Option("--subscribers", help="Subscribers.")]
@@ -37,7 +37,7 @@ Sizes = Annotated[str, typer.Option("--sizes", help="Event sizes: exponential or
 
 @app.command()
 def table2(
-    output: Output = None,
+    out: Out = None,
     seed: Seed = 0,
     subscribers: Subscribers = 10,
     publishers: Annotated[int, typer.Option(help="Publishers.")] = 160,
@@ -68,6 +68,7 @@ def table2(
     flows_per_subscriber: Annotated[int, typer.Option(help="Flows a subscriber may open.")] = 9,
     priority_classes: Annotated[int, typer.Option(help="Priority classes.")] = 9,
     rho_tolerance: Tolerance = 0.1,
+    json: Json = False,
 ) -> None:
     """The simulation column of PrioDeX's Table 2: telemetry and events at random, one port per subscriber."""
     from triagemq.scenario import generators
@@ -95,12 +96,12 @@ def table2(
         priority_classes=priority_classes,
         rho_tolerance=rho_tolerance,
     )
-    _write(scenario, output)
+    _write(scenario, out, json)
 
 
 @app.command()
 def building(
-    output: Output = None,
+    out: Out = None,
     seed: Seed = 0,
     floors: Annotated[int, typer.Option(help="Floors.")] = 3,
     rooms_per_floor: Annotated[int, typer.Option(help="Rooms on each floor.")] = 6,
@@ -108,6 +109,7 @@ def building(
     occupants: Annotated[int, typer.Option(help="Occupants with a phone.")] = 12,
     overload: Annotated[float, typer.Option(help="Offered load over what each port can carry.")] = 1.7,
     buffer_packets: Annotated[float, typer.Option(help="Packets that each port can hold.")] = 200,
+    json: Json = False,
 ) -> None:
     """A smart building on fire: sensors, crew, commander, occupants, and too little radio."""
     from triagemq.scenario import generators
@@ -121,12 +123,12 @@ def building(
         overload=overload,
         buffer_packets=buffer_packets,
     )
-    _write(scenario, output)
+    _write(scenario, out, json)
 
 
 @app.command()
 def prototype(
-    output: Output = None,
+    out: Out = None,
     seed: Seed = 0,
     subscribers: Subscribers = 10,
     rho: Annotated[float, typer.Option(help="Offered load of the shared port.")] = 1.7,
@@ -140,6 +142,7 @@ def prototype(
     sizes: Sizes = "constant",
     buffer_packets: Buffer = None,
     rho_tolerance: Tolerance = 0.1,
+    json: Json = False,
 ) -> None:
     """The prototype column of PrioDeX's Table 2: seven topics, one class each, one shared port."""
     from triagemq.scenario import generators
@@ -157,20 +160,40 @@ def prototype(
         buffer_packets=_unlimited(buffer_packets),
         rho_tolerance=rho_tolerance,
     )
-    _write(scenario, output)
+    _write(scenario, out, json)
 
 
-def _write(scenario: Scenario, output: Path | None) -> None:
+def _write(scenario: Scenario, out: Path | None, as_json: bool) -> None:
     from triagemq.scenario import dumps, save
 
-    if output is None:
+    if out is not None:
+        save(scenario, out)
+    if as_json:
+        facts = {
+            "scenario": scenario.name,
+            "out": None if out is None else str(out),
+            "topics": len(scenario.topics),
+            "publishers": len(scenario.publishers),
+            "publications": len(scenario.publications),
+            "subscribers": len(scenario.subscribers),
+            "subscriptions": len(scenario.subscriptions),
+        }
+        # What is written nowhere else is in the object: JSON is YAML, too.
+        print_json(facts if out is not None else facts | {"document": _document(dumps(scenario))})
+    elif out is None:
         typer.echo(dumps(scenario), nl=False)
-        return
-    save(scenario, output)
-    typer.echo(
-        f"{output}: {len(scenario.publications)} publications, {len(scenario.subscriptions)} subscriptions",
-        err=True,
-    )
+    else:
+        typer.echo(
+            f"{out}: {len(scenario.publications)} publications, {len(scenario.subscriptions)} subscriptions",
+            err=True,
+        )
+
+
+def _document(text: str) -> dict[str, Any]:
+    import yaml
+
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
 
 
 def _unlimited(value: float | None) -> float:

@@ -96,6 +96,6 @@ def _say(message: str) -> None:
     from rich.console import Console
 
     for line in message.splitlines():
-        Console(stderr=True).print(
+        Console(stderr=True, emoji=False).print(
             f"triage: {line}", style="red", markup=False, highlight=False, soft_wrap=True
         )

@@ -132,7 +132,6 @@ def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
 
 def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = False) -> SparkOptions:
     """How a command runs Spark, as its options say."""
-    from triagemq.errors import ParameterError
     from triagemq.pipeline import SparkOptions
 
     settings = {}
@@ -153,13 +152,14 @@ def plan_for(
     **settings: Any,
 ) -> Plan:
     """The plan a command works with: the one in the file, or one made now."""
-    from triagemq.errors import PlanError
     from triagemq.plan import load_plan, make_plan
 
     if plan_file is None:
         return make_plan(scenario, priorities=priorities or "greedy", drops=drops or "optimal", **settings)
     if priorities is not None or drops is not None:
-        raise PlanError("--plan already says priorities and drops; give either the file or the options")
+        raise ParameterError(
+            "--plan", "says priorities and drops already; give either the file or the options"
+        )
     plan = load_plan(plan_file)
     plan.require(scenario)
     return plan

@@ -124,8 +124,8 @@ def show(
 @app.command()
 def scenario(
     tables: Annotated[Path, typer.Argument(help="Directory of the tables.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="A .yaml file, or a directory for the Parquet form.")
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="A .yaml file, or a directory for the Parquet form.")
     ],
     run_id: Annotated[
         str | None, typer.Option("--run", help="The run, if there are several; its beginning will do.")
@@ -141,7 +141,7 @@ def scenario(
 
     estimated = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
     # A file is named by whoever wants it written; a directory may hold tables that have these names by chance.
-    save(estimated, output, overwrite=output.suffix.lower() in (".yaml", ".yml"))
+    save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"))
     counts = {
         "topics": len(estimated.topics),
         "publishers": len(estimated.publishers),
@@ -149,10 +149,10 @@ def scenario(
         "subscriptions": len(estimated.subscriptions),
     }
     if json:
-        print_json({"scenario": estimated.name, "output": str(output), **counts})
+        print_json({"scenario": estimated.name, "out": str(out), **counts})
         return
     screen().print(
-        f"{output}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()),
+        f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()),
         markup=False,
         soft_wrap=True,
     )

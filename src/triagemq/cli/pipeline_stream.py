@@ -34,6 +34,12 @@ def stream(
     ] = 2.0,
     trigger: Annotated[float, typer.Option(help="Seconds between looks at the directory.")] = 0.5,
     post: Annotated[str | None, typer.Option(help="Send new windows as JSON to this URL, too.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", envvar="TRIAGE_TOKEN", help="With --post: what is known there, as a bearer token."
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take what is there, then stop.")] = False,
     until_idle: Annotated[
         float | None, typer.Option(help="Stop when nothing new has come for so many seconds.")
@@ -56,6 +62,7 @@ def stream(
             once=once,
             until_idle_seconds=until_idle,
             post=post,
+            post_token=token,
             options=options.spark_options(master, conf),
             progress=progress,
             on_stop=on_stop_anywhere,

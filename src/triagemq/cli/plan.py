@@ -27,8 +27,8 @@ def plan(
     classes: options.Classes = None,
     flows_per_subscriber: options.FlowsPerSubscriber = None,
     rho_tolerance: options.RhoTolerance = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Save the plan (.json or .parquet).")
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Save the plan (.json or .parquet).")
     ] = None,
     explain: Annotated[
         tuple[str, str] | None,
@@ -45,8 +45,8 @@ def plan(
 ) -> None:
     """Work out which flow, priority class and drop rate every subscription gets."""
     if instructions:
-        if output is not None or explain is not None or against is not None:
-            raise ParameterError("--instructions", "goes without --output, --explain and --diff")
+        if out is not None or explain is not None or against is not None:
+            raise ParameterError("--instructions", "goes without --out, --explain and --diff")
         _print_instructions(
             file,
             {
@@ -82,8 +82,8 @@ def plan(
         flows_per_subscriber=flows_per_subscriber,
         rho_tolerance=rho_tolerance,
     )
-    if output is not None:
-        save_plan(made, output)
+    if out is not None:
+        save_plan(made, out)
     if explain is not None:
         words = explain_plan(scenario, made, *explain)
         if json:

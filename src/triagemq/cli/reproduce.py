@@ -43,9 +43,7 @@ def reproduce(
         float | None, typer.Option("--for", min=1, help="Seconds of real packets in each run (priodex 10).")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: seconds, wider intervals.")] = False,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the plots go.")] = Path(
-        "out/reproduce"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the plots go.")] = Path("out/reproduce"),
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
     in_process: Annotated[
@@ -65,7 +63,7 @@ def reproduce(
         _list(paper, json=json)
         return
     experiment(paper, figure)
-    simulations = output / f"{paper}-{figure}{'-quick' if quick else ''}-simulations"
+    simulations = out / f"{paper}-{figure}{'-quick' if quick else ''}-simulations"
     spark = None if in_process else OnSpark(options.spark_options(master, conf), simulations)
     if spark is not None and master is not None:
         spark = replace(spark, least_seconds=0.0)
@@ -83,7 +81,7 @@ def reproduce(
             progress=progress,
             spark=spark,
         )
-        files = write_files(output, made.name, f"{paper} {figure}: {made.title}", made.findings)
+        files = write_files(out, made.name, f"{paper} {figure}: {made.title}", made.findings)
     forget_cases(simulations)
     if json:
         print_json({**made.as_json(), "files": {"png": str(files.png), "html": str(files.html)}})

@@ -35,9 +35,9 @@ def sweep(
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Simulations of every setting, with seeds from 0.")] = 1,
     publications: Annotated[int, typer.Option(min=1, help="Events to publish in each.")] = 100_000,
-    out: Annotated[Path, typer.Option(help="Where results are kept; what is there is not run again.")] = Path(
-        "out/sweep"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where results are kept; what is there is not run again.")
+    ] = Path("out/sweep"),
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
     json: options.Json = False,

@@ -7,7 +7,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,8 +112,10 @@ def list_tokens(
         print_json({"tokens": rows})
         return
     table = Table()
-    for column in ("id", "label", "roles", "names", "publish", "subscribe", "state"):
-        table.add_column(column)
+    # In one piece: it is to be copied.
+    table.add_column("id", overflow="fold", min_width=max((len(row["token_id"]) for row in rows), default=0))
+    for column in ("label", "roles", "names", "publish", "subscribe", "state"):
+        table.add_column(column, overflow="fold")
     for row in rows:
         lists = (", ".join(row[column]) for column in ("roles", "names", "publish", "subscribe"))
         table.add_row(row["token_id"], row["label"], *lists, _condition(row))
@@ -122,7 +124,7 @@ def list_tokens(
 
 @app.command("revoke")
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it.")],
+    token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it, or its beginning.")],
     state: State = None,
     store: StoreUrl = None,
     url: Url = None,
@@ -132,9 +134,12 @@ def revoke(
     """Make a token useless; what was announced with it is withdrawn."""
     database, not_yet = _database(state, store, url, file), None
     if database is None:
+        token_id = _meant(token_id, [row["token_id"] for row in _ask(url, "GET", "/v1/tokens")])
         not_yet = _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
     else:
-        _revoke(database, token_id)
+        with _kept(database) as kept:
+            token_id = _meant(token_id, [token.token_id for token in kept.tokens()])
+            kept.revoke(token_id, time.time_ns())
     if json:
         print_json({"revoked": token_id, **(not_yet or {})})
     else:
@@ -188,13 +193,18 @@ def _list(database: str | Path) -> list[dict[str, Any]]:
         return [token_answer(token).model_dump(exclude={"token"}) for token in kept.tokens()]
 
 
-def _revoke(database: str | Path, token_id: str) -> None:
-    with _kept(database) as kept:
-        if token_id not in {token.token_id for token in kept.tokens()}:
-            raise ParameterError(
-                "token_id", f"there is no token {token_id!r}; `triage token list` shows them"
-            )
-        kept.revoke(token_id, time.time_ns())
+def _meant(given: str, known: Sequence[str]) -> str:
+    """The token whose id this is, or the only one whose id begins with it.
+
+    >>> _meant("4f", ["4f1c", "40aa"]), _meant("4f", ["4f", "4f1c"])
+    ('4f1c', '4f')
+    """
+    found = [given] if given in known else [each for each in known if given and each.startswith(given)]
+    if not found:
+        raise ParameterError("token_id", f"there is no token {given!r}; `triage token list` shows them")
+    if len(found) > 1:
+        raise ParameterError("token_id", f"{given!r} begins the ids {', '.join(found)}; give more of it")
+    return found[0]
 
 
 @contextmanager

@@ -134,6 +134,7 @@ class ManagedGateway:
             ),
             BrokerAddress.parse(config.broker),
             config.address,
+            listen_option="--gateway",
             state=self._state,
             numbers=numbers,
             trace=self._trace,

@@ -34,6 +34,7 @@ from triagemq.coordinator.store import Store
 from triagemq.dtls import RECORD_BYTES
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK
+from triagemq.plan.planner import algorithms
 from triagemq.scenario import load
 
 __all__ = ["main", "serve"]
@@ -167,8 +168,9 @@ def _socket(settings: Settings) -> socket.socket:
         listening.bind((settings.host.strip("[]"), settings.port))
     except OSError as error:
         listening.close()
-        raise ParameterError(
-            "host", f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        raise TriageError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+            "choose another --rest HOST:PORT"
         ) from None
     return listening
 
@@ -191,9 +193,11 @@ def _network(settings: Settings) -> Network:
 
 
 def _planner(settings: Settings) -> PlannerSettings:
+    named = settings.planner
+    # Now, not when somebody comes for whom there is something to plan.
+    algorithms(named.flows, named.priorities, named.drops)
     if settings.no_triage:
         return PlannerSettings.no_triage()
-    named = settings.planner
     return PlannerSettings(
         flows=named.flows,
         priorities=named.priorities,

@@ -25,8 +25,11 @@ _DATAGRAMS_AT_ONCE = 256
 _LARGEST_DATAGRAM = 65_535
 
 
-def bind_udp(host: str, port: int) -> socket.socket:
-    """A socket that never blocks, with all the room the system gives; GatewayError if the address is not to be had."""
+def bind_udp(host: str, port: int, given_by: str = "--listen") -> socket.socket:
+    """A socket that never blocks, with all the room the system gives; GatewayError if the address is not to be had.
+
+    `given_by` is the option that says it.
+    """
     bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -48,7 +51,7 @@ def bind_udp(host: str, port: int) -> socket.socket:
         if bound is not None:
             bound.close()
         raise GatewayError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --listen HOST:PORT"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another {given_by} HOST:PORT"
         ) from error
     return bound
 

@@ -58,7 +58,8 @@ _LOOK_EVERY_SECONDS = 0.5
 class Gateway:
     """One gateway in the running event loop: `start`, then `wait` until it fails or is cancelled, then `close`.
 
-    With `security` it speaks DTLS with its clients, and does not listen to those who do not.
+    With `security` it speaks DTLS with its clients, and does not listen to those who do not. `listen_option` is how
+    whoever started it says where it listens.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Gateway:
         broker: BrokerAddress,
         listen: tuple[str, int],
         *,
+        listen_option: str = "--listen",
         state: Path | None = None,
         numbers: Numbers | None = None,
         trace: LiveTrace | None = None,
@@ -78,7 +80,7 @@ class Gateway:
         security: ServerSecurity | None = None,
     ) -> None:
         self.clock = unix_clock()
-        self._listen = listen
+        self._listen = (*listen, listen_option)
         self._broker = broker
         self._broadcast = broadcast
         self._trace = trace

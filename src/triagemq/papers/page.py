@@ -40,7 +40,7 @@ def write_files(directory: Path, name: str, title: str, findings: Findings) -> F
         draw_png(files.png, title, findings.panels)
         files.html.write_text(_page(title, plots, findings), encoding="utf-8")
     except OSError as error:
-        raise OutputError(f"{directory}: {error.strerror or error}; choose another --output") from error
+        raise OutputError(f"{directory}: {error.strerror or error}; choose another --out") from error
     return files
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triagemq.errors import PipelineError
+from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.published import TablesManifest, read_manifest
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Tables:
 
     >>> Tables("nowhere")
     Traceback (most recent call last):
-    triagemq.errors.PipelineError: nowhere: no tables there; make them with: triage pipeline run TRACE --out nowhere
+    triagemq.errors.ParameterError: nowhere: no tables there; make them with: triage pipeline run TRACE --out nowhere
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -53,9 +53,9 @@ class Tables:
     def _read_manifest(self) -> TablesManifest:
         manifest = read_manifest(self._directory)
         if manifest is None:
-            raise PipelineError(
-                f"{self._directory}: no tables there; make them with: "
-                f"triage pipeline run TRACE --out {self._directory}"
+            raise ParameterError(
+                str(self._directory),
+                f"no tables there; make them with: triage pipeline run TRACE --out {self._directory}",
             )
         return manifest
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triagemq.errors import PipelineError
+from triagemq.errors import ParameterError, PipelineError
 
 __all__ = ["InputFile", "Location", "local_inputs", "local_path", "spark_url"]
 
@@ -67,7 +67,7 @@ class Location:
 
         kind = self._info(self._path).type
         if kind == fs.FileType.NotFound:
-            raise PipelineError(f"{self.given}: there is no such file or directory")
+            raise ParameterError(str(self.given), "there is no such file or directory")
         return bool(kind == fs.FileType.Directory)
 
     def exists(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from triagemq.errors import PlanError
+from triagemq.errors import ParameterError
 from triagemq.plan.demand import demand
 from triagemq.plan.model import Plan
 from triagemq.plan.planner import RANKINGS
@@ -81,7 +81,7 @@ def _index(names: Sequence[str], name: str, kind: str, where: str) -> int:
     except ValueError:
         near = difflib.get_close_matches(name, names, n=3) or list(names[:3])
         others = f"; nearest: {', '.join(near)}" if near else ""
-        raise PlanError(f"no {kind} {name!r} among {where}{others}") from None
+        raise ParameterError(kind, f"{name!r} is not among {where}{others}") from None
 
 
 def _worth(scenario: Scenario, row: int) -> str:

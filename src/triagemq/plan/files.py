@@ -83,7 +83,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     """
     path = Path(path)
     if path.suffix not in (".json", ".parquet", ""):
-        raise ParameterError("output", f"{path}: a plan is a .json file, or a .parquet directory of tables")
+        raise ParameterError("--out", f"{path}: a plan is a .json file, or a .parquet directory of tables")
     try:
         if path.suffix == ".json":
             _write_text(path, dump_plan(plan))
@@ -101,7 +101,7 @@ def load_plan(path: str | Path) -> Plan:
             return _load_tables(path)
         return parse_plan(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError as error:
-        raise PlanError(f"{path}: no such plan") from error
+        raise ParameterError(str(path), "no such plan") from error
     except OSError as error:
         raise PlanError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
 from triagemq.plan.demand import Demand, demand
-from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
-from triagemq.plan.flows import FLOW_ALGORITHMS, FlowProblem
+from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
+from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
-from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityProblem
+from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.plan.registry import resolve
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
 
-__all__ = ["RANKINGS", "SCOPES", "Planner", "make_plan"]
+__all__ = ["RANKINGS", "SCOPES", "Planner", "algorithms", "make_plan"]
 
 RANKINGS: dict[str, ranking.Ranking] = {"info": ranking.value}
 """Priority algorithms that rank subscriptions by something else than value per byte."""
@@ -31,6 +31,17 @@ class Planner(Protocol):
     """Anything that plans: deterministic under a seed, and pure."""
 
     def __call__(self, scenario: Scenario, *, seed: int = 0, previous: Plan | None = None) -> Plan: ...
+
+
+def algorithms(
+    flows: str, priorities: str, drops: str
+) -> tuple[FlowAlgorithm, PriorityAlgorithm, DropPolicy]:
+    """The algorithms of these names; ParameterError if one of them is nothing."""
+    return (
+        resolve("flow algorithm", flows, FLOW_ALGORITHMS),
+        resolve("priority algorithm", priorities, PRIORITY_ALGORITHMS),
+        resolve("drop policy", drops, DROP_POLICIES),
+    )
 
 
 def make_plan(
@@ -74,9 +85,7 @@ def make_plan(
             rho_tolerance=_given(rho_tolerance, scenario.planning.rho_tolerance),
         ),
     )
-    cut_flows = resolve("flow algorithm", flows, FLOW_ALGORITHMS)
-    cut_classes = resolve("priority algorithm", priorities, PRIORITY_ALGORITHMS)
-    set_drops = resolve("drop policy", drops, DROP_POLICIES)
+    cut_flows, cut_classes, set_drops = algorithms(flows, priorities, drops)
     factors = _freshness(freshness, len(scenario.subscriptions))
 
     asked = demand(scenario)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from triagemq.errors import OutputError
+from triagemq.errors import OutputError, ParameterError
 from triagemq.scenario.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
 from triagemq.scenario.model import Scenario
 from triagemq.scenario.save_tables import write_publication_table, write_subscription_table
@@ -29,7 +29,7 @@ def save(
 ) -> None:
     """Write a scenario as a YAML file, or as a directory with `scenario.yaml` and two Parquet tables.
 
-    A path ending in .yaml or .yml is a file, any other a directory, unless `as_directory` says otherwise.
+    A path ending in .yaml or .yml is a file, one without an ending a directory, unless `as_directory` says otherwise.
     A file is complete or not there: it is written beside its place and then moved. Raises OutputError.
 
     >>> import tempfile
@@ -48,7 +48,11 @@ def save(
     """
     path = Path(path)
     if as_directory is None:
-        as_directory = path.suffix.lower() not in (".yaml", ".yml")
+        if path.suffix.lower() not in (".yaml", ".yml", ""):
+            raise ParameterError(
+                "--out", f"{path}: a scenario is a .yaml file, or a directory without an ending"
+            )
+        as_directory = not path.suffix
     writers: dict[Path, Callable[[Path], None]] = {}
     if as_directory:
         # The YAML goes last: without it there is no scenario.

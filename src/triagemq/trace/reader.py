@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from triagemq.errors import MissingDependencyError, TraceError
+from triagemq.errors import MissingDependencyError, ParameterError, TraceError
 from triagemq.trace.manifest import (
     INCOMPLETE_NAME,
     MANIFEST_NAME,
@@ -93,7 +93,7 @@ class Trace:
         """
         root = Path(path)
         if not root.is_dir():
-            raise TraceError(f"{root}: there is no such directory")
+            raise ParameterError(str(root), "there is no such directory")
         found = runs(root)
         ids = {run: _run_id(run) for run in found.complete + found.incomplete}
         if not ids:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 def reproduce(folder: Path, *options: str, seconds: float) -> tuple[int, dict[str, Any]]:
     with machine() as alone:
         done = alone.run(
-            *(TRIAGE, "reproduce", "priodex", "10", *options, "--json", "--output", "out"),
+            *(TRIAGE, "reproduce", "priodex", "10", *options, "--json", "--out", "out"),
             folder=folder,
             seconds=seconds,
         )

@@ -118,6 +118,7 @@ def test_a_port_in_use_is_one_line(tmp_path: Path, option: str, kind: socket.Soc
             error = running.errors()
     assert len(error.strip().splitlines()) == 1, error
     assert address in error
+    assert f"choose another {option} HOST:PORT" in error
 
 
 def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -130,6 +131,13 @@ def test_a_bad_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
         assert "Traceback" not in running.errors()
         assert "bad.yaml" in running.errors()
     assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_policy_is_refused_at_the_start_not_when_somebody_comes(tmp_path: Path) -> None:
+    with Up(tmp_path, "--drops", "sometimes") as running:
+        code, output = running.result(LONG_SECONDS)
+        assert (code, output) == (2, "")
+        assert "'sometimes' is unknown; known: none, flat," in running.errors()
 
 
 def test_a_coordinator_that_cannot_be_started_again_is_said_and_is_no_success(tmp_path: Path) -> None:

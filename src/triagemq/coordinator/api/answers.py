@@ -162,7 +162,7 @@ class DecisionsAnswer(BaseModel):
 
 
 class PlanAnswer(BaseModel):
-    """`plan` is there when it was asked for in full: a plan as `triage plan --output` writes it."""
+    """`plan` is there when it was asked for in full: a plan as `triage plan --out` writes it."""
 
     generation: int
     in_force_generation: int

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from triagemq.errors import TriageError
+from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 
@@ -34,7 +34,12 @@ _LONGEST_LINE = 1 << 20
 
 
 class ChildError(TriageError):
-    """A process of the exchange does not start."""
+    """A process of the exchange does not start; `exit_code` tells those apart that were told something impossible."""
+
+    def __init__(self, words: str, exit_code: int | None = None) -> None:
+        if exit_code == ParameterError.exit_code:
+            self.exit_code = ParameterError.exit_code
+        super().__init__(words)
 
 
 class EndedError(TriageError):
@@ -152,8 +157,10 @@ class Child:
         try:
             self.said = json.loads(line)
         except ValueError:
-            await self._process.wait()
-            raise ChildError(f"the {self.name} ended before it was ready: {self.last_words()}") from None
+            code = await self._process.wait()
+            raise ChildError(
+                f"the {self.name} ended before it was ready: {self.last_words()}", code
+            ) from None
         # Whatever else it prints must not fill the pipe.
         draining = asyncio.get_running_loop().create_task(_drain(stdout))
         draining.add_done_callback(lambda task: task.exception())

@@ -92,6 +92,7 @@ def stream_pipeline(
     once: bool = False,
     until_idle_seconds: float | None = None,
     post: str | None = None,
+    post_token: str | None = None,
     options: SparkOptions | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[StreamProgress], None] | None = None,
@@ -113,17 +114,17 @@ def stream_pipeline(
             raise ParameterError(name, f"must be positive, is {value}")
     given = Location(source)
     if not given.is_directory():
-        raise PipelineError(f"{source}: is a file; a live trace is a directory")
+        raise ParameterError(str(source), "is a file; a live trace is a directory")
     plain_source = given.url if given.local is None else str(given.local)
     settings = StreamSettings(plain_source, window_seconds, slide_seconds, watermark_seconds)
     directory = local_path(out).absolute()
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
-        publisher = stack.enter_context(Publisher.open(directory, local_inputs([source]), kind="stream"))
-        table = StreamTable(directory, settings)
-        poster = None if post is None else Poster(post)
+        poster = None if post is None else Poster(post, post_token)
         if poster is not None:
             stack.callback(poster.close)
+        publisher = stack.enter_context(Publisher.open(directory, local_inputs([source]), kind="stream"))
+        table = StreamTable(directory, settings)
         # A stream is there to stay: the time that Java spends on compiling it well comes back.
         wanted = replace(options or SparkOptions(), rows=SMALL_ROWS)
         session = spark or stack.enter_context(spark_session(wanted))

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from triagemq.errors import ParameterError
+from triagemq.hiding import without_password
 from triagemq.pipeline.reading import plain
 
 __all__ = ["Poster"]
@@ -33,13 +34,17 @@ class Poster:
 
     An answer other than 2xx, or none, is tried again with growing pauses, except for 4xx, which would be refused
     again. What fails for good, and what has to make room for newer windows, is counted. A row may arrive more than
-    once: run_id, topic_id, window_seconds and window_start_ns tell which it is.
+    once: run_id, topic_id, window_seconds and window_start_ns tell which it is. Who asks for a token, as a coordinator
+    does, gets `token`.
     """
 
-    def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise ParameterError("post", f"must be an http or https URL, is {url!r}")
+    def __init__(self, url: str, token: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc:
+            wanted = "must be an http or https URL without user and password"
+            raise ParameterError("--post", f"{wanted}, is {without_password(url)!r}")
         self._url = url
+        self._token = token
         self._waiting: queue.Queue[bytes | None] = queue.Queue(_MOST_WAITING)
         self._deadline = math.inf
         self.sent = 0
@@ -100,6 +105,9 @@ class Poster:
             request = urllib.request.Request(
                 self._url, body, {"Content-Type": "application/json"}, method="POST"
             )
+            if self._token is not None:
+                # Only there: whoever answers by pointing elsewhere is not to hand it on.
+                request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
                 with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):
                     return None
