@@ -271,7 +271,7 @@ def test_explain_gives_the_rule_with_its_parameter(scenario):
 def test_explain_offers_the_nearest_names(scenario):
     plan = make_plan(scenario)
     known = scenario.subscribers.name[0]
-    with pytest.raises(PlanError, match=f"nearest: .*{known}"):
+    with pytest.raises(ParameterError, match=f"nearest: .*{known}"):
         explain(scenario, plan, known + "x", "anything")
     topic = scenario.topics.name[scenario.subscriptions.topic[0]]
     owner = scenario.subscribers.name[scenario.subscriptions.subscriber[0]]

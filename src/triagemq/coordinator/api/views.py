@@ -24,7 +24,7 @@ from triagemq.coordinator.api.prometheus import exposition
 from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
-from triagemq.errors import PlanError
+from triagemq.errors import ParameterError
 from triagemq.plan import dump_plan, explain
 from triagemq.scenario import dumps
 
@@ -132,7 +132,7 @@ async def explanation(
     decided = _decided(here)
     try:
         words = await asyncio.to_thread(explain, decided.scenario, decided.plan, subscriber, topic)
-    except PlanError as error:
+    except ParameterError as error:
         # Plan and scenario belong together: what can be wrong is a name.
         raise MissingError(str(error)) from error
     return ExplanationAnswer(subscriber=subscriber, topic=topic, explanation=words)
