@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from tests.exchange.guarded import Guest
 from tests.exchange.real import Publisher, SnClient, ended
 
-from triagemq.exchange import BrokerError, BrokerProcess, Gateway, GatewaySettings
+from triagemq.certificates import own_certificate
+from triagemq.exchange import BrokerError, BrokerProcess, FurtherListener, Gateway, GatewaySettings
+from triagemq.exchange.broker_ports import free_port
 from triagemq.exchange.broker_process import find_mosquitto
 from triagemq.exchange.broker_users import BrokerUser, hashed_password
 
@@ -163,6 +166,46 @@ def test_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
         with pytest.raises(BrokerError, match="ended at once"):
             await broker.start()
         await broker.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_broker_has_its_port_again_unless_somebody_else_has_it(tmp_path: Path) -> None:
+    async def started() -> tuple[int, str]:
+        broker = BrokerProcess(tmp_path)
+        await broker.start()
+        await broker.stop()
+        return broker.address.port, broker.said_aloud
+
+    first, _ = asyncio.run(started())
+    assert asyncio.run(started()) == (first, "")
+    with socket.create_server(("127.0.0.1", first)):
+        other, said = asyncio.run(started())
+    assert other != first
+    assert said == f"the broker is at port {other}: {first} is taken"
+    assert asyncio.run(started()) == (other, "")
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_certificate_that_is_not_trusted_is_said_with_what_to_give(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path / "tls")
+    further = FurtherListener("127.0.0.1", free_port(), str(certificate), str(key))
+
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path / "broker", further=further)
+        await broker.start()
+        gateway = Gateway(GatewaySettings(), further.address, ("127.0.0.1", 0))
+        try:
+            await gateway.start()
+            async with asyncio.timeout(10):
+                while not gateway.broker_words:
+                    await asyncio.sleep(0.02)
+            assert "cannot be reached: its certificate is not trusted (self-signed" in gateway.broker_words
+            assert "--broker-ca" in gateway.broker_words
+        finally:
+            await gateway.close()
+            await broker.stop()
 
     asyncio.run(run())
 

@@ -275,7 +275,7 @@ def test_explain_offers_the_nearest_names(scenario):
         explain(scenario, plan, known + "x", "anything")
     topic = scenario.topics.name[scenario.subscriptions.topic[0]]
     owner = scenario.subscribers.name[scenario.subscriptions.subscriber[0]]
-    with pytest.raises(PlanError, match=topic):
+    with pytest.raises(ParameterError, match=topic):
         explain(scenario, plan, owner, topic + "x")
 
 

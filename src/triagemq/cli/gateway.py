@@ -40,6 +40,7 @@ def gateway(
             help="mqtt://[USER:PASSWORD@]HOST[:PORT], or mqtts:// for TLS (default: one of its own).",
         ),
     ] = None,
+    broker_ca: options.BrokerAuthority = None,
     listen: Annotated[str, typer.Option(help="UDP address to listen on, HOST:PORT.")] = "127.0.0.1:10000",
     gateway_id: Annotated[int, typer.Option("--id", min=0, max=255, help="Number of this gateway.")] = 1,
     state: Annotated[
@@ -102,7 +103,6 @@ def gateway(
     """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
     from triagemq.client.settings import host_and_port
     from triagemq.exchange import (
-        BrokerAddress,
         BrokerLoss,
         Credentials,
         GatewaySettings,
@@ -126,7 +126,9 @@ def gateway(
         ],
         insecure=insecure,
     )
-    address = None if broker is None else BrokerAddress.parse(broker)
+    if broker is None and broker_ca is not None:
+        raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
+    address = None if broker is None else options.broker_address(broker, broker_ca)
     ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
     ranks_and_limits: dict[str, Any] = {
         "priorities": ranked,
@@ -205,6 +207,8 @@ async def _serve(
             _let_in(own, rules)
             stack.push_async_callback(own.stop)
             await own.start()
+            if own.said_aloud:
+                typer.echo(own.said_aloud, err=True)
             address = own.address
             settings = replace(settings, broker_client_id=own.gateway_client_id)
         running = Gateway(

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +20,13 @@ from triagemq.errors import ParameterError
 from triagemq.progress import Bar
 
 if TYPE_CHECKING:
+    from triagemq.exchange import BrokerAddress
     from triagemq.pipeline import SparkOptions
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
 
 __all__ = [
+    "BrokerAuthority",
     "Classes",
     "ClientAuthority",
     "Drops",
@@ -38,6 +41,7 @@ __all__ = [
     "Seed",
     "SparkConf",
     "SparkMaster",
+    "broker_address",
     "class_table",
     "duration",
     "percent",
@@ -88,6 +92,12 @@ ClientAuthority = Annotated[
         "--client-ca", help="With DTLS: clients need a certificate of the authority in this file (PEM)."
     ),
 ]
+BrokerAuthority = Annotated[
+    Path | None,
+    typer.Option(
+        "--broker-ca", help="With mqtts://: certificate of the authority to trust (default: the system's)."
+    ),
+]
 SparkMaster = Annotated[
     str | None,
     typer.Option("--master", help="A Spark cluster, as spark://host:7077 (default: this machine)."),
@@ -128,6 +138,19 @@ def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
     with Bar(*columns, console=screen(stderr=True)) as bar:
         task = bar.add_task(name, total=1.0)
         yield lambda share: bar.update(task, completed=share)
+
+
+def broker_address(broker: str, authority: Path | None) -> BrokerAddress:
+    """Where a broker that runs is; ParameterError if that, or a file that TLS needs, is of no use."""
+    from triagemq.exchange import BrokerAddress
+
+    address = BrokerAddress.parse(broker)
+    if authority is not None:
+        if not address.tls:
+            raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
+        address = replace(address, ca=str(authority.absolute()))
+    address.ssl_context()
+    return address
 
 
 def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = False) -> SparkOptions:

@@ -62,13 +62,22 @@ def up(
     ] = None,
     gateway: Annotated[str, typer.Option(help="UDP address of the gateway, HOST:PORT.")] = "127.0.0.1:10000",
     rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
+    mqtt: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT where MQTT clients reach the built-in broker, TLS with --tls-certificate (default: "
+            "as before with this --state, else any port of this machine)."
+        ),
+    ] = None,
     broker: Annotated[
         str | None,
         typer.Option(
             envvar="TRIAGE_BROKER",
-            help="mqtt://[USER:PASSWORD@]HOST[:PORT] that runs, or embedded (default: Mosquitto, else embedded).",
+            help="mqtt://[USER:PASSWORD@]HOST[:PORT] that runs, mqtts:// for TLS, or embedded (default: Mosquitto, "
+            "else embedded).",
         ),
     ] = None,
+    broker_ca: options.BrokerAuthority = None,
     bandwidth: Annotated[
         float,
         typer.Option(min=1000, help="Without a FILE: bits a second of the port that subscribers share."),
@@ -94,12 +103,6 @@ def up(
         ),
     ] = False,
     client_ca: options.ClientAuthority = None,
-    broker_listen: Annotated[
-        str | None,
-        typer.Option(
-            help="HOST:PORT where MQTT clients reach the built-in broker; TLS with that certificate."
-        ),
-    ] = None,
     advertise: Annotated[
         str | None, typer.Option(help="Host that clients are told (default: the one they reached REST by).")
     ] = None,
@@ -123,7 +126,7 @@ def up(
         return
     from triagemq.coordinator.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.coordinator.up.state_directory import fresh_directory
-    from triagemq.exchange import BrokerAddress, FurtherListener
+    from triagemq.exchange.broker_ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
     from triagemq.scenario import load
 
@@ -133,15 +136,19 @@ def up(
         raise ParameterError("--client-ca", "goes with --dtls")
     rest_host, rest_port = host_and_port(rest, "--rest", lowest_port=0)
     host_and_port(gateway, "--gateway", lowest_port=0)
-    if broker not in (None, EMBEDDED_BROKER):
-        BrokerAddress.parse(broker)
-        if broker_listen is not None:
-            raise ParameterError("--broker-listen", "is for the built-in broker; leave --broker away")
     further = None
-    if broker_listen is not None:
-        place = host_and_port(broker_listen, "--broker-listen")
+    if broker is not None and broker != EMBEDDED_BROKER:
+        broker = options.broker_address(broker, broker_ca).with_password()
+        if mqtt is not None:
+            raise ParameterError("--mqtt", "is for the built-in broker; leave --broker away")
+    elif broker_ca is not None:
+        raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
+    else:
+        before = None if state is None else had_before(state / "broker")[1]
+        place = before if mqtt is None else host_and_port(mqtt, "--mqtt")
         files = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
-        further = FurtherListener(*place, *(str(each.absolute()) for each in files or ()))
+        if place is not None:
+            further = FurtherListener(*place, *(str(each.absolute()) for each in files or ()))
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     exchange = ExchangeOptions(
         state=state or Path(),

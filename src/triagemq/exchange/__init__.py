@@ -8,7 +8,8 @@
 
 from triagemq.errors import BrokerError, GatewayError, MqttError
 from triagemq.exchange.broker_address import BrokerAddress
-from triagemq.exchange.broker_process import BrokerProcess, FurtherListener, find_mosquitto
+from triagemq.exchange.broker_ports import FurtherListener
+from triagemq.exchange.broker_process import BrokerProcess, find_mosquitto
 from triagemq.exchange.gateway import BrokerLoss, Credentials, GatewaySettings, Mode, Policy
 from triagemq.exchange.gateway.actions import Gone, Present
 from triagemq.exchange.gateway.observer import Numbers, Observer

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
-from triagemq.errors import BrokerError, ParameterError
+from triagemq.errors import ParameterError
 from triagemq.hiding import without_password
 
 __all__ = ["BrokerAddress"]
@@ -96,12 +96,16 @@ class BrokerAddress:
         """What TLS needs, or None for a plain connection."""
         if not self.tls:
             return None
+        files = self.ca
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.certificate is not None:
+                files = self.certificate
                 context.load_cert_chain(self.certificate, self.key)
         except (OSError, ssl.SSLError) as error:
-            raise BrokerError(f"{self}: cannot use the TLS files: {error}") from error
+            raise ParameterError(
+                "broker", f"{self}: TLS cannot use {files}: {error.strerror or error}"
+            ) from error
         if not self.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -11,22 +11,22 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.errors import BrokerError
 from triagemq.exchange.broker_address import BrokerAddress
+from triagemq.exchange.broker_ports import FurtherListener, free_port, had_before, remember, to_be_had
 from triagemq.exchange.broker_users import BrokerUser, hashed_password, write_users
 from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, write_private
 
-__all__ = ["BrokerProcess", "FurtherListener", "find_mosquitto", "free_port"]
+__all__ = ["BrokerProcess", "find_mosquitto"]
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/usr/bin")
 _START_SECONDS = 15.0
@@ -57,34 +57,8 @@ def find_mosquitto() -> str | None:
     return shutil.which("mosquitto", path=os.pathsep.join((os.environ.get("PATH", ""), *_PLACES)))
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@dataclass(frozen=True, slots=True)
-class FurtherListener:
-    """Where a broker of ours is reached by others; with a certificate (PEM files) it speaks TLS there.
-
-    Mosquitto takes a renewed certificate into use at once, the embedded broker when it is started again.
-    """
-
-    host: str
-    port: int
-    certificate: str | None = None
-    private_key: str | None = None
-
-    @property
-    def address(self) -> BrokerAddress:
-        """For those others."""
-        return BrokerAddress(self.host, self.port, tls=self.certificate is not None)
-
-
 class BrokerProcess:
-    """A broker as a child process. It keeps its port when it is restarted; `directory` is what it remembers.
+    """A broker as a child process. It keeps its port, also when it is started anew: `directory` is what it remembers.
 
     With `guarded` it lets in nobody but the gateway, by a secret that is in `address`, and whom `let_in` names.
     `gateway_client_id` is nobody else's either: whoever came with the gateway's would have the broker drop the gateway.
@@ -102,12 +76,13 @@ class BrokerProcess:
         further: FurtherListener | None = None,
     ) -> None:
         self._directory = private_directory(directory.absolute())
+        before, _ = had_before(self._directory)
         self._mosquitto = None if embedded else mosquitto or find_mosquitto()
         secret = _own_secret(self._directory / _OWN_SECRET)
         self.gateway_client_id = f"triage-gateway-{hashlib.sha256(secret.encode()).hexdigest()[:16]}"
         self.address = BrokerAddress(
             host,
-            free_port(host) if port is None else port,
+            port or before or free_port(host),
             user=self.gateway_client_id if guarded else None,
             password=secret if guarded else None,
             version=4 if self._mosquitto is None else 5,
@@ -116,11 +91,14 @@ class BrokerProcess:
         self._own_password = hashed_password(secret)
         self._users: Sequence[BrokerUser] | None = () if guarded else None
         self._attempts = _ATTEMPTS if port is None else 1
+        self._had_before = before if port is None else None
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
         self.restarts = 0
+        self.said_aloud = ""
+        """What people should know about where it listens now."""
         self.problem = ""
         """Why it does not run, if it could not be started again."""
 
@@ -142,8 +120,12 @@ class BrokerProcess:
 
     async def start(self) -> None:
         """Start it and wait until it answers; then see that it stays."""
+        if self.further is not None:
+            await to_be_had(self.further.host, self.further.port, "--mqtt")
         for left in reversed(range(self._attempts)):
             try:
+                if self._had_before is not None:
+                    await to_be_had(self.address.host, self.address.port, "--mqtt")
                 await self._launch()
                 break
             except BrokerError:
@@ -151,6 +133,9 @@ class BrokerProcess:
                 if not left:
                     raise
                 self.address = replace(self.address, port=free_port(self.address.host))
+        if self._had_before not in (None, self.address.port):
+            self.said_aloud = f"the broker is at port {self.address.port}: {self._had_before} is taken"
+        remember(self._directory, self.address.port, self.further)
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         if self._mosquitto is not None and self.further is not None and self.further.certificate is not None:
             self._renewing = asyncio.get_running_loop().create_task(self._keep_renewing(self.further))

@@ -17,7 +17,8 @@ from triagemq.certificates import own_certificate
 from triagemq.cli.app import app
 from triagemq.client import BlockingPublisher
 from triagemq.errors import ParameterError
-from triagemq.exchange.broker_process import find_mosquitto, free_port
+from triagemq.exchange.broker_ports import free_port
+from triagemq.exchange.broker_process import find_mosquitto
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,8 @@ from triagemq.exchange.broker_process import find_mosquitto, free_port
             "--rest: 192.0.2.1 is reached from other machines: add --access and --tls-cert",
         ),
         (
-            ["--broker-listen", "0.0.0.0:8883", "--access"],
-            "--broker-listen: 0.0.0.0 is reached from other machines",
+            ["--mqtt", "0.0.0.0:8883", "--access"],
+            "--mqtt: 0.0.0.0 is reached from other machines",
         ),
     ],
 )
@@ -76,7 +77,7 @@ def test_the_built_in_broker_is_reached_over_tls_with_a_token(tmp_path: Path) ->
     certificate, key = own_certificate(tmp_path / "tls")
     state.mkdir(mode=0o700)
     token = make_token(database_in(state), "publisher", publish=("pump/#",), names=("pump",))
-    options = ("--access", "--broker-listen", f"0.0.0.0:{port}", "--advertise", "127.0.0.1")
+    options = ("--access", "--mqtt", f"0.0.0.0:{port}", "--advertise", "127.0.0.1")
     tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
     trust = ssl.create_default_context(cafile=str(certificate))
     with Up(tmp_path / "up", "--state", str(state), *options, *tls) as running:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
-import socketserver
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,14 @@ from tests.coordinator.up.exchanging import (
     children_of,
     is_alive,
 )
+from tests.exchange.guarded import Guest
 
+from triagemq.certificates import own_certificate
 from triagemq.client import BlockingPublisher, BlockingSubscriber
+from triagemq.exchange import BrokerProcess, FurtherListener
+from triagemq.exchange.broker_ports import free_port
+from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker_users import BrokerUser, hashed_password
 from triagemq.trace import runs
 
 
@@ -156,29 +161,67 @@ def test_a_coordinator_that_cannot_be_started_again_is_said_and_is_no_success(tm
         assert "database" in line
 
 
-class _Denying(socketserver.BaseRequestHandler):
-    """A broker that lets nobody in."""
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_the_built_in_broker_is_where_it_was_told_to_be_also_after_a_restart(tmp_path: Path) -> None:
+    state, port = ("--state", str(tmp_path / "state")), free_port()
+    for number, given in enumerate((["--mqtt", f"127.0.0.1:{port}"], [])):
+        with Up(tmp_path / str(number), *state, *given) as running:
+            assert running.ready()["broker"] == f"mqtt://127.0.0.1:{port}"
+            guest = Guest(port, None, None)
+            guest.end()
+            assert guest.code == 0
+    with socket.create_server(("127.0.0.1", port)), Up(tmp_path / "third", *state) as running:
+        assert running.result(LONG_SECONDS) == (1, "")
+        assert running.errors() == (
+            f"triage: cannot listen on 127.0.0.1:{port}: Address already in use; choose another --mqtt HOST:PORT\n"
+        )
 
-    def handle(self) -> None:
-        self.request.recv(4096)
-        self.request.sendall(bytes([0x20, 3, 0, 0x86, 0]))
 
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_another_broker_is_asked_over_tls_with_user_and_password(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path / "tls")
+    port = free_port()
+    further = FurtherListener("127.0.0.1", port, str(certificate), str(key))
+    state = tmp_path / "state"
 
-def test_a_broker_that_refuses_the_password_is_said_and_tried_again(tmp_path: Path) -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Denying) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        broker = f"127.0.0.1:{server.server_address[1]}"
-        words = f"the broker at {broker} refuses user or password"
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path / "broker", guarded=True, further=further)
+        broker.let_in([BrokerUser("hall", hashed_password("s3cret"), ("#",), ("#",))])
+        await broker.start()
         try:
+            await asyncio.to_thread(talk)
+        finally:
+            await broker.stop()
+
+    def talk() -> None:
+        place = f"127.0.0.1:{port}"
+        words = f"the broker at {place} refuses the connection: wrong user or password"
+        for password, expected in (("gue55ed", f"triage: {words}; still trying\n"), ("s3cret", "")):
             with Up(
-                tmp_path, "--state", str(tmp_path / "state"), "--broker", f"mqtt://me:s3cret@{broker}"
-            ) as up:
-                url = up.ready()["coordinator"]
-                _wait(lambda: words in up.errors())
-                _wait(lambda: words in json.dumps(ask(url, "/v1/health")))
-                assert words in (tmp_path / "state" / "logs" / "gateway.log").read_text()
+                tmp_path / password, "--state", str(state), "--broker-ca", str(certificate),
+                TRIAGE_BROKER=f"mqtts://hall:{password}@{place}",
+            ) as up:  # fmt: skip
+                ready = up.ready()
+                assert ready["broker"] == f"mqtts://{place}"
+                said = _said_of_the_broker(up, ready["coordinator"], state, words if expected else "")
+                pids = {up.process.pid, *children_of(up.process.pid)}
+                lines = "".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
                 up.signal(signal.SIGINT)
                 assert up.result(LONG_SECONDS)[0] == 0
-                assert up.errors() == f"triage: {words}; still trying\n"
-        finally:
-            server.shutdown()
+                assert up.errors() == expected
+                assert password not in lines + said + json.dumps(ready)
+
+    asyncio.run(run())
+
+
+def _said_of_the_broker(up: Up, url: str, state: Path, words: str) -> str:
+    """What terminal, health and log say: these words, or none, and then messages go through."""
+    _wait(lambda: words in up.errors())
+    _wait(lambda: words in json.dumps(ask(url, "/v1/health")))
+    log = (state / "logs" / "gateway.log").read_text()
+    if words:
+        assert words in log
+    else:
+        with BlockingPublisher(url, name="p") as publisher:
+            publisher.publish("a", b"x", qos=1)
+    return log + json.dumps(ask(url, "/v1/health")) + up.errors()

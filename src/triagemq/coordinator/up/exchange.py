@@ -86,7 +86,7 @@ class ExchangeOptions:
         if self.broker_listener is not None:
             further = self.broker_listener
             encryption = None if further.certificate is not None else tls
-            found.append(Listener("the broker", "--broker-listen", further.host, tokens, encryption))
+            found.append(Listener("the broker", "--mqtt", further.host, tokens, encryption))
         return found
 
 
@@ -222,6 +222,8 @@ class Exchange:
             self._broker_rights = BrokerRights(self.broker, self._database)
             await self._broker_rights.start()
         await self.broker.start()
+        if self.broker.said_aloud:
+            self.said_aloud.append(self.broker.said_aloud)
         further = self.options.broker_listener
         self.broker_address = (
             str(self.broker.address) if further is None else self._as_advertised(str(further.address))

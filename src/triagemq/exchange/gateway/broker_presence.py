@@ -26,7 +26,7 @@ def reached(gateway: GatewayCore, link: Link) -> None:
 
 def refused(gateway: GatewayCore, link: Link, answer: BrokerConnAck) -> None:
     """Transparent mode: the broker does not let this client in."""
-    gateway.counters.refused[f"connect: broker, code {answer.code}"] += 1
+    gateway.counters.refused[f"connect: broker, {answer.refusal}"] += 1
     session = gateway.sessions.get(link.key)
     if session is None or session.link is not link:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import ssl
 from collections.abc import Callable
 
 from triagemq.errors import MqttError
@@ -62,6 +63,10 @@ class MqttConnection(asyncio.Protocol):
                     await loop.create_connection(
                         lambda: self, self._address.host, self._address.port, ssl=context
                     )
+            except ssl.SSLCertVerificationError as error:
+                self.last_problem = (
+                    f"its certificate is not trusted ({error.verify_message}); --broker-ca names who to trust"
+                )
             except (OSError, TimeoutError) as error:
                 self.last_problem = str(error) or type(error).__name__
             else:

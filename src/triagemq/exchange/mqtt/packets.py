@@ -37,6 +37,8 @@ REFUSED = 0x80
 LARGEST_PACKET_BYTES = 5 + 0x0FFF_FFFF
 """What the length of a packet can say."""
 
+# Of MQTT 3.1.1 and of MQTT 5, each for a wrong user or password, and for one that may not connect.
+_DENIED = {0x04, 0x05, 0x86, 0x87}
 # No datagram holds more than a sixteenth of it. What is larger the broker need not send, nor we have in memory.
 _MOST_RECEIVED_BYTES = 1 << 20
 _LARGEST_CACHED_PROPERTIES = 5
@@ -73,6 +75,15 @@ class ConnAck:
     server_keep_alive: int | None = None
     subscription_identifiers: bool = False
     maximum_packet_bytes: int = LARGEST_PACKET_BYTES
+
+    @property
+    def refusal(self) -> str:
+        """Why the broker does not let us in, where it does not.
+
+        >>> ConnAck(False, 5).refusal, ConnAck(False, 3).refusal
+        ('wrong user or password', 'code 3')
+        """
+        return "wrong user or password" if self.code in _DENIED else f"code {self.code} {self.reason}".strip()
 
 
 class Message(NamedTuple):

@@ -36,8 +36,6 @@ from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 __all__ = ["MqttSession"]
 
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
-# Of MQTT 3.1.1 and of MQTT 5, each for a wrong user or password, and for one that may not connect.
-_DENIED = {0x04, 0x05, 0x86, 0x87}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
 
 
@@ -310,11 +308,7 @@ class MqttSession:
             if self.version == 5 and answer.code in _UNACCEPTABLE_VERSION:
                 raise MqttError("the broker does not speak MQTT 5")
             self.owner.mqtt_refused(self, answer)
-            if answer.code in _DENIED:
-                raise MqttError("the broker refuses user or password")
-            raise MqttError(
-                f"the broker refuses the connection with code {answer.code} {answer.reason}".strip()
-            )
+            raise MqttError(f"the broker refuses the connection: {answer.refusal}")
         self._version_is_known = True
         purges = self.login.purges or (self.login.fresh and self.version == 5)
         if purges and not self._was_connected:
