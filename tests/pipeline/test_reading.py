@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from triagemq.cli.pipeline import app
-from triagemq.errors import PipelineError
+from triagemq.errors import ParameterError
 from triagemq.pipeline import Tables
 
 
@@ -67,13 +67,13 @@ def test_show_for_people(tables: Tables) -> None:
     ],
 )
 def test_a_mistake_is_named(arguments: list[str], message: str, tables: Tables) -> None:
-    with pytest.raises(PipelineError) as refused:
+    with pytest.raises(ParameterError) as refused:
         CliRunner().invoke(app, ["show", directory(tables), *arguments], catch_exceptions=False)
     assert message in str(refused.value)
 
 
 def test_no_tables_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="make them with: triage pipeline run TRACE"):
+    with pytest.raises(ParameterError, match="make them with: triage pipeline run TRACE"):
         Tables(tmp_path)
 
 

@@ -284,7 +284,7 @@ def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> Non
         StreamTable(tmp_path / "other", StreamSettings("elsewhere"))
     with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
         stream_pipeline(tmp_path / "source", tmp_path / "other")
-    with pytest.raises(PipelineError, match="no such"):
+    with pytest.raises(ParameterError, match="no such"):
         stream_pipeline(tmp_path / "missing", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -169,7 +169,7 @@ def test_a_scenario_that_was_removed_is_named(finished):
 
 
 def test_a_place_without_a_trace_is_told_from_an_interrupted_one(tmp_path):
-    with pytest.raises(TraceError, match="no such directory"):
+    with pytest.raises(ParameterError, match="no such directory"):
         Trace.open(tmp_path / "nowhere")
     with pytest.raises(TraceError, match="is no trace"):
         Trace.open(tmp_path)

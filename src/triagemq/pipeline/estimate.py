@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.errors import PipelineError
+from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.reading import Tables
 from triagemq.scenario import (
     ArrivalProcess,
@@ -77,7 +77,7 @@ def _choose(tables: Tables, run_id: str | None) -> str:
     if len(matching) == 1:
         return matching[0]
     problem = "several runs" if matching else f"no run {run_id!r}"
-    raise PipelineError(f"there are {problem} in these tables; choose one with --run: {', '.join(runs)}")
+    raise ParameterError("--run", f"there are {problem} in these tables; choose one of: {', '.join(runs)}")
 
 
 def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenario:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triagemq.errors import ParameterError, PipelineError
+from triagemq.errors import ParameterError
 from triagemq.pipeline.published import TablesManifest, read_manifest
 
 if TYPE_CHECKING:
@@ -72,10 +72,12 @@ class Tables:
     def files(self, table: str, run_id: str | None = None) -> list[Path]:
         """The Parquet files that make up a table, or one run's part of it."""
         if table not in self.rows:
-            raise PipelineError(f"{self._directory}: no table {table!r}; there are {', '.join(self.rows)}")
+            raise ParameterError(
+                str(self._directory), f"no table {table!r}; there are {', '.join(self.rows)}"
+            )
         runs = self._manifest.runs
         if run_id is not None and run_id not in runs:
-            raise PipelineError(f"{self._directory}: no run {run_id!r}; there are {', '.join(runs)}")
+            raise ParameterError(str(self._directory), f"no run {run_id!r}; there are {', '.join(runs)}")
         chosen = [runs[run_id]] if run_id is not None else list(runs.values())
         return [self._directory / file.name for run in chosen for file in run.tables.get(table, ())]
 
@@ -125,7 +127,7 @@ class Tables:
         known = dataset.schema.names
         unknown = [column for column in [*(columns or ()), *where] if column not in known]
         if unknown:
-            raise PipelineError(f"{name}: no column {', '.join(unknown)}; there are {', '.join(known)}")
+            raise ParameterError(name, f"no column {', '.join(unknown)}; there are {', '.join(known)}")
         condition = None
         for column, text in where.items():
             wanted = ds.field(column) == _scalar(name, column, text, dataset.schema.field(column).type)
@@ -147,7 +149,7 @@ def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:
     try:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowException, ValueError) as error:
-        raise PipelineError(f"{table}.{column}: {text!r} is not a {kind}") from error
+        raise ParameterError(f"{table}.{column}", f"{text!r} is not a {kind}") from error
 
 
 def plain(value: Any) -> Any:
@@ -175,6 +177,6 @@ def where_clauses(given: Sequence[str]) -> dict[str, str]:
     for clause in given:
         column, equals, value = clause.partition("=")
         if not equals or not column:
-            raise PipelineError(f"--where {json.dumps(clause)}: write column=value")
+            raise ParameterError(f"--where {json.dumps(clause)}", "write column=value")
         clauses[column.strip()] = value
     return clauses
