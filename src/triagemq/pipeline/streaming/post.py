@@ -42,7 +42,7 @@ class Poster:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc:
             wanted = "must be an http or https URL without user and password"
-            raise ParameterError("--post", f"{wanted}, is {without_password(url)!r}")
+            raise ParameterError("post", f"{wanted}, is {without_password(url)!r}")
         self._url = url
         self._token = token
         self._waiting: queue.Queue[bytes | None] = queue.Queue(_MOST_WAITING)
