@@ -73,7 +73,7 @@ def test_json_is_one_object_with_the_effort_and_the_files(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("_two_experiments")
 def test_a_quick_run_leaves_the_results_of_the_full_one(tmp_path: Path) -> None:
     full, quick = (
-        ["paper", "good", "--output", str(tmp_path), "--json", *more] for more in ([], ["--quick"])
+        ["paper", "good", "--out", str(tmp_path), "--json", *more] for more in ([], ["--quick"])
     )
 
     def written(arguments: list[str]) -> dict[str, bytes]:
@@ -99,7 +99,7 @@ def test_simulations_of_a_quick_run_are_kept_apart(tmp_path: Path, monkeypatch: 
         registry, "PAPERS", {"paper": {"good": Experiment("good", note, Effort(seeds=2), Effort(seeds=1))}}
     )
     for more in ([], ["--quick"]):
-        assert runner.invoke(app, ["paper", "good", "--output", str(tmp_path), *more]).exit_code == 0
+        assert runner.invoke(app, ["paper", "good", "--out", str(tmp_path), *more]).exit_code == 0
     assert kept == [tmp_path / "paper-good-simulations", tmp_path / "paper-good-quick-simulations"]
 
 
@@ -114,7 +114,7 @@ def test_where_there_is_no_terminal_lines_say_that_it_goes_on(
 
     experiment = Experiment("slow", without_news, Effort(seeds=2), Effort(seeds=1))
     monkeypatch.setattr(registry, "PAPERS", {"paper": {"slow": experiment}})
-    done = runner.invoke(app, ["paper", "slow", "--output", str(tmp_path), "--json"])
+    done = runner.invoke(app, ["paper", "slow", "--out", str(tmp_path), "--json"])
     lines = done.stderr.splitlines()
     assert len(lines) >= 3
     assert all(re.fullmatch(r"paper slow: 0 % after \d+ s", line) for line in lines)
