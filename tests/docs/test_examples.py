@@ -35,7 +35,7 @@ NOT_EXECUTED = {
         "make test": "takes minutes",
     },
     "docs/guides/exchange.md": {
-        "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST?ca=ca.pem triage up": "needs a broker of your own",
+        "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST triage up --broker-ca ca.pem": "needs a broker of your own",
     },
     "docs/guides/real-network.md": {
         "triage up --dataplane linux --interface port=eth1 --bandwidth 2e6 --gateway 192.168.1.1:10000 \\\n"
