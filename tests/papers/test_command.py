@@ -72,9 +72,7 @@ def test_json_is_one_object_with_the_effort_and_the_files(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("_two_experiments")
 def test_a_quick_run_leaves_the_results_of_the_full_one(tmp_path: Path) -> None:
-    full, quick = (
-        ["paper", "good", "--out", str(tmp_path), "--json", *more] for more in ([], ["--quick"])
-    )
+    full, quick = (["paper", "good", "--out", str(tmp_path), "--json", *more] for more in ([], ["--quick"]))
 
     def written(arguments: list[str]) -> dict[str, bytes]:
         files = json.loads(runner.invoke(app, arguments).stdout)["files"]
