@@ -53,8 +53,10 @@ BLOCK = re.compile(
 COMMAND = re.compile(r"(?:.*\\\n)*.*\n?")
 INDENTED_COMMAND = re.compile(r"^ {4}(?:\$ |triage |make |python |pip |\w+=\S+ triage )", re.MULTILINE)
 INLINE_COMMAND = re.compile(r"`triage ([^`]+)`")
-COMES_AND_GOES = re.compile(r"^(?:compiling for this machine: .*|[^:\n]+: \d+% after \d+ s)\n", re.MULTILINE)
-"""What is said on the way, where it takes long."""
+COMES_AND_GOES = re.compile(
+    r"^(?:compiling for this machine: .*|.+:(?: \d+ %)? after \d+ s(?:, .*)?)\n", re.MULTILINE
+)
+"""What is said on the way where it takes long (triagemq.compiled, triagemq.progress)."""
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
