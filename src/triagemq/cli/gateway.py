@@ -112,6 +112,7 @@ def gateway(
         Policy,
     )
     from triagemq.exchange.exposure import Listener, check_listeners
+    from triagemq.exchange.private_files import private_directory
 
     here = host_and_port(listen, "--listen", lowest_port=0)
     said_aloud = check_listeners(
@@ -162,6 +163,9 @@ def gateway(
     )
     numbers = Numbers() if rules is None else Numbers(without_key)
     live = None if trace is None else LiveTrace(trace, numbers)
+    if state is not None:
+        # Before certificate and broker have their own in it: what is made on the way to that is open to others.
+        private_directory(state, "--state")
     security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
     everyone = None if advertise is None else host_and_port(advertise, "--advertise")
     try:
@@ -192,11 +196,7 @@ async def _serve(
     as_json: bool,
 ) -> dict[str, Any]:
     from triagemq.exchange import BrokerProcess, Gateway
-    from triagemq.exchange.private_files import private_directory
 
-    if state is not None:
-        # Before the broker makes its own in it: what is made on the way to that is open to others.
-        private_directory(state, "--state")
     async with AsyncExitStack() as stack:
         own = None
         if address is None:

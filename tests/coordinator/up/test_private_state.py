@@ -124,6 +124,21 @@ def test_a_state_directory_of_somebody_else_is_refused_in_one_line(tmp_path: Pat
         assert f"{theirs} belongs to another user" in ended.stderr
 
 
+def test_a_gateway_that_makes_its_own_certificate_starts_in_a_new_directory(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    command = ["gateway", "--listen", "127.0.0.1:0", "--broker", "mqtt://127.0.0.1:1", "--dtls", "--json"]
+    with subprocess.Popen(
+        [*TRIAGE, *command, "--state", str(state)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        try:
+            assert "listen" in running.stdout.readline()
+            assert (state / "certificate" / "certificate.pem").exists()
+            assert _open_to_others(state) == []
+        finally:
+            running.kill()
+
+
 def test_databases_are_private_whatever_the_umask_says(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
