@@ -10,7 +10,12 @@ import os
 from collections.abc import Generator
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long one example takes tells about the machine and what else it does, not about what is tested.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 ON_CI = os.environ.get("CI") == "true"
 
