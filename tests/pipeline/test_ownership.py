@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from triagemq.cli.main import run as triage
 from triagemq.errors import OutputError, PipelineError, TriageError
-from triagemq.pipeline import Tables, run_pipeline
-from triagemq.pipeline.published import Publisher
+from triagemq.pipeline import Tables, run, run_pipeline
+from triagemq.pipeline.published import PublishedRun, Publisher
 from triagemq.pipeline.report import write_report
+from triagemq.pipeline.streaming import job as stream_job
 from triagemq.pipeline.streaming import read_stream_table, stream_pipeline
+from triagemq.pipeline.sweep.cases import forget_cases, simulate_cases
 from triagemq.pipeline.sweep.results import SCHEMA, SweepResults
 
 Files = Mapping[str, bytes]
@@ -43,6 +50,8 @@ NAMES = (
     "one-1-0.parquet",
     "00000-000000001-0.parquet",
     "1.parquet",
+    "scenario.yaml",
+    "publications.parquet",
     "notes.txt",
 )
 trees = st.dictionaries(
@@ -74,6 +83,15 @@ def tried(command: Callable[[], object]) -> None:
         command()
 
 
+COMMANDS = {"run", "run again", "stream", "report", "scenario", "sweep", "reproduce"}
+
+
+@pytest.fixture(scope="module")
+def other(write_trace: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another trace of the same run, which takes the place of the first."""
+    return write_trace(tmp_path_factory.mktemp("other") / "run", seed=2, publications=20, run_id="one")
+
+
 @pytest.fixture(scope="module")
 def sweep_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep") / "out"
@@ -89,23 +107,64 @@ def stream_directory(spark: Any, trace: Path, tmp_path_factory: pytest.TempPathF
     return out
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.fixture
+def commands(
+    spark: Any, tables: Tables, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> Mapping[str, Callable[[Path, Path], object]]:
+    """Every command of the pipeline that writes, from an input into a directory.
+
+    They do everything but the work of Spark, which would take minutes for all examples: one row is what it makes.
+    """
+    monkeypatch.setattr(run, "_process", _one_row)
+    monkeypatch.setattr(stream_job, "_reader", _no_reader)
+    made = str(tables.files("run_summary")[0].parent.parent)
+
+    def command(*arguments: str) -> None:
+        """As it is typed; what it says goes nowhere."""
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            assert triage(arguments) in (0, 1, 2)
+
+    return {
+        "run": lambda source, out: command("pipeline", "run", str(source), "--out", str(out), "--json"),
+        "run again": lambda source, out: [run_pipeline([each], out) for each in (source, other)],
+        "stream": lambda source, out: stream_pipeline(source, out, once=True, spark=spark),
+        "report": lambda source, out: write_report({}, out / "report.html", title="Ours"),
+        "scenario": lambda source, out: command("pipeline", "scenario", made, "-o", str(out), "--json"),
+        "sweep": lambda source, out: _swept(out),
+        "reproduce": lambda source, out: (tried(lambda: simulate_cases([], out=out)), forget_cases(out)),
+    }
+
+
+OWN = {"tables": {"run", "run again"}, "sweep": {"sweep"}, "stream": {"stream"}}
+"""Who may change what is there already, because the same command made it."""
+
+
+@settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     tree=trees,
     start=st.sampled_from(["nothing", "tables", "sweep", "stream", "trace"]),
-    command=st.sampled_from(["run", "sweep"]),
-    where=st.sampled_from([".", "run", "mine", "new", "topic_rates"]),
+    order=st.lists(st.sampled_from(sorted(COMMANDS)), min_size=1, max_size=3),
+    where=st.sampled_from([".", "run", "mine", "new", "topic_rates", "results"]),
+    reads_it=st.booleans(),
 )
 def test_foreign_files_survive_every_command(
     trace: Path,
     tables: Tables,
     sweep_directory: Path,
     stream_directory: Path,
+    commands: Mapping[str, Callable[[Path, Path], object]],
     tree: Files,
     start: str,
-    command: str,
+    order: list[str],
     where: str,
+    reads_it: bool,
 ) -> None:
+    assert set(commands) == COMMANDS
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
         sources = {
@@ -119,34 +178,35 @@ def test_foreign_files_survive_every_command(
         own = content(root) if start in sources else {}
         put(root, tree)
         before = content(root)
-        out = root / where
-        if command == "run":
-            tried(lambda: run_pipeline([trace], out) if _is_done(out, trace) else _opened(out))
-        else:
-            tried(lambda: _swept(out))
-        after = content(root)
+        source = root if reads_it and root.exists() else trace
         foreign = {name: octets for name, octets in before.items() if name not in own}
-        assert {name: after.get(name) for name in foreign} == foreign
-        # What another command made is somebody else's, too.
-        if (start, command) not in (("tables", "run"), ("sweep", "sweep")):
-            assert {name: after.get(name) for name in before} == before
+        for number, command in enumerate(order):
+            tried(partial(commands[command], source, root / where))
+            after = content(root)
+            assert {name: after.get(name) for name in foreign} == foreign, command
+            # What another command made is somebody else's, too.
+            if not set(order[: number + 1]) & OWN.get(start, set()):
+                assert {name: after.get(name) for name in before} == before, command
 
 
-def _is_done(out: Path, trace: Path) -> bool:
-    """Would there be nothing to do? Then Spark is not started, which would take minutes for all examples."""
-    try:
-        return "one" in Tables(out).manifest.runs
-    except PipelineError:
-        return False
+def _one_row(todo: list[Any], publisher: Publisher, options: object, progress: object) -> None:
+    for number, each in enumerate(todo):
+        made = {
+            table: [publisher.work / f"{table}-{number}.parquet"] for table in ("publications", "run_summary")
+        }
+        for files in made.values():
+            pq.write_table(pa.table({"run_id": [each.run_id]}), files[0])
+        published = PublishedRun(each.identity, each.source, 1, 1, 0, {}, {})
+        publisher.publish({each.run_id: published}, {each.run_id: made})
 
 
-def _opened(out: Path) -> None:
-    with Publisher.open(out):
-        pass
+def _no_reader(*_: object) -> None:
+    raise PipelineError("the directory is taken, and that is all there is to do here")
 
 
 def _swept(out: Path) -> None:
     with SweepResults.open(out) as results:
+        results.add(SCHEMA.empty_table())
         results.done()
 
 
