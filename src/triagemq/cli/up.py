@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json as json_format
+import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, screen, seconds_of, utility_line
+from triagemq.cli.options import percent, print_json, screen, seconds_of, utility_line
 from triagemq.cli.stopping import stop_on_signals
+from triagemq.cli.up_screen import comparison_table, live_screen, live_table, next_steps
 from triagemq.client.settings import host_and_port
 from triagemq.errors import ParameterError, TriageError
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.gateway_link import Measured as GatewayFigures
     from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
-    from triagemq.coordinator.up.live_run import LiveResult
+    from triagemq.coordinator.up.live_run import Glance, LiveResult
 
-__all__ = ["comparison_table", "up"]
+__all__ = ["up"]
 
 PLAIN_PORT = "port"
 """The output port of an exchange without a scenario."""
+
+_TICK_SECONDS = 1.0
 
 
 def up(
@@ -202,15 +204,12 @@ def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
 async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:
     from triagemq.coordinator.up.live_run import run_live
 
-    console = screen(stderr=True)
-    show = console.is_terminal and not as_json
-    live = Live(console=console, refresh_per_second=4, transient=True) if show else None
+    with live_screen(wanted=not as_json) as live:
 
-    def tick(running: Exchange, figures: GatewayFigures | None, elapsed: float) -> None:
-        if live is not None:
-            live.update(_live_table(running, figures, elapsed, seconds))
+        def tick(running: Exchange, glance: Glance, elapsed: float) -> None:
+            if live is not None:
+                live.update(live_table(running, glance.seen, elapsed, seconds, glance))
 
-    with live or nullcontext():
         return await run_live(
             exchange,
             seconds=seconds,
@@ -228,9 +227,13 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     ended = stop_on_signals()
     async with Exchange(exchange, ended, _say_problem) as running:
         _say_ready(running, as_json)
+        if not as_json and exchange.scenario is None:
+            typer.echo("in another terminal:")
+            for step in next_steps(running):
+                typer.echo(f"  {step}")
         try:
             async with asyncio.timeout(seconds):
-                await ended.wait()
+                await _show_until(ended, running, seconds, as_json)
         except TimeoutError:
             pass
     if running.kernel_ports is not None:
@@ -238,6 +241,21 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     if not as_json:
         typer.echo(f"trace: {running.trace}")
     _require_all(running.gone)
+
+
+async def _show_until(ended: asyncio.Event, running: Exchange, seconds: float | None, as_json: bool) -> None:
+    """What goes on, as long as somebody looks and it is not ended."""
+    from triagemq.coordinator.up.watching import Watch
+
+    begun = time.monotonic()
+    watch = Watch(running.link)
+    with live_screen(wanted=not as_json) as live:
+        while live is not None and not ended.is_set():
+            live.update(live_table(running, await watch.look(), time.monotonic() - begun, seconds))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_SECONDS):
+                    await ended.wait()
+        await ended.wait()
 
 
 def _say_problem(words: str) -> None:
@@ -308,50 +326,6 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
     typer.echo(f"state {running.state}; Ctrl-C ends it")
 
 
-def _live_table(
-    running: Exchange, figures: GatewayFigures | None, elapsed: float, seconds: float | None
-) -> Table:
-    clock = f"{max(0.0, elapsed):.0f} s" + ("" if seconds is None else f" of {seconds:.0f} s")
-    if figures is None:
-        return Table(title=f"{clock}: the gateway is being started again", title_justify="left")
-    table = Table(title=f"{clock}, plan {figures.generation}", title_justify="left")
-    for column in ("port", "class", "sent", "waiting", "dropped by buffer"):
-        table.add_column(column, justify="right")
-    for name, port in sorted(figures.ports.items()):
-        for number, queue in enumerate(port.queues):
-            table.add_row(
-                name if number == 0 else "",
-                str(number),
-                f"{queue.packets_out:,}",
-                f"{queue.backlog_packets:,}",
-                f"{queue.drops:,}",
-            )
-    restarted = [f"{name} {count}" for name, count in running.restarts.items() if count]
-    if restarted:
-        table.caption = f"started again: {', '.join(restarted)}"
-    return table
-
-
-def comparison_table(result: LiveResult, title: str) -> Table:
-    """Success and latency per class, measured beside forecast."""
-    table = Table(title=title, title_justify="left")
-    for column in ("class", "copies", "success", "forecast", "mean latency", "forecast", "p99"):
-        table.add_column(column, justify="right")
-    forecast = {row["priority_class"]: row for row in result.forecast.by_level}
-    for row in result.measured.classes:
-        expected = forecast.get(row["priority_class"], {})
-        table.add_row(
-            str(row["priority_class"]),
-            f"{row['count']:,}",
-            percent(row["success_rate"]),
-            percent(expected.get("success_rate")),
-            duration(row["mean_latency_seconds"]),
-            duration(expected.get("mean_latency_seconds")),
-            duration(row["p99_seconds"]),
-        )
-    return table
-
-
 def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) -> None:
     if as_json:
         report: dict[str, Any] = result.as_json()
@@ -365,7 +339,8 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
     )
     console = screen()
     console.print(comparison_table(result, f"{result.scenario.name}: {how}"))
-    console.print(utility_line(result.measured.utility), highlight=False)
+    promised = result.forecast.figures["utility"]["rate"]
+    console.print(f"{utility_line(result.measured.utility)}, forecast {percent(promised)}", highlight=False)
     restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
     if restarted:
         console.print(f"started again: {', '.join(restarted)}", style="yellow")

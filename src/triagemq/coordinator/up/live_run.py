@@ -15,9 +15,10 @@ from triagemq.coordinator.gateway_link import Measured as GatewayFigures
 from triagemq.coordinator.up.comparison import Promise, promise
 from triagemq.coordinator.up.exchange import EMBEDDED_CLASSES, Exchange, ExchangeOptions
 from triagemq.coordinator.up.measured import Measured, load_reading, measure
+from triagemq.coordinator.up.watching import Seen, SoFar, Watch
 from triagemq.scenario import Scenario, load
 
-__all__ = ["LiveResult", "OnTick", "planner_settings", "run_live"]
+__all__ = ["Glance", "LiveResult", "OnTick", "planner_settings", "run_live"]
 
 MOST_DRAINING_SECONDS = 15.0
 """From the publishers' last event to the end: what waits in queues still goes out."""
@@ -30,8 +31,18 @@ _LONGEST_WARM_UP_SECONDS = 5.0
 _WARM_UP_SHARE = 0.1
 _TICK_SECONDS = 1.0
 
-OnTick = Callable[[Exchange, GatewayFigures | None, float], None]
-"""Called every second with the exchange, what its gateway has counted, and the seconds since publishing began."""
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A run that goes on: what the gateway has counted (None while it is away), and measurement beside forecast."""
+
+    seen: Seen | None
+    so_far: SoFar
+    forecast: Promise
+
+
+OnTick = Callable[[Exchange, Glance, float], None]
+"""Called every second with the exchange, what can be seen of it, and the seconds since publishing began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +78,7 @@ async def run_live(
     seconds: float | None,
     ended: asyncio.Event,
     on_ready: Callable[[Exchange], None] = lambda exchange: None,
-    on_tick: OnTick = lambda exchange, figures, elapsed: None,
+    on_tick: OnTick = lambda exchange, glance, elapsed: None,
     on_problem: Callable[[str], None] = lambda words: None,
 ) -> LiveResult:
     """Start everything, let the scenario's clients work for so long or until `ended`, stop, and measure."""
@@ -79,13 +90,15 @@ async def run_live(
         on_ready(exchange)
         begun_ns = await exchange.start_clients()
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
+        watch = Watch(exchange.link)
+        so_far = SoFar(exchange.trace, scenario, expected.level)
         limit = float("inf") if seconds is None else seconds
         while not ended.is_set():
             elapsed = (time.time_ns() - begun_ns) * 1e-9
             left = limit - elapsed
             if left <= 0:
                 break
-            on_tick(exchange, await _figures(exchange), elapsed)
+            on_tick(exchange, Glance(await watch.look(), so_far, expected), elapsed)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _TICK_SECONDS)):
                     await ended.wait()

@@ -19,7 +19,7 @@ from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maxi
 from triagemq.trace import Outcome, Trace, runs
 from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
-__all__ = ["Measured", "Transmission", "load_reading", "measure"]
+__all__ = ["Measured", "Transmission", "load_reading", "measure", "utility_figures"]
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
@@ -108,7 +108,8 @@ def measure(
     subscription = rows["subscription_id"].to_numpy()[chosen]
     known = (subscription >= 0) & (subscription < len(scenario.subscriptions))
     subscription, stamp = subscription[known], stamp[chosen][known]
-    delivered = _is_delivered(rows["outcome"])[chosen][known]
+    delivered = _ended_as(Outcome.delivered, rows["outcome"])[chosen][known]
+    on_purpose = _ended_as(Outcome.dropped_by_policy, rows["outcome"])[chosen][known]
     arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[chosen][known]
     latency_ns = np.where(delivered, arrival - stamp, 0)
     if transmission is not None:
@@ -128,7 +129,13 @@ def measure(
         simulated_seconds=(until_ns - from_ns) * 1e-9,
         measured_from_ns=from_ns,
         classes=[
-            _class_row(int(each), delivered[label == each], latency_ns[label == each], batch[label == each])
+            _class_row(
+                int(each),
+                delivered[label == each],
+                on_purpose[label == each],
+                latency_ns[label == each],
+                batch[label == each],
+            )
             for each in np.unique(label)
         ],
         utility=_utility(scenario, subscription, delivered, latency_ns),
@@ -140,12 +147,16 @@ def _column(tables: Sequence[pa.Table], name: str) -> NDArray[np.int64]:
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def _is_delivered(outcome: pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.asarray(pc.equal(outcome, Outcome.delivered.name).to_numpy(), dtype=np.bool_)
+def _ended_as(outcome: Outcome, column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(column, outcome.name).to_numpy(), dtype=np.bool_)
 
 
 def _class_row(
-    number: int, delivered: NDArray[np.bool_], latency_ns: NDArray[np.int64], batch: NDArray[np.int64]
+    number: int,
+    delivered: NDArray[np.bool_],
+    on_purpose: NDArray[np.bool_],
+    latency_ns: NDArray[np.int64],
+    batch: NDArray[np.int64],
 ) -> dict[str, Any]:
     arrived = latency_ns[delivered]
     longest_ns = int(arrived.max(initial=0))
@@ -158,6 +169,7 @@ def _class_row(
         "priority_class": number,
         "count": len(delivered),
         "delivered": int(delivered.sum()),
+        "dropped_by_policy": int(on_purpose.sum()),
         "success_rate": float(delivered.mean()),
         "success_ci99": _plain(_half_width(delivered.astype(np.float64), batch)),
         "mean_latency_seconds": int(arrived.sum()) / len(arrived) * 1e-9 if len(arrived) else None,
@@ -187,9 +199,19 @@ def _utility(
     latency_ns: NDArray[np.int64],
 ) -> dict[str, float | None]:
     rows = len(scenario.subscriptions)
-    count = np.bincount(subscription, minlength=rows)
-    arrived = np.bincount(subscription, delivered, minlength=rows)
-    seconds = np.bincount(subscription, np.where(delivered, latency_ns * 1e-9, 0.0), minlength=rows)
+    return utility_figures(
+        scenario,
+        np.bincount(subscription, minlength=rows),
+        np.bincount(subscription, delivered, minlength=rows),
+        np.bincount(subscription, np.where(delivered, latency_ns * 1e-9, 0.0), minlength=rows),
+    )
+
+
+def utility_figures(
+    scenario: Scenario, count: NDArray[Any], arrived: NDArray[Any], seconds: NDArray[Any]
+) -> dict[str, float | None]:
+    """Achieved utility: of each subscription the copies, those that were delivered, and the sum of their latencies."""
+    rows = len(scenario.subscriptions)
     success = np.divide(arrived, count, out=np.zeros(rows), where=count > 0)
     mean = np.divide(seconds, arrived, out=np.full(rows, np.inf), where=arrived > 0)
     achieved = achieved_utility(scenario.subscriptions, success, mean)
