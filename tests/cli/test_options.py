@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from triagemq import __version__
+from triagemq.cli import doctor
 from triagemq.cli.app import app
 from triagemq.cli.main import run
 from triagemq.scenario import loads, save
@@ -159,3 +162,37 @@ def test_a_generated_scenario_is_one_json_object(
     assert loads(file.read_text()).fingerprint == scenario.fingerprint
     for key in ("topics", "publishers", "publications", "subscribers", "subscriptions"):
         assert written[key] == printed[key] == len(getattr(scenario, key))
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("pipeline run empty --out tables", "plotly"),
+        ("sweep t2.yaml --vary rho=1 --out swept", "pyspark"),
+        ("reproduce priodex 9a --out plots", "matplotlib"),
+        ("demo --out shown", "plotly"),
+    ],
+)
+def test_a_missing_extra_is_said_before_any_work(
+    line: str, package: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
+    before = set(folder.iterdir())
+    assert run(line.split()) == 1
+    assert f"this needs the package {package!r}; install it with: pip install" in capsys.readouterr().err
+    assert set(folder.iterdir()) == before
+
+
+def test_the_doctor_finds_servers_outside_the_path_and_cuts_nothing_to_be_copied(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._program("ld.so-of-nobody", "a-package", "nothing"),))
+    monkeypatch.setattr(doctor, "_kernel", list)
+    assert run(["doctor"]) == 0
+    assert "for ld.so-of-nobody: apt-get install a-package\n" in capsys.readouterr().out
+    server = next(each for each in sorted(Path("/usr/sbin").iterdir()) if os.access(each, os.X_OK))
+    assert doctor._program(server.name, "a-package", "nothing")().found == str(server)
