@@ -81,7 +81,7 @@ def _index(names: Sequence[str], name: str, kind: str, where: str) -> int:
     except ValueError:
         near = difflib.get_close_matches(name, names, n=3) or list(names[:3])
         others = f"; nearest: {', '.join(near)}" if near else ""
-        raise ParameterError(kind, f"{name!r} is not among {where}{others}") from None
+        raise ParameterError(kind, f"there is no {kind} {name!r} among {where}{others}") from None
 
 
 def _worth(scenario: Scenario, row: int) -> str:
