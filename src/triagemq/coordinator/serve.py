@@ -168,9 +168,10 @@ def _socket(settings: Settings) -> socket.socket:
         listening.bind((settings.host.strip("[]"), settings.port))
     except OSError as error:
         listening.close()
-        raise TriageError(
+        raise ParameterError(
+            "--rest",
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
-            "choose another --rest HOST:PORT"
+            "choose another --rest HOST:PORT",
         ) from None
     return listening
 

@@ -140,9 +140,10 @@ class ReportedDataPlane:
         """What was counted at a moment: by all ports, of the flows that have changed, and which are gone."""
         self._ports = ports
         fates: list[Fate] = []
+        gone = set(gone)
         for key, now in flows.items():
             self._flows[key] = now
-            self._apportion(self._lines.setdefault(key, _Line()), now, at_ns, fates)
+            self._apportion(self._lines.setdefault(key, _Line()), now, at_ns, fates, leaves=key in gone)
         for key in gone:
             self._flows.pop(key, None)
             self._forget(key, at_ns, fates)
@@ -201,7 +202,9 @@ class ReportedDataPlane:
             if len(line.sent) > _MOST_UNREPORTED:
                 _settle(line.sent.popleft(), Outcome.in_flight, None, fates)
 
-    def _apportion(self, line: _Line, now: FlowCounters, at_ns: int, fates: list[Fate]) -> None:
+    def _apportion(
+        self, line: _Line, now: FlowCounters, at_ns: int, fates: list[Fate], *, leaves: bool = False
+    ) -> None:
         before = line.before
         # Before its queue has a flow, its packets are of no flow there, either.
         uncounted = Outcome.delivered if before is None else Outcome.lost_on_link
@@ -213,7 +216,8 @@ class ReportedDataPlane:
         line.left += now.packets_out - before.packets_out
         # What was sent before the queue was read and is not among those that came never did.
         missing = sum(one.packets for one in line.sent if one.sent_ns < at_ns - _SLACK_NS) - line.came
-        while line.sent and missing >= line.sent[0].packets:
+        # Of a flow that leaves it is the last ones, sent when the queue had the flow no more: they are left over.
+        while not leaves and line.sent and missing >= line.sent[0].packets:
             missing -= line.sent[0].packets
             _settle(line.sent.popleft(), uncounted, None, fates)
         came: list[_Sent] = []

@@ -22,9 +22,10 @@ from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.up.comparison import Promise, promise
 from triagemq.coordinator.up.measured import Measured, Transmission, load_reading, measure
 from triagemq.errors import NetworkError, OutputError
-from triagemq.plan import dump_plan
+from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load, port_paths
 from triagemq.scenario.conditions import load_conditions
+from triagemq.scenario.model import take
 from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import Change, SimulationResult, simulate
 from triagemq.simulate.recorded import recorded_publications
@@ -199,13 +200,26 @@ def _changes(
     for situation in course:
         if situation.at_seconds >= lasted:
             continue
-        plan = decide(ToDecide(situation.network(scenario), settings=settings)).plan
         changes.append(
             Change(
                 at_seconds=situation.at_seconds,
-                plan=replace(plan, scenario_fingerprint=scenario.fingerprint),
+                plan=_plan(scenario, situation, settings),
                 active_subscriptions=situation.active_subscriptions(scenario),
                 bandwidth_bps=carried(scenario, situation),
             )
         )
     return tuple(changes)
+
+
+def _plan(scenario: Scenario, situation: Situation, settings: PlannerSettings) -> Plan:
+    """What the coordinator decides when it hears of a situation: whoever has left takes nothing from the others."""
+    network, wanted = situation.network(scenario), scenario.subscriptions
+    there = np.flatnonzero(situation.subscriber_present[wanted.subscriber])
+    if not there.size:
+        there = np.arange(len(wanted))
+    plan = decide(ToDecide(replace(network, subscriptions=take(wanted, there)), settings=settings)).plan
+    # Those of nobody need a flow, too; what is on its way to them is in nobody's.
+    last = int(np.argmax(plan.flows.priority_class))
+    flow, rank = np.full(len(wanted), last, dtype=plan.flow.dtype), np.zeros(len(wanted))
+    flow[there], rank[there] = plan.flow, plan.rank
+    return replace(plan, scenario_fingerprint=scenario.fingerprint, flow=flow, rank=rank)

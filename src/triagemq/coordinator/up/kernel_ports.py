@@ -86,12 +86,12 @@ class KernelPorts:
         # What a flow has counted last before it went is told as well.
         last = {key: flow for key, flow in found.gone if key not in found.flows}
         changed += last.items()
-        gone = list(last.keys() | {key for key in self._told if key not in found.flows})
+        gone = [key for key in self._told if key not in found.flows and key not in last]
         # At least once, for the ports; the gateway has more to do than to listen to all flows at once.
         for begin in range(0, max(1, len(changed)), _MOST_FLOWS_AT_ONCE):
-            end = begin + _MOST_FLOWS_AT_ONCE
-            some = dict(changed[begin:end])
-            epoch = await self._link.queues(found.ports, some, gone if end >= len(changed) else (), at_ns)
+            some = dict(changed[begin : begin + _MOST_FLOWS_AT_ONCE])
+            leave = [key for key in some if key in last] + (gone if begin == 0 else [])
+            epoch = await self._link.queues(found.ports, some, leave, at_ns)
         # One that has been started since needs to hear of all flows.
         self._told = dict(found.flows) if epoch == self._epoch else {}
         self._epoch = epoch
