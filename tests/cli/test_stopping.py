@@ -32,6 +32,17 @@ main()
 """
 """A command that swallows the exception, as a callback of the compiler does, and whose children hear nothing."""
 
+LATE = """
+import os, signal
+from triagemq.cli import main
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+late = Late()
+main()
+"""
+"""The signal comes when Python takes itself apart, and has given signals back to the system."""
+
 
 def press(
     command: list[str],
@@ -115,3 +126,10 @@ def test_a_command_that_runs_until_it_is_ended_ends_well_even_before_it_is_ready
     command = [sys.executable, "-c", MAIN, "up", "--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0"]
     code, output, errors = press(command, tmp_path, random.uniform(0.0, 0.8))
     assert (code, output, errors) == (0, "", "triage: ended before it was ready\n")
+
+
+def test_what_has_ended_well_is_not_ended_by_a_signal(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE, "--version"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -32,7 +32,7 @@ def main() -> None:
         if listening.number is None or listening.heeded:
             raise
         code = INTERRUPTED
-    listening.finished = True
+    listening.finish()
     if listening.number is not None:
         _leave(listening, code)
     sys.exit(code)

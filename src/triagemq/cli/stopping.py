@@ -106,7 +106,7 @@ class Listening:
         global _listening
         self.number: int | None = None
         self.heeded = False
-        self.finished = False
+        self._finished = False
         self._ends_well = ends_well
         self._tell: Callable[[], None] | None = None
         self._raised = False
@@ -159,6 +159,12 @@ class Listening:
         if self.number is not None:
             tell()
 
+    def finish(self) -> None:
+        """The command is over. Python will give signals back to the system, which would end by them what has ended."""
+        self._finished = True
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
     def end_children(self) -> None:
         """Kill whatever this program has started, and what those have started."""
         _adopt_orphans()
@@ -171,7 +177,7 @@ class Listening:
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-        if self._tell is None and not self._raised and not self.finished:
+        if self._tell is None and not self._raised and not self._finished:
             self._raised = True
             _be_quiet()
             raise KeyboardInterrupt

@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import MissingDependencyError, ParameterError, PipelineError
@@ -184,7 +184,7 @@ def _start(options: SparkOptions) -> SparkSession:
     for name, value in _configuration(options).items():
         builder = builder.config(name, value)
     try:
-        with _same_signals():
+        with _without_signals():
             started: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         raise PipelineError(f"Spark does not start: {cause_of(error)}") from error
@@ -197,14 +197,16 @@ def _start(options: SparkOptions) -> SparkSession:
 
 
 @contextlib.contextmanager
-def _same_signals() -> Iterator[None]:
-    """Spark would have Ctrl-C wait until it has cancelled its jobs; here the Java process is simply ended."""
-    before = signal.getsignal(signal.SIGINT)
+def _without_signals() -> Iterator[None]:
+    """Spark would have Ctrl-C call Java, from within another call if need be; here the Java process is simply ended."""
+    from pyspark import SparkContext
+
+    module: Any = sys.modules[SparkContext.__module__]
+    before, module.signal = module.signal, SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, before)
+        module.signal = before
 
 
 def _configuration(options: SparkOptions) -> dict[str, str]:
