@@ -64,7 +64,6 @@ def commands(folder: Path, gateway: str) -> dict[str, Command]:
         "generate": Command(("generate", "table2"), latest_seconds=1),
         "doctor": Command(("doctor",), latest_seconds=2),
         "token": Command(("token", "list", "--file", "{}"), latest_seconds=1),
-        "show": Command(("pipeline", "show", trace), latest_seconds=1),
         "restore": Command(("network", "restore"), latest_seconds=1),
     }
 
