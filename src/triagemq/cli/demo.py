@@ -74,18 +74,14 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None, json: J
 
 def _figures(scenario: Scenario, results: dict[str, LiveResult]) -> dict[str, Any]:
     """Everything that is said about the two runs: what --json prints, and what terminal and picture show."""
+    from triagemq.forecast.summary import port_loads
     from triagemq.plan import explain
 
     plan = results[WITH].forecast.plan
     subscriber, topic = _something_urgent(scenario)
     return {
         "scenario": scenario.name,
-        "ports": [
-            {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
-            for name, offered, planned in zip(
-                scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
-            )
-        ],
+        "ports": port_loads(scenario, plan),
         "runs": {name: result.as_json() for name, result in results.items()},
         "explanation": {
             "subscriber": subscriber,

@@ -11,7 +11,7 @@ from triagemq.plan import Plan, demand
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Scenario
 
-__all__ = ["finite_or_none", "subscription_rows", "summary", "utility_figures"]
+__all__ = ["finite_or_none", "port_loads", "subscription_rows", "summary", "utility_figures"]
 
 NEGLIGIBLE_SHARE = 1e-9
 """A class's latency is unknown as soon as more than this share of what it delivers has no known latency."""
@@ -22,16 +22,21 @@ EXAMPLES = 3
 _LOOKED_AT = 100
 
 
+def port_loads(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
+    """What every port is offered, and what it has to carry by the plan."""
+    return [
+        {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
+        for name, offered, planned in zip(
+            scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
+        )
+    ]
+
+
 def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, Any]:
     """What `triage plan` and `triage forecast` print: ports, classes, utility, and what is approximate."""
     return {
         "scenario": scenario.name,
-        "ports": [
-            {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
-            for name, offered, planned in zip(
-                scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
-            )
-        ],
+        "ports": port_loads(scenario, plan),
         "classes": _classes(scenario, plan, predicted),
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
         "approximations": list(predicted.approximations),

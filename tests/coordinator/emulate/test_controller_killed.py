@@ -44,6 +44,7 @@ def test_rules_are_visible_and_a_killed_controller_costs_no_packet(tmp_path: Pat
         for _ in range(8):
             for name, lines in all_rules(alone, facts["rules"], tmp_path).items():
                 assert sorted(set(lines) ^ set(rules[name])) == [], name
+                assert lines == rules[name]
             time.sleep(0.5)
         done = running.finish()
     assert done.returncode == 0, done.stderr
