@@ -165,6 +165,33 @@ def test_packets_to_all_never_circle_or_come_twice(data: st.DataObject) -> None:
                 assert len(found) == len(set(found))
 
 
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_packets_come_once_while_a_host_becomes_known(data: st.DataObject) -> None:
+    """It is flooded to before, and has its shortest way afterwards; switches do the changes of a step in any order."""
+    known = data.draw(networks())
+    new = data.draw(st.sampled_from(sorted(known.hosts)))
+    ((ethernet, at),) = known.hosts[new]
+    unknown = Network(
+        known.ports,
+        known.links,
+        {address: hosts for address, hosts in known.hosts.items() if address != new},
+    )
+    flows = {new: [flow(new, 2000, 2)]}
+    sources = data.draw(st.lists(st.sampled_from(sorted(unknown.hosts)), max_size=1))
+    rules = all_rules(unknown, flows, sources)
+    packet = {**address_fields(new), "udp_dst": 2000, "ip_dscp": 0, "eth_dst": ethernet}
+    entries = [
+        hosts[0].at for hosts in unknown.hosts.values() if Routes(known).way(hosts[0].at.switch, at.switch)
+    ]
+    source = random.Random(data.draw(st.integers()))
+    for step in steps(rules, all_rules(known, flows, sources)):
+        for change in source.sample(step, len(step)):
+            follow(rules, change)
+            for enters in entries:
+                assert exits(rules, known, packet, enters).count(at) == 1
+
+
 def test_lower_classes_move_first_and_the_subscribers_end_too() -> None:
     network = make_network(3, [(1, 2), (2, 3)], {"10.0.0.9": (3, HOST_PORT)})
     old = all_rules(network, {"10.0.0.9": [flow("10.0.0.9", 2000 + each, each) for each in range(4)]})

@@ -77,9 +77,15 @@ def base_rules(routes: Routes) -> dict[int, dict[RuleKey, Rule]]:
                 rules[host.at.switch] += known_host(address, host.ethernet, host.at.port)
     for ethernet, (home, home_port) in sorted(places):
         for switch, (port, hops) in routes.towards(home).items():
-            output = home_port if switch == home else port
+            at_home = switch == home
             rules[switch].append(
-                _rule(Kind.UNICAST, matching(eth_dst=ethernet), outputs=(output,), hops=hops)
+                _rule(
+                    Kind.UNICAST,
+                    matching(eth_dst=ethernet),
+                    outputs=(home_port if at_home else port,),
+                    hops=hops,
+                    first_output=home_port if at_home else routes.tree_port(switch, home),
+                )
             )
     return {switch: {rule.key: rule for rule in some} for switch, some in rules.items()}
 

@@ -99,7 +99,8 @@ class RuleKey(NamedTuple):
 class Rule:
     """One entry of a flow table: mark, then queue, then send out at every port but the one it came from, then go on.
 
-    `hops` is the number of switches between this one and the destination, and `rank` the class of a flow: they give
+    `hops` is the number of switches between this one and the destination, `rank` the class of a flow, and
+    `first_output` where packets to a host that has just become known go before they take their shortest way: they give
     the order of updates, are not kept by switches, and do not count when rules are compared.
     """
 
@@ -115,6 +116,7 @@ class Rule:
     """Read from a switch, and not expressible here: somebody has changed it."""
     hops: int = field(default=0, compare=False)
     rank: int = field(default=0, compare=False)
+    first_output: int | None = field(default=None, compare=False)
 
     @property
     def key(self) -> RuleKey:

@@ -58,6 +58,7 @@ class Routes:
             neighbours.sort()
         self._towards: dict[int, dict[int, tuple[int, int]]] = {}
         self._tree: dict[int, frozenset[int]] | None = None
+        self._along_tree: dict[int, dict[int, int]] = {}
 
     def towards(self, target: int) -> Mapping[int, tuple[int, int]]:
         """For every switch that can reach `target`: the port to take (0 at the target) and the number of links left."""
@@ -87,9 +88,26 @@ class Routes:
 
     def flood_ports(self, switch: int) -> frozenset[int]:
         """The ports over which a packet to all leaves: all edges, and the links of a tree over all switches."""
+        return self.edge_ports(switch) | self._tree_ports(switch)
+
+    def tree_port(self, switch: int, target: int) -> int:
+        """Where a packet to all leaves a switch on its way to another of the same part (0 at the target)."""
+        if target not in self._along_tree:
+            ports = {target: 0}
+            frontier = [target]
+            for here in frontier:
+                for port in self._tree_ports(here):
+                    there = self.network.links[PortId(here, port)]
+                    if there.switch not in ports:
+                        ports[there.switch] = there.port
+                        frontier.append(there.switch)
+            self._along_tree[target] = ports
+        return self._along_tree[target][switch]
+
+    def _tree_ports(self, switch: int) -> frozenset[int]:
         if self._tree is None:
             self._tree = self._span()
-        return self.edge_ports(switch) | self._tree[switch]
+        return self._tree[switch]
 
     def _search(self, target: int) -> dict[int, tuple[int, int]]:
         """Breadth first from the target, so that every switch learns of the neighbour that is nearest to it."""

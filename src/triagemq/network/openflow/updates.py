@@ -3,11 +3,14 @@
 Steps are done one after the other, each ended by barriers on all switches it touches:
 
 1. Flooding shrinks to the ports that old and new tree share: no packet to all can circle meanwhile.
-2. New and changed rules, first at the switches next to the subscriber, then back towards the broker, one switch
+2. Packets to a host that has become known go along the tree by which they were flooded. While some switches still
+   flood, a copy that strays from the way finds its way back only by the port it came from, which no switch takes: the
+   host gets one. Were the shortest way taken at once, a stray copy would go on by a link outside the tree.
+3. New and changed rules, first at the switches next to the subscriber, then back towards the broker, one switch
    farther at each step: whoever is sent the new way finds it complete. A rule with the key of an old one replaces it
    in one go. Within a step lower classes come first (MIDAS, section V-A): nobody is passed by who was lower before.
-3. Flooding grows to the new tree.
-4. What is no longer wanted is deleted.
+4. Flooding grows to the new tree.
+5. What is no longer wanted is deleted.
 """
 
 from __future__ import annotations
@@ -98,6 +101,7 @@ def steps(before: RuleSets, after: RuleSets) -> list[Step]:
     []
     """
     shrinking: list[Put | Delete] = []
+    introducing: list[Put | Delete] = []
     growing: list[Put | Delete] = []
     deleting: list[Put | Delete] = []
     by_hops: dict[int, list[Put | Delete]] = {}
@@ -106,6 +110,10 @@ def steps(before: RuleSets, after: RuleSets) -> list[Step]:
         for rule in _changed(old_rules, new_rules):
             old = old_rules.get(rule.key)
             if rule.kind is not Kind.FLOOD:
+                if old is None and rule.first_output is not None:
+                    introducing.append(Put(switch, replace(rule, outputs=(rule.first_output,))))
+                    if introducing[-1].rule == rule:
+                        continue
                 by_hops.setdefault(rule.hops, []).append(Put(switch, rule))
                 continue
             growing.append(Put(switch, rule))
@@ -117,7 +125,7 @@ def steps(before: RuleSets, after: RuleSets) -> list[Step]:
                     shrinking.append(growing.pop())
         deleting += [Delete(switch, rule) for key, rule in old_rules.items() if key not in new_rules]
     putting = [sorted(by_hops[hops], key=lambda change: -change.rule.rank) for hops in sorted(by_hops)]
-    return [tuple(step) for step in (shrinking, *putting, growing, deleting) if step]
+    return [tuple(step) for step in (shrinking, introducing, *putting, growing, deleting) if step]
 
 
 def _changed(old: Mapping[RuleKey, Rule], new: Mapping[RuleKey, Rule]) -> Iterable[Rule]:
