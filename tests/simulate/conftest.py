@@ -154,6 +154,40 @@ def build_scenario(
     )
 
 
+def build_tree(seed: int) -> Scenario:
+    """A random tree of switches, two to five levels deep and each with lookups of its own: trunks with delay and
+    errors, finite buffers, subscribers at ports of any level."""
+    draw = np.random.default_rng(seed)
+    fed_by, port_switch = [-1], []
+    for _ in range(int(draw.integers(2, 5))):
+        port_switch.append(int(draw.integers(len(fed_by))))
+        fed_by.append(len(port_switch) - 1)
+    trunks = len(port_switch)
+    port_switch += draw.integers(0, len(fed_by), 6).tolist()
+    ports, topics, subscribers = len(port_switch), 6, 24
+    return build_scenario(
+        topics=topics,
+        rates=draw.uniform(10.0, 40.0, topics),
+        sizes=draw.uniform(60.0, 600.0, topics),
+        size_distribution=draw.integers(0, 2, topics),
+        fed_by=fed_by,
+        switch_rate=draw.choice([np.inf, 4e3, 2e4], len(fed_by)),
+        port_switch=port_switch,
+        bandwidth=np.where(np.arange(ports) < trunks, 6e6, 1e6) * draw.uniform(0.5, 2.0, ports),
+        buffer=draw.choice([20.0, np.inf, np.inf], ports),
+        port_error=draw.choice([0.0, 0.02]),
+        port_propagation=draw.choice([0.0, 0.01, 0.5], ports),
+        subscriber_broker=[0] * subscribers,
+        subscriber_port=(trunks + draw.integers(0, 6, subscribers)).tolist(),
+        subscriber_propagation=draw.choice([0.0, 0.01], subscribers),
+        subscriptions=[
+            (each, topic) for each in range(subscribers) for topic in range(topics) if draw.random() < 0.7
+        ],
+        mtu=float(draw.choice([np.inf, 320.0])),
+        overhead=20.0,
+    )
+
+
 def build_plan(scenario: Scenario, classes: Any = 0, drops: Any = 0.0) -> Plan:
     """One flow per subscription, with the given class and drop rate."""
     count, ports = len(scenario.subscriptions), len(scenario.ports)
@@ -216,6 +250,11 @@ def scenario_of() -> Any:
 @pytest.fixture
 def plan_of() -> Any:
     return build_plan
+
+
+@pytest.fixture
+def tree_of() -> Any:
+    return build_tree
 
 
 @pytest.fixture

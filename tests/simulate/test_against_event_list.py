@@ -484,3 +484,20 @@ def test_changes_and_the_end_of_time_as_in_an_event_list(
     options = {"duration_seconds": 1.7} if seed % 2 else {}
     ours, theirs = run_both(scenario, plan, memory_sink(), replay, changes, **options)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_trees_whose_trunks_outgrow_their_buffers_as_in_an_event_list(
+    seed: int, tree_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    scenario = tree_of(seed)
+    draw = np.random.default_rng(seed)
+    rows = 240
+    replay = {
+        "published_ns": np.sort(draw.integers(0, 1_500_000_000, rows)),
+        "publication": draw.integers(0, len(scenario.publications), rows),
+        "size_bytes": draw.exponential(250.0, rows),
+    }
+    plan = plan_of(scenario, draw.integers(0, 4, len(scenario.subscriptions)), 0.1)
+    ours, theirs = run_both(scenario, plan, memory_sink(), replay)
+    assert ours == theirs

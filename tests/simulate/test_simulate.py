@@ -46,6 +46,30 @@ def test_the_number_of_threads_changes_nothing(busy: Any, plan_of: Any) -> None:
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 100), marks=pytest.mark.slow)])
+def test_trees_are_the_same_whatever_the_blocks_and_threads(seeds: range, tree_of: Any, plan_of: Any) -> None:
+    """Copies under way outgrow every buffer in large blocks, and none in small ones."""
+    for seed in seeds:
+        scenario = tree_of(seed)
+        classes = np.random.default_rng(seed).integers(0, 4, len(scenario.subscriptions))
+        plan = plan_of(scenario, classes, 0.1)
+        first, *others = (
+            figures(
+                simulate(
+                    scenario,
+                    plan,
+                    publications=400,
+                    seed=seed,
+                    replications=2,
+                    block_events=block_events,
+                    threads=threads,
+                )
+            )
+            for block_events, threads in ((3, 1), (None, 2), (10_000, 3))
+        )
+        assert all(other == first for other in others), f"tree {seed}"
+
+
 def test_seeds_and_replications_differ(busy: Any, plan_of: Any) -> None:
     plan = plan_of(busy)
     first, second = (simulate(busy, plan, publications=2_000, seed=seed) for seed in (1, 2))

@@ -89,8 +89,8 @@ class Path:
 
     def cut_off(self) -> None:
         """The run is over: every copy still under way ends as `in_flight`."""
-        self._cut_events(self._arriving, False)
-        self._cut_events(self._matched, True)
+        self._cut_events(lambda: self._arriving, False)
+        self._cut_events(lambda: self._matched, True)
         for hop in range(len(self._inboxes)):
             self._cut_packets(hop)
         self._repeat(lambda begin: empty_queues(self.ports, self.ended, begin), len(self.ports.free_at))
@@ -138,13 +138,13 @@ class Path:
         keep_later(self._matched, until)
 
     def _cross_switches(self, hop: int, until: float) -> None:
-        inbox = self._inboxes[hop]
-        if len(self._order) < int(inbox.filled[0]):
-            size = len(inbox.records)
+        waiting = int(self._inboxes[hop].filled[0])
+        if len(self._order) < waiting:
+            size = 2 * waiting
             self._order, self._spare = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
             self._times = np.zeros(size)
         # Below hop 0 a switch is fed by one port, which sends in order: nothing to sort.
-        count = due(inbox, until, hop == 0, self._order, self._times, self._spare)
+        count = due(self._inboxes[hop], until, hop == 0, self._order, self._times, self._spare)
 
         def arrivals(begin: int) -> int:
             return cross_switches(
@@ -156,7 +156,7 @@ class Path:
                 self._outlets(hop),
                 self.clock,
                 hop,
-                inbox,
+                self._inboxes[hop],
                 self._order,
                 begin,
                 count,
@@ -176,24 +176,22 @@ class Path:
             )
 
         self._repeat(arrivals, count)
-        keep_later(inbox, until)
+        keep_later(self._inboxes[hop], until)
         self._repeat(departures, len(self.ports.free_at))
 
-    def _cut_events(self, events: Buffer, matched: bool) -> None:
+    def _cut_events(self, events: Callable[[], Buffer], matched: bool) -> None:
         def step(begin: int) -> int:
             ends = self.clock.run_ends
-            return cut_events(self._above, self._epochs, events, matched, ends, self.ended, begin)
+            return cut_events(self._above, self._epochs, events(), matched, ends, self.ended, begin)
 
-        self._repeat(step, int(events.filled[0]))
+        self._repeat(step, int(events().filled[0]))
 
     def _cut_packets(self, hop: int) -> None:
-        inbox = self._inboxes[hop]
-
         def step(begin: int) -> int:
-            groups = self.ports.groups
+            inbox, groups = self._inboxes[hop], self.ports.groups
             return cut_packets(self._epochs, self.clock.epoch, groups, inbox, hop, self.ended, begin)
 
-        self._repeat(step, int(inbox.filled[0]))
+        self._repeat(step, int(self._inboxes[hop].filled[0]))
 
     def _outlets(self, hop: int) -> Outlets:
         return Outlets(self._inboxes[hop + 1], self.ended, self.hops, self.samples)
@@ -209,6 +207,9 @@ class Path:
             self._enlarge(wanted)
 
     def _enlarge(self, wanted: int) -> None:
+        """Give everything room for `wanted` more. An enlarged buffer is another one: whoever still held the old one
+        would change records that nobody looks at any more, so every step asks the path for its buffers anew."""
+
         def with_room(buffer: Buffer) -> Buffer:
             left = len(buffer.records) - int(buffer.filled[0])
             return buffer if left >= wanted else enlarged_buffer(buffer, wanted)
