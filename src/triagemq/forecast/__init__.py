@@ -1,7 +1,17 @@
 """Theory composed along the path of every subscription: what a plan will do, in milliseconds."""
 
+from triagemq.forecast.doubts import REASONS, Reason
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
 
-__all__ = ["Forecast", "finite_or_none", "forecast", "subscription_rows", "summary", "utility_figures"]
+__all__ = [
+    "REASONS",
+    "Forecast",
+    "Reason",
+    "finite_or_none",
+    "forecast",
+    "subscription_rows",
+    "summary",
+    "utility_figures",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from triagemq.forecast.doubts import Doubts
 from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.upstream import topic_arrivals
@@ -37,6 +38,7 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
     latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
     # What never arrives has no latency, and is worth nothing whatever its freshness.
     known = np.where(np.isnan(latency), np.inf, latency)
+    reason, latency_error, success_error = Doubts(len(subscriptions)).judge(latency, success)
     return Forecast(
         published_rate=asked.published_rate,
         received_rate=received,
@@ -45,4 +47,7 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
         utility=achieved_utility(subscriptions, success, known),
         maximum_utility=maximum_utility(subscriptions),
         approximations=arrivals.approximations + copies.approximations,
+        reason=reason,
+        latency_error=latency_error,
+        success_error=success_error,
     )

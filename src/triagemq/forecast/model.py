@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triagemq.scenario import Floats
 
 __all__ = ["Forecast"]
@@ -16,6 +19,9 @@ class Forecast:
     `latency_seconds` is the mean over events that arrive: infinite where a queue grows without end, NaN where
     nothing is known (nothing arrives, or a class starved behind a full buffer). `approximations` names what makes
     the figures less than exact for this scenario; empty, they are the queueing model's own.
+
+    `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
+    them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
     """
 
     published_rate: Floats
@@ -25,3 +31,6 @@ class Forecast:
     utility: Floats
     maximum_utility: Floats
     approximations: tuple[str, ...]
+    reason: NDArray[np.int8]
+    latency_error: Floats
+    success_error: Floats

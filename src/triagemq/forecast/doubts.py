@@ -1,0 +1,87 @@
+"""Where a forecast is less than exact, per subscription: the reason, and the error to expect.
+
+Every stage of the path says how many seconds of its delay, and what share of its success, may be wrong, and why. What
+adds up to less than `CLAIMED` of the whole is within what an unflagged forecast claims, and is not worth a word.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triagemq.scenario import Floats
+
+__all__ = ["CLAIMED", "REASONS", "Doubts", "Reason"]
+
+CLAIMED = 0.02
+"""An unflagged forecast claims to be within this share of the truth."""
+
+
+class Reason(IntEnum):
+    """What makes a figure approximate; NONE is a figure that claims to be right."""
+
+    NONE = 0
+    UPSTREAM_OVERLOAD = 1
+    ARRIVALS = 2
+    FINITE_BUFFER = 3
+    SWITCHES_IN_A_ROW = 4
+    OVERLOAD = 5
+
+
+REASONS: tuple[str, ...] = (
+    "",
+    "a queue before the managed switches is overloaded",
+    "arrivals that are not Poisson (QNA)",
+    "finite buffers",
+    "several switches in a row",
+    "an overloaded port",
+)
+"""In words, by code."""
+
+
+class Doubts:
+    """Adds up what may be wrong, over the subscriptions of one scenario.
+
+    >>> doubts = Doubts(2)
+    >>> doubts.add(Reason.FINITE_BUFFER, [0], seconds=[0.5], success=0.1)
+    >>> reason, latency_error, success_error = doubts.judge(np.array([2.0, 1.0]), np.ones(2))
+    >>> reason, latency_error, success_error
+    (array([3, 0], dtype=int8), array([0.25, 0.  ]), array([0.1, 0. ]))
+    """
+
+    def __init__(self, subscriptions: int) -> None:
+        self._seconds, self._success = np.zeros(subscriptions), np.zeros(subscriptions)
+        self._largest = np.zeros(subscriptions)
+        self._reason = np.zeros(subscriptions, dtype=np.int8)
+        self._success_reason = np.zeros(subscriptions, dtype=np.int8)
+        self._largest_success = np.zeros(subscriptions)
+
+    def add(
+        self, reason: Reason, rows: ArrayLike, *, seconds: ArrayLike = 0.0, success: ArrayLike = 0.0
+    ) -> None:
+        """These subscriptions' latency may be off by so many seconds, their success by such a share of it."""
+        rows = np.asarray(rows)
+        for given, total, largest, named in (
+            (seconds, self._seconds, self._largest, self._reason),
+            (success, self._success, self._largest_success, self._success_reason),
+        ):
+            amount = np.broadcast_to(np.nan_to_num(np.asarray(given, dtype=np.float64)), rows.shape)
+            total[rows] += amount
+            leads = rows[amount > largest[rows]]
+            largest[leads] = amount[amount > largest[rows]]
+            named[leads] = reason
+
+    def judge(self, latency: Floats, success: Floats) -> tuple[NDArray[np.int8], Floats, Floats]:
+        """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
+        known = np.isfinite(latency) & (latency > 0)
+        latency_error = np.divide(self._seconds, latency, out=np.zeros_like(self._seconds), where=known)
+        latency_error[latency_error <= CLAIMED] = 0.0
+        success_error = np.where(self._success > CLAIMED, self._success, 0.0)
+        reason = np.where(
+            latency_error > 0, self._reason, np.where(success_error > 0, self._success_reason, 0)
+        )
+        overloaded = ~np.isfinite(latency) & (success > 0)
+        reason = np.where(overloaded, np.where(self._reason > 0, self._reason, Reason.OVERLOAD), reason)
+        return reason.astype(np.int8), latency_error, success_error
