@@ -43,6 +43,7 @@ __all__ = [
     "DecodeError",
     "GatewayError",
     "GatewayUnreachableError",
+    "MappingError",
     "MissingDependencyError",
     "MqttError",
     "NetworkError",
@@ -114,6 +115,12 @@ class TraceError(TriageError):
 
 class PipelineError(TriageError):
     """Tables cannot be made (no Java, a log or mapping that does not fit, a failed job) or read (no tables there)."""
+
+
+class MappingError(PipelineError):
+    """The mapping file of a log is wrong. Its text is one line per problem."""
+
+    exit_code = 2
 
 
 class DecodeError(TriageError):

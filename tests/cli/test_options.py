@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from triagemq import __version__
-from triagemq.cli import doctor
+from triagemq import __version__, progress
+from triagemq.cli import doctor, pipeline_stream
 from triagemq.cli.app import app
 from triagemq.cli.main import run
+from triagemq.pipeline.streaming import StreamProgress
+from triagemq.programs import find_program
 from triagemq.scenario import loads, save
 from triagemq.scenario.generators import table2
 
@@ -202,3 +205,26 @@ def test_the_doctor_finds_servers_outside_the_path_and_cuts_nothing_to_be_copied
     assert "for ld.so-of-nobody: apt-get install a-package\n" in capsys.readouterr().out
     server = next(each for each in sorted(Path("/usr/sbin").iterdir()) if os.access(each, os.X_OK))
     assert doctor._program(server.name, "a-package", "nothing")().found == str(server)
+
+
+def test_open_vswitch_needs_no_path_to_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = doctor._open_vswitch()
+    assert found.fine or "ovs-vswitchd" in found.found, "what is there is found"
+    assert found.fine == (find_program("ovs-vswitchd") is not None)
+
+
+def test_a_stream_says_without_a_terminal_how_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
+    with pipeline_stream._progress_line(enabled=True) as tell:
+        time.sleep(0.1)
+        tell(StreamProgress(1200, 3, 40, 600.0, 1.5, 0))
+        time.sleep(0.1)
+    said = capsys.readouterr().err
+    assert "stream: after 0 s, starting Spark\n" in said
+    assert "stream: after 0 s, 1,200 events, 600/s, 40 windows, lag 1.5 s\n" in said
+    with pipeline_stream._progress_line(enabled=False):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""

@@ -217,6 +217,7 @@ def test_a_wrong_mapping_is_refused_with_its_field(mapping: str, message: str, t
     with pytest.raises(PipelineError) as refused:
         load_mapping(tmp_path / "mapping.yaml")
     assert message in str(refused.value)
+    assert refused.value.exit_code == 2
 
 
 def test_a_log_without_the_columns_of_the_mapping_is_refused_before_spark_starts(tmp_path: Path) -> None:

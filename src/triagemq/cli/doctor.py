@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from triagemq.cli.options import Json, print_json, screen
 from triagemq.errors import MissingDependencyError
+from triagemq.programs import find_program
 
 __all__ = ["doctor"]
 
@@ -135,13 +135,12 @@ def _open_vswitch() -> Finding:
     except NetworkError as error:
         found, _, fix = str(error).partition("; install it with: ")
         return Finding("Open vSwitch", "the openflow data plane", False, found, fix)
-    return Finding("Open vSwitch", "the openflow data plane", True, shutil.which("ovs-vswitchd") or "", "")
+    return Finding("Open vSwitch", "the openflow data plane", True, find_program("ovs-vswitchd") or "", "")
 
 
 def _program(name: str, package: str, serves: str) -> Callable[[], Finding]:
     def check() -> Finding:
-        # Servers live where an ordinary user's PATH does not look.
-        place = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+        place = find_program(name)
         return Finding(name, serves, place is not None, place or "none", f"apt-get install {package}")
 
     return check

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import SpinnerColumn, TextColumn
 
 from triagemq.cli import options
 from triagemq.cli.options import Json, print_json, screen
 from triagemq.cli.stopping import on_stop_anywhere
+from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.pipeline.streaming import StreamProgress, StreamResult
@@ -74,14 +76,13 @@ def stream(
 
 
 @contextmanager
-def _progress_line(*, enabled: bool) -> Iterator[Callable[[StreamProgress], None] | None]:
-    """One line on standard error that is written over; none where nobody looks."""
+def _progress_line(*, enabled: bool) -> Iterator[Callable[[StreamProgress], None]]:
+    """One line on standard error: on a terminal it is written over, elsewhere another comes every few seconds."""
     console = screen(stderr=True)
-    if not (enabled and console.is_terminal):
-        yield None
-        return
-    with console.status("starting Spark") as status:
-        yield lambda progress: status.update(_line(progress))
+    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.fields[news]}", markup=False))
+    with Bar(*columns, console=console, quiet=not enabled) as bar:
+        task = bar.add_task("stream", total=None, news="starting Spark")
+        yield lambda progress: bar.update(task, news=_line(progress))
 
 
 def _line(progress: StreamProgress) -> str:

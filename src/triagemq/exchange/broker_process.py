@@ -7,9 +7,7 @@ import contextlib
 import getpass
 import hashlib
 import json
-import os
 import secrets
-import shutil
 import signal
 import ssl
 import sys
@@ -25,10 +23,10 @@ from triagemq.exchange.broker_ports import FurtherListener, free_port, had_befor
 from triagemq.exchange.broker_users import BrokerUser, hashed_password, write_users
 from triagemq.exchange.child_process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, write_private
+from triagemq.programs import find_program
 
 __all__ = ["BrokerProcess", "find_mosquitto"]
 
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/usr/bin")
 _START_SECONDS = 15.0
 _ATTEMPTS = 3
 _SAVE_AFTER_SECONDS = 0.2
@@ -53,8 +51,8 @@ _BOOT = "boot"
 
 
 def find_mosquitto() -> str | None:
-    """Where Mosquitto is, if it is; Debian puts it where ordinary users do not look."""
-    return shutil.which("mosquitto", path=os.pathsep.join((os.environ.get("PATH", ""), *_PLACES)))
+    """Where Mosquitto is, if it is."""
+    return find_program("mosquitto")
 
 
 class BrokerProcess:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from triagemq.errors import PipelineError
+from triagemq.errors import MappingError
 
 __all__ = ["Mapping", "SizeColumn", "TimeColumn", "load_mapping", "template_columns"]
 
@@ -132,14 +132,14 @@ def template_columns(template: str) -> list[str]:
 
 
 def load_mapping(path: str | Path) -> Mapping:
-    """The mapping in a YAML file; PipelineError names the field that is wrong."""
+    """The mapping in a YAML file; MappingError names the field that is wrong."""
     path = Path(path)
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise PipelineError(f"{path}: cannot be read: {error.strerror}") from error
+        raise MappingError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise PipelineError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+        raise MappingError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     try:
         return Mapping.model_validate(content if content is not None else {})
     except ValidationError as error:
@@ -147,4 +147,4 @@ def load_mapping(path: str | Path) -> Mapping:
         for problem in error.errors():
             place = ".".join(str(part) for part in problem["loc"]) or "mapping"
             problems.append(f"{path}: {place}: {problem['msg'].removeprefix('Value error, ')}")
-        raise PipelineError("\n".join(problems)) from error
+        raise MappingError("\n".join(problems)) from error

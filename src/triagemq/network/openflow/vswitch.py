@@ -26,6 +26,7 @@ from triagemq.errors import VirtualSwitchError
 from triagemq.network.journal import Journal
 from triagemq.network.launching import Launched, launch_noted
 from triagemq.network.linux.namespaces import namespace_path
+from triagemq.programs import find_program, search_path
 
 __all__ = ["VirtualSwitches", "require_open_vswitch"]
 
@@ -38,7 +39,7 @@ _NICENESS = -10
 
 def require_open_vswitch() -> None:
     """VirtualSwitchError, with what to do, unless all of Open vSwitch is on this machine."""
-    missing = [name for name in _PROGRAMS if shutil.which(name) is None]
+    missing = [name for name in _PROGRAMS if find_program(name) is None]
     if missing or not _SCHEMA.exists():
         raise VirtualSwitchError(
             f"Open vSwitch is not complete ({', '.join(missing) or _SCHEMA} is missing); "
@@ -223,7 +224,7 @@ class VirtualSwitches:
 
     def _environment(self) -> dict[str, str]:
         own = dict.fromkeys(("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"), str(self.directory))
-        return {**os.environ, **own}
+        return {**os.environ, "PATH": search_path(), **own}
 
 
 def _answers(door: Path) -> bool:
