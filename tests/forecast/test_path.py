@@ -217,6 +217,27 @@ subscribers: {s: {port: last, subscribes: {t: log:1}}}
     assert "several switches in a row" in result.approximations
 
 
+def test_a_trunk_above_leaves_at_different_depths_is_one_queue() -> None:
+    text = """
+name: leaves at two depths
+brokers: {b: {}}
+switches: {core: {}, floor: {fed_by: trunk}, room: {fed_by: riser}}
+ports:
+  trunk: {switch: core, bandwidth_bps: 8000}
+  riser: {switch: floor, bandwidth_bps: 1e9}
+  near: {switch: floor, bandwidth_bps: 1e9}
+  far: {switch: room, bandwidth_bps: 1e9}
+publishers:
+  a: {publishes: {t: {rate_per_second: 3, size_bytes: 50}, u: {rate_per_second: 7, size_bytes: 50}}}
+subscribers:
+  hall: {port: near, subscribes: {t: log:1}}
+  cellar: {port: far, subscribes: {u: log:1}}
+"""
+    _, result = predicted(text)
+    # Both go through one M/M/1 of 20 events a second.
+    assert result.latency_seconds == pytest.approx([1 / (20 - 10)] * 2, abs=1e-4)
+
+
 def test_freshness_costs_utility_and_nothing_delivered_is_worth_nothing() -> None:
     text = ONE_OF_EACH.replace("t: log:1", "t: {utility: {shape: log, weight: 1, freshness_seconds: 2}}")
     _, result = predicted(text)

@@ -13,7 +13,7 @@ import numpy as np
 from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Integers, Scenario, port_paths
+from triagemq.scenario import Floats, Integers, Scenario, port_hops
 from triagemq.theory import (
     finite_buffer_loss,
     finite_buffer_sojourn,
@@ -70,16 +70,15 @@ def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: Topic
     notify_rate = arrivals.rate[cell]
     batch = broker * np.int32(len(scenario.topics)) + subscriptions.topic
     keep = plan.subscription_keep
-    path = port_paths(scenario)[asked.port]
+    hops = port_hops(scenario)[asked.port]
     survival, seconds = _broker_outbound(scenario, notify_rate)
     approximations: list[str] = []
-    for depth in range(path.shape[1]):
-        on = np.flatnonzero(path[:, depth] >= 0)
-        port = path[on, depth]
-        first = np.ones(on.size, dtype=np.bool_) if depth == 0 else path[on, depth - 1] < 0
+    for hop in range(hops.shape[1]):
+        on = np.flatnonzero(hops[:, hop] >= 0)
+        port = hops[on, hop]
         share, inbound = _switch_inbound(scenario, port, batch[on], notify_rate[on], survival[on])
         seconds[on] += inbound
-        survival[on] *= share * np.where(first, keep[on], 1.0)
+        survival[on] *= share * keep[on] if hop == 0 else share
         bytes_per_second = ports.bandwidth_bps[port] / 8
         at_ports = _AtPorts(
             port=port,
@@ -89,7 +88,7 @@ def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: Topic
             present=np.minimum(survival[on], 1.0),
             ca2=arrivals.ca2[cell][on],
             streams=arrivals.streams[cell][on],
-            copies_scale=_copies_that_meet(scenario, path[on], depth),
+            copies_scale=_copies_that_meet(scenario, hops[on], hop),
             event_seconds=asked.sizes.event_bytes[on] / bytes_per_second,
             event_scv=asked.sizes.event_scv[on],
             packets=asked.sizes.packets[on],
@@ -99,10 +98,11 @@ def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: Topic
         carried, waited = _cross_ports(scenario, at_ports, approximations, poisson=arrivals.poisson)
         survival[on] *= carried
         seconds[on] += waited + at_ports.last_packet_seconds
-        if depth < path.shape[1] - 1:
-            survival[on] *= 1 - ports.error_rate[port]
-            seconds[on] += ports.propagation_seconds[port]
-    if path.shape[1] > 1:
+        # The link of a trunk; a subscriber's own link comes last.
+        further = hops[on, hop + 1] >= 0 if hop + 1 < hops.shape[1] else np.zeros(on.size, dtype=np.bool_)
+        survival[on] *= np.where(further, 1 - ports.error_rate[port], 1.0)
+        seconds[on] += np.where(further, ports.propagation_seconds[port], 0.0)
+    if hops.shape[1] > 1:
         approximations.append("several switches in a row")
     survival *= 1 - subscribers.error_rate[subscriber]
     seconds += subscribers.propagation_seconds[subscriber]
@@ -144,16 +144,16 @@ def _switch_inbound(
     return share, wait + service
 
 
-def _copies_that_meet(scenario: Scenario, path: Integers, depth: int) -> Floats:
+def _copies_that_meet(scenario: Scenario, hops: Integers, hop: int) -> Floats:
     """How much of a batch is still together at this port.
 
     A port upstream lets copies go one transmission apart; at a port of bandwidth w behind one of W they then meet for
     1 - w/W of a transmission, and not at all behind a slower one.
     """
-    if depth == 0:
-        return np.ones(len(path))
-    bandwidth = np.append(scenario.ports.bandwidth_bps, np.inf)
-    meeting: Floats = np.maximum(0.0, 1.0 - bandwidth[path[:, depth]] / bandwidth[path[:, depth - 1]])
+    if hop == 0:
+        return np.ones(len(hops))
+    bandwidth = scenario.ports.bandwidth_bps
+    meeting: Floats = np.maximum(0.0, 1.0 - bandwidth[hops[:, hop]] / bandwidth[hops[:, hop - 1]])
     return meeting
 
 

@@ -20,7 +20,7 @@ from triagemq.scenario.model import (
     Topics,
     UnmanagedSwitches,
 )
-from triagemq.scenario.routes import BrokerRoutes, broker_routes, port_depths, port_paths
+from triagemq.scenario.routes import BrokerRoutes, broker_routes, port_depths, port_hops, port_paths
 from triagemq.scenario.saving import dumps, save
 from triagemq.scenario.utility import achieved_utility, maximum_utility
 
@@ -53,6 +53,7 @@ __all__ = [
     "loads",
     "maximum_utility",
     "port_depths",
+    "port_hops",
     "port_paths",
     "save",
 ]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from triagemq.scenario.model import Floats, Integers, Scenario
 
-__all__ = ["BrokerRoutes", "broker_routes", "port_depths", "port_paths"]
+__all__ = ["BrokerRoutes", "broker_routes", "port_depths", "port_hops", "port_paths"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,3 +81,15 @@ def port_paths(scenario: Scenario) -> Integers:
 def port_depths(scenario: Scenario) -> Integers:
     """How many ports lie before each port on the way from the broker."""
     return np.asarray((port_paths(scenario) >= 0).sum(axis=1) - 1, dtype=np.int32)
+
+
+def port_hops(scenario: Scenario) -> Integers:
+    """Per port, the ports that an event to it crosses, hop by hop from the broker, padded with -1 behind.
+
+    A trunk stands in the same column for everything below it, however deep that lies.
+    """
+    paths, depth = port_paths(scenario), port_depths(scenario)
+    longest = paths.shape[1]
+    column = np.arange(longest)[None, :] + (longest - 1 - depth)[:, None]
+    padded = np.concatenate([paths, np.full((len(paths), longest), -1, dtype=np.int32)], axis=1)
+    return np.asarray(np.take_along_axis(padded, column, axis=1), dtype=np.int32)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import Floats, Integers, Scenario, broker_routes, port_depths, port_paths
+from triagemq.scenario import Floats, Integers, Scenario, broker_routes, port_depths, port_hops
 
 __all__ = ["Above", "Below", "above_brokers", "below_brokers", "word_count"]
 
@@ -124,17 +124,11 @@ def below_brokers(scenario: Scenario, classes: int) -> Below:
     ports, subscribers = scenario.ports, scenario.subscribers
     subscriber = scenario.subscriptions.subscriber
     depth = port_depths(scenario)
-    paths = port_paths(scenario)
-    # port_paths pads in front; hop 0 has to be the first column here.
-    from_broker = np.full_like(paths, -1)
-    for port in range(len(ports)):
-        length = int(depth[port]) + 1
-        from_broker[port, :length] = paths[port, paths.shape[1] - length :]
     last_port = subscribers.port[subscriber]
     unlimited = np.iinfo(np.int64).max
     limit = np.where(np.isfinite(ports.buffer_packets), ports.buffer_packets, 0.0).astype(np.int64)
     return Below(
-        route=_integers(from_broker[last_port]),
+        route=_integers(port_hops(scenario)[last_port]),
         path_length=_integers(depth[last_port] + 1),
         subscriber_error=_floats(subscribers.error_rate[subscriber]),
         subscriber_propagation=_floats(subscribers.propagation_seconds[subscriber]),
