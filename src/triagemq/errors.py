@@ -6,6 +6,7 @@ TriageError                        base; `exit_code` is what the command line re
 ├── PlanError                      a plan cannot be made, read, or does not fit the scenario it is used with
 ├── TraceError                     a trace cannot be recorded or read: interrupted, damaged, or not a trace
 ├── PipelineError                  tables cannot be made or read
+│   └── MappingError               the mapping file of a log is wrong
 ├── DecodeError                    a datagram is not MQTT-SN 1.2; carries reason, message type, offset
 ├── BrokerError                    a broker cannot be reached, started, or refuses the gateway
 ├── MqttError                      a broker sends what is not MQTT
