@@ -73,10 +73,10 @@ kernels: $(VENV)/lab
 	$(BIN)/triage simulate examples/building-fire.yaml --publications 2000 >/dev/null
 
 test: kernels check $(VENV)/debian
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-all: kernels check $(VENV)/debian
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 wheel: $(VENV)/lab
 	rm -rf dist

@@ -1,23 +1,36 @@
-"""What holds for the whole suite: what needs root is skipped without it, and on CI no test may be skipped.
+"""What holds for the whole suite: what needs root is skipped without it, on CI no test may be skipped, who goes first.
 
 A skipped test proves nothing: an ordinary user is told at the end what was not tried and why, and with CI=true
 an attempt to skip, of a test or of a whole file, is a failure.
+
+Tests of processes and networks mostly wait, and measure time: those that compute run beside them and give way.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 # How long one example takes tells about the machine and what else it does, not about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 ON_CI = os.environ.get("CI") == "true"
+
+ONE_SPARK = "tests/pipeline/"
+COMPUTING = (
+    ONE_SPARK,
+    *(f"tests/{name}/" for name in ("docs", "forecast", "papers", "plan", "scenario", "simulate", "theory")),
+)
+PRIORITY, LOWER_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0), 10
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,3 +56,19 @@ def _no_skip_on_ci(report: Any) -> Any:
         report.outcome = "failed"
         report.longrepr = f"with CI=true nothing may be skipped. {reason}"
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    from tests.sharing import OneComputes
+
+    return OneComputes(config, log, COMPUTING, ONE_SPARK)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    # Only root may take a higher priority again.
+    if os.geteuid() == 0:
+        computes = item.nodeid.startswith(COMPUTING)
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, PRIORITY + LOWER_PRIORITY) if computes else PRIORITY)
+    return (yield)
