@@ -1,9 +1,10 @@
-"""`triage simulate` as a stranger runs it: figures, traces, and what happens when things go wrong."""
+"""`triage simulate` and `triage validate` as a stranger runs them: figures, traces, and what goes wrong."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -135,6 +136,27 @@ def test_impossible_options_are_named(folder: Path, options: tuple[str, str], wo
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_validate_puts_forecast_and_simulation_side_by_side(folder: Path) -> None:
+    options = ("t2.yaml", "--drops", "exponential", "--for", "10", "--runs", "4")
+    done = run("validate", *options, "--by", "class", folder=folder)
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    last = re.fullmatch(
+        r"(\d+) of 9 cells outside 2 % \+ interval: (\d+) flagged, (\d+) not", done.stdout.splitlines()[-1]
+    )
+    assert last is not None
+    outside, flagged, silent = map(int, last.groups())
+    assert outside == flagged + silent
+    told = run("validate", *options, "--json", folder=folder)
+    found = json.loads(told.stdout)
+    assert told.returncode == (0 if found["holds"] else 1)
+    assert len(found["cells"]) == found["counts"]["cells"] == 1120
+    assert {"subscriber", "topic", "priority_class", "latency", "success", "flag"} == set(found["cells"][0])
+    assert {"forecast", "simulated", "ci95", "error", "expected_error", "known", "outside"} == set(
+        found["cells"][0]["latency"]
+    )
 
 
 def test_precision_runs_until_the_intervals_are_that_tight(folder: Path) -> None:

@@ -23,6 +23,7 @@ from triagemq.cli import (
     sweep,
     token,
     up,
+    validate,
 )
 
 __all__ = ["app"]
@@ -39,6 +40,7 @@ app.add_typer(generate.app, name="generate")
 app.command("plan")(plan.plan)
 app.command("forecast")(forecast.forecast)
 app.command("simulate")(simulate.simulate)
+app.command("validate")(validate.validate)
 app.command("reproduce")(reproduce.reproduce)
 app.command("sweep")(sweep.sweep)
 app.add_typer(pipeline.app, name="pipeline")

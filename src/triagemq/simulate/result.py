@@ -34,14 +34,15 @@ CONFIDENCE = 0.95
 class ClassResults(Table):
     """One row per priority class that had copies. Latencies are in seconds, NaN where nothing was delivered.
 
-    `ci95_seconds` is the half-width of the 95 % confidence interval of the mean latency. Percentiles are within
-    0.8 % (the histogram's bins).
+    `ci95_seconds` is the half-width of the 95 % confidence interval of the mean latency, `success_ci95` that of the
+    success rate (NaN for a single replication). Percentiles are within 0.8 % (the histogram's bins).
     """
 
     priority_class: Integers
     count: NDArray[np.int64]
     delivered: NDArray[np.int64]
     success_rate: Floats
+    success_ci95: Floats
     mean_latency_seconds: Floats
     ci95_seconds: Floats
     p50_seconds: Floats
@@ -52,7 +53,10 @@ class ClassResults(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SubscriptionResults(Table):
-    """One row per subscription: copies of events published in the measured time, by what became of them."""
+    """One row per subscription: copies of events published in the measured time, by what became of them.
+
+    `success_ci95` and `ci95_seconds` are half-widths of 95 % intervals over the replications, NaN for a single one.
+    """
 
     count: NDArray[np.int64]
     delivered: NDArray[np.int64]
@@ -62,7 +66,9 @@ class SubscriptionResults(Table):
     subscriber_gone: NDArray[np.int64]
     in_flight: NDArray[np.int64]
     success_rate: Floats
+    success_ci95: Floats
     mean_latency_seconds: Floats
+    ci95_seconds: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +152,8 @@ def summarise(
     total = replications[0].tally
     for other in replications[1:]:
         total = add_tallies(total, other.tally)
-    subscriptions = _subscriptions(total)
+    tallies = [each.tally for each in replications]
+    subscriptions = _subscriptions(total, tallies)
     return SimulationResult(
         publications=sum(each.publications for each in replications),
         measured_publications=sum(each.measured_publications for each in replications),
@@ -157,7 +164,7 @@ def summarise(
         compile_seconds=compile_seconds,
         simulated_seconds=sum(each.simulated_seconds for each in replications),
         measured_from_ns=measured_from_ns,
-        classes=_classes(total, [each.tally for each in replications]),
+        classes=_classes(total, tallies),
         subscriptions=subscriptions,
         ports=PortResults(
             scenario.ports.name,
@@ -185,7 +192,7 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
             for tally in tallies
         ]
         samples = np.stack(each, axis=1)
-    return mean * 1e-9, np.array([_half_width(row) for row in samples]) * 1e-9
+    return mean * 1e-9, _half_widths(samples) * 1e-9
 
 
 def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
@@ -206,6 +213,7 @@ def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
         count=count[rows],
         delivered=delivered[rows],
         success_rate=_ratio(delivered, count)[rows],
+        success_ci95=_success_half_widths([each.class_outcomes for each in tallies])[rows],
         mean_latency_seconds=mean[rows],
         ci95_seconds=half_width[rows],
         p50_seconds=percentiles[0.5],
@@ -215,9 +223,10 @@ def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
     )
 
 
-def _subscriptions(total: Tally) -> SubscriptionResults:
+def _subscriptions(total: Tally, tallies: Sequence[Tally]) -> SubscriptionResults:
     count = total.outcomes.sum(axis=1)
     delivered = total.outcomes[:, Outcome.delivered]
+    latencies = [_ratio(each.latency_ns, each.outcomes[:, Outcome.delivered]) for each in tallies]
     return SubscriptionResults(
         count=count,
         delivered=delivered.copy(),
@@ -227,7 +236,9 @@ def _subscriptions(total: Tally) -> SubscriptionResults:
         subscriber_gone=total.outcomes[:, Outcome.subscriber_gone].copy(),
         in_flight=total.outcomes[:, Outcome.in_flight].copy(),
         success_rate=_ratio(delivered, count),
+        success_ci95=_success_half_widths([each.outcomes for each in tallies]),
         mean_latency_seconds=_ratio(total.latency_ns, delivered) * 1e-9,
+        ci95_seconds=_half_widths(np.stack(latencies, axis=1)) * 1e-9,
     )
 
 
@@ -250,12 +261,21 @@ def _exact_sums(values: NDArray[np.int64]) -> Floats:
     return np.array([float(sum(row)) for row in values.tolist()])
 
 
-def _half_width(samples: Floats) -> float:
-    known = samples[np.isfinite(samples)]
-    if len(known) < 2:
-        return math.nan
-    quantile = stdtrit(len(known) - 1, (1 + CONFIDENCE) / 2)
-    return float(quantile * known.std(ddof=1) / math.sqrt(len(known)))
+def _success_half_widths(outcomes: Sequence[NDArray[np.int64]]) -> Floats:
+    """Of the success rates of rows, by their outcomes in each replication."""
+    samples = [_ratio(each[:, Outcome.delivered], each.sum(axis=1)) for each in outcomes]
+    return _half_widths(np.stack(samples, axis=1))
+
+
+def _half_widths(samples: Floats) -> Floats:
+    """Half the 95 % interval of each row's mean, by Student's t over what is known of it; NaN for fewer than two."""
+    known = np.isfinite(samples)
+    count = known.sum(axis=1)
+    several = np.maximum(count, 2)
+    mean = np.where(known, samples, 0.0).sum(axis=1) / several
+    squares = np.where(known, (samples - mean[:, np.newaxis]) ** 2, 0.0).sum(axis=1)
+    quantile = stdtrit(several - 1, (1 + CONFIDENCE) / 2)
+    return np.where(count < 2, np.nan, quantile * np.sqrt(squares / (several - 1) / several))
 
 
 def _ratio(numerator: Any, denominator: Any) -> Floats:

@@ -1,0 +1,145 @@
+"""`triage validate FILE`: forecast beside simulation for one's own scenario."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from triagemq.cli import options
+from triagemq.cli.options import duration, percent, print_json, screen
+from triagemq.errors import ParameterError
+
+if TYPE_CHECKING:
+    from triagemq.fidelity import Comparison
+
+__all__ = ["validate"]
+
+_SHOWN = 40
+"""Cells in the table; --json has all."""
+
+
+def validate(
+    file: options.File,
+    plan: options.PlanFile = None,
+    priorities: options.Priorities = None,
+    drops: options.Drops = None,
+    by: Annotated[str, typer.Option("--by", help="A cell is a subscription, or a class.")] = "subscription",
+    duration_seconds: Annotated[
+        float | None,
+        typer.Option("--for", help="Simulated seconds of each run (default: some seconds' work)."),
+    ] = None,
+    runs: Annotated[int, typer.Option(min=2, help="Runs that differ in their random numbers.")] = 16,
+    flows: options.Flows = "greedy",
+    scope: options.Scope = "port",
+    seed: options.Seed = 0,
+    classes: options.Classes = None,
+    flows_per_subscriber: options.FlowsPerSubscriber = None,
+    rho_tolerance: options.RhoTolerance = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
+    json: options.Json = False,
+) -> None:
+    """Forecast beside simulation, cell by cell. Exit code 1 if over 2 % of the cells are wrong and not flagged."""
+    from triagemq.fidelity import compare
+    from triagemq.scenario import load
+
+    if by not in ("subscription", "class"):
+        raise ParameterError("--by", f"is {by!r}; write subscription or class")
+    scenario = load(file)
+    made = options.plan_for(
+        scenario,
+        plan,
+        priorities=priorities,
+        drops=drops,
+        flows=flows,
+        scope=scope,
+        seed=seed,
+        priority_classes=classes,
+        flows_per_subscriber=flows_per_subscriber,
+        rho_tolerance=rho_tolerance,
+    )
+    with options.progress_bar("simulating") as progress:
+        found = compare(
+            scenario,
+            made,
+            kind="class" if by == "class" else "subscription",
+            duration_seconds=duration_seconds,
+            replications=runs,
+            seed=seed,
+            threads=threads,
+            progress=progress,
+        )
+    if json:
+        print_json({"scenario": scenario.name, **found.as_json()})
+    else:
+        _print(found, f"validation: {made.made_by.priorities} priorities, {made.made_by.drops} drops")
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _print(found: Comparison, title: str) -> None:
+    from triagemq.fidelity import ALLOWED, KNOWN
+
+    console = screen()
+    table = Table(title=title, title_justify="left")
+    for name in found.names:
+        table.add_column(name.replace("priority_class", "class"))
+    for column in ("success", "simulated", "latency", "simulated", "off"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict")
+    rows = found.rows()
+    for place in sorted(_worst_first(found)[:_SHOWN]):
+        row = rows[place]
+        success, latency = row["success"], row["latency"]
+        table.add_row(
+            *(str(row[name]) for name in found.names),
+            percent(success["forecast"]),
+            _with_interval(percent(success["simulated"]), success),
+            duration(latency["forecast"]),
+            _with_interval(duration(latency["simulated"]), latency),
+            percent(latency["error"]),
+            _verdict(row),
+        )
+    console.print(table)
+    if len(found) > _SHOWN:
+        console.print(f"the {_SHOWN} of {len(found):,} cells that are farthest off; --json shows all")
+    told = found.counts()
+    if told["not_known"]:
+        console.print(
+            f"{told['not_known']} cells have a figure that is not known within {100 * KNOWN:g} %: simulate for longer "
+            f"(--for, {found.simulated_seconds / found.replications:.0f} s this time)"
+        )
+    outside = told["outside_unflagged"] + told["outside_flagged"]
+    console.print(
+        f"{outside} of {told['judged']:,} cells outside {100 * ALLOWED:g} % + interval: "
+        f"{told['outside_flagged']} flagged, {told['outside_unflagged']} not"
+    )
+
+
+def _with_interval(words: str, figure: dict[str, Any]) -> str:
+    """A simulated figure with its interval as a share of it."""
+    simulated, interval = figure["simulated"], figure["ci95"]
+    return f"{words} ± {100 * interval / simulated:.1f} %" if simulated and interval is not None else words
+
+
+def _worst_first(found: Comparison) -> list[int]:
+    """Cells that are wrong without a flag, then the flagged ones that are outside, then by how far they are off."""
+    errors = np.max([np.nan_to_num(figure.error) for figure in found.figures.values()], axis=0)
+    order = np.lexsort((-errors, ~found.outside_flagged, ~found.outside_unflagged))
+    return [int(place) for place in order]
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    figures = {name: row[name] for name in ("latency", "success")}
+    words = [f"{name} outside" for name, figure in figures.items() if figure["outside"]]
+    words += [
+        f"{name} not known"
+        for name, figure in figures.items()
+        if figure["simulated"] is not None and not figure["known"]
+    ]
+    if row["flag"] is not None:
+        stated = max((figure["expected_error"] or 0.0) for figure in figures.values())
+        words.append(f"flagged: {row['flag']}" + (f", ± {percent(stated)}" if stated else ""))
+    return "; ".join(words)

@@ -1,0 +1,303 @@
+"""Forecast beside simulation, cell by cell: is a forecast as true as it claims to be?
+
+A cell is a subscription, or a priority class. One of its figures is outside where forecast and simulation differ by
+more than 2 % and the simulation's 95 % interval. Where the forecast flags a figure it names a reason and the error to
+expect, and claims nothing closer. What a simulation of this length does not know within 5 % is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.errors import ParameterError
+from triagemq.forecast import REASONS, Forecast, finite_or_none, forecast, summary
+from triagemq.forecast.doubts import CLAIMED
+from triagemq.plan import Plan
+from triagemq.plan.demand import total_by
+from triagemq.scenario import Floats, Integers, Scenario
+from triagemq.simulate import SimulationResult, simulate
+
+__all__ = ["ALLOWED", "KNOWN", "Comparison", "Figure", "Kind", "compare", "seconds_for_copies"]
+
+ALLOWED = CLAIMED
+"""An unflagged figure claims to be within this share of the truth; as many of the cells may fail by chance."""
+
+KNOWN = 0.05
+"""A figure is judged if the simulation knows it within this share."""
+
+DEFAULT_COPIES = 20_000_000
+"""Simulated in all replications together, where nobody says for how long."""
+DEFAULT_REPLICATIONS = 16
+
+Kind = Literal["subscription", "class"]
+Truths = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """One figure of every cell, in seconds or as a share.
+
+    `interval` is half the simulation's 95 % interval, `expected_error` the relative error that the forecast states, 0
+    where it claims to be right.
+
+    >>> figure = Figure(np.array([1.0, 1.0]), np.array([1.01, 1.5]), np.array([0.005, 0.01]), np.zeros(2))
+    >>> figure.outside
+    array([False,  True])
+    """
+
+    forecast: Floats
+    simulated: Floats
+    interval: Floats
+    expected_error: Floats
+
+    @property
+    def flagged(self) -> Truths:
+        """Where the forecast says that it is approximate."""
+        return self.expected_error > 0
+
+    @property
+    def known(self) -> Truths:
+        """Where the simulation is precise enough to judge by."""
+        larger = np.fmax(self.simulated, np.where(np.isfinite(self.forecast), self.forecast, 0.0))
+        return np.isfinite(self.simulated) & (self.interval <= KNOWN * larger)
+
+    @property
+    def judged(self) -> Truths:
+        """Where both are known; what grows without end, or never arrives, has no figure to compare."""
+        return self.known & np.isfinite(self.forecast)
+
+    @property
+    def not_known(self) -> Truths:
+        """Where a longer simulation could say more."""
+        return np.isfinite(self.forecast) & np.isfinite(self.simulated) & ~self.known
+
+    @property
+    def outside(self) -> Truths:
+        """Where they differ by more than is allowed."""
+        difference = np.abs(np.where(self.judged, self.forecast - self.simulated, 0.0))
+        return self.judged & (difference > ALLOWED * self.simulated + self.interval)
+
+    @property
+    def error(self) -> Floats:
+        """The relative error of the forecast; NaN where it is not judged."""
+        difference = np.abs(np.where(self.judged, self.forecast - self.simulated, np.nan))
+        from_zero = np.where(difference > 0, np.inf, difference)
+        return np.divide(difference, self.simulated, out=from_zero, where=self.simulated > 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """All cells of a scenario under a plan. `names` holds what a cell is called by, column by column.
+
+    `reason` is a code into `triagemq.forecast.REASONS`: what the forecast says makes a cell approximate.
+    """
+
+    kind: Kind
+    names: Mapping[str, tuple[Any, ...]]
+    figures: Mapping[str, Figure]
+    reason: Integers
+    replications: int
+    simulated_seconds: float
+
+    def __len__(self) -> int:
+        return len(self.reason)
+
+    @property
+    def judged(self) -> Truths:
+        """Cells of which at least one figure is judged."""
+        return _any([figure.judged for figure in self.figures.values()])
+
+    @property
+    def outside_unflagged(self) -> Truths:
+        """Cells with a figure that is wrong and claims to be right."""
+        return _any([figure.outside & ~figure.flagged for figure in self.figures.values()])
+
+    @property
+    def outside_flagged(self) -> Truths:
+        """The other cells with a figure that is outside: the forecast says so itself."""
+        return _any([figure.outside for figure in self.figures.values()]) & ~self.outside_unflagged
+
+    @property
+    def holds(self) -> bool:
+        """Whether the forecast is as true as it claims: so few cells are outside without a flag as chance allows."""
+        return bool(self.outside_unflagged.sum() <= ALLOWED * self.judged.sum())
+
+    def counts(self) -> dict[str, int]:
+        """How many cells there are of which kind."""
+        return {
+            "cells": len(self),
+            "judged": int(self.judged.sum()),
+            "flagged": int((self.reason > 0).sum()),
+            "outside_unflagged": int(self.outside_unflagged.sum()),
+            "outside_flagged": int(self.outside_flagged.sum()),
+            "not_known": int(_any([figure.not_known for figure in self.figures.values()]).sum()),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One object per cell: its names, every figure, the reason in words; null for what is unknown or infinite."""
+        told = [
+            dict(zip(self.names, values, strict=True)) for values in zip(*self.names.values(), strict=True)
+        ]
+        for name, figure in self.figures.items():
+            columns = {
+                "forecast": figure.forecast,
+                "simulated": figure.simulated,
+                "ci95": figure.interval,
+                "error": figure.error,
+                "expected_error": np.where(figure.flagged, figure.expected_error, np.nan),
+            }
+            for place, row in enumerate(told):
+                row[name] = {
+                    **{key: finite_or_none(values[place]) for key, values in columns.items()},
+                    "known": bool(figure.known[place]),
+                    "outside": bool(figure.outside[place]),
+                }
+        for row, code in zip(told, self.reason, strict=True):
+            row["flag"] = REASONS[code] or None
+        return told
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for `--json`."""
+        return {
+            "by": self.kind,
+            "replications": self.replications,
+            "simulated_seconds": self.simulated_seconds,
+            "allowed": ALLOWED,
+            "counts": self.counts(),
+            "holds": self.holds,
+            "cells": self.rows(),
+        }
+
+
+def compare(
+    scenario: Scenario,
+    plan: Plan,
+    *,
+    kind: Kind = "subscription",
+    duration_seconds: float | None = None,
+    replications: int = DEFAULT_REPLICATIONS,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Comparison:
+    """Forecast and simulate a plan, and put the two side by side.
+
+    Every replication runs for `duration_seconds`; without it, for as long as it takes to make twenty million copies
+    in all of them together. What an overloaded port has not delivered by then is not delivered, as in the forecast.
+
+    >>> from triagemq.plan import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> found = compare(scenario, make_plan(scenario, drops="exponential"), duration_seconds=20.0, replications=4)
+    >>> len(found) == len(scenario.subscriptions), sorted(found.figures)
+    (True, ['latency', 'success'])
+    """
+    if replications < 2:
+        raise ParameterError("replications", f"is {replications}; an interval needs 2 or more")
+    predicted = forecast(scenario, plan)
+    seconds = duration_seconds or seconds_for_copies(scenario, DEFAULT_COPIES / replications)
+    simulated = simulate(
+        scenario,
+        plan,
+        duration_seconds=seconds,
+        replications=replications,
+        seed=seed,
+        threads=threads,
+        progress=progress,
+    )
+    cells = _by_class if kind == "class" else _by_subscription
+    names, figures, reason = cells(scenario, plan, predicted, simulated)
+    return Comparison(kind, names, figures, reason, replications, replications * seconds)
+
+
+def seconds_for_copies(scenario: Scenario, copies: float) -> float:
+    """How long it takes until so many copies are made, on average."""
+    publications = scenario.publications
+    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
+    rate = float((publications.rate_per_second * subscribed[publications.topic]).sum())
+    if rate <= 0:
+        raise ParameterError("scenario", "publishes nothing that anyone subscribes to")
+    return copies / rate
+
+
+def _any(truths: Sequence[Truths]) -> Truths:
+    return np.asarray(np.any(truths, axis=0))
+
+
+_Cells = tuple[dict[str, tuple[Any, ...]], dict[str, Figure], Integers]
+
+
+def _by_subscription(
+    scenario: Scenario, plan: Plan, predicted: Forecast, simulated: SimulationResult
+) -> _Cells:
+    subscriptions, found = scenario.subscriptions, simulated.subscriptions
+    names: dict[str, tuple[Any, ...]] = {
+        "subscriber": tuple(scenario.subscribers.name[row] for row in subscriptions.subscriber),
+        "topic": tuple(scenario.topics.name[row] for row in subscriptions.topic),
+        "priority_class": tuple(plan.subscription_class.tolist()),
+    }
+    figures = {
+        "latency": Figure(
+            predicted.latency_seconds,
+            found.mean_latency_seconds,
+            found.ci95_seconds,
+            predicted.latency_error,
+        ),
+        "success": Figure(predicted.success, found.success_rate, found.success_ci95, predicted.success_error),
+    }
+    return names, figures, predicted.reason.astype(np.int32)
+
+
+def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: SimulationResult) -> _Cells:
+    """A class is as doubtful as its subscriptions are in the mean, by what each adds to its figure."""
+    told = summary(scenario, plan, predicted)["classes"]
+    level = np.array([row["priority_class"] for row in told], dtype=np.int32)
+    count = int(plan.flows.priority_class.max(initial=0)) + 1
+
+    def in_mean(error: Floats, weight: Floats) -> Floats:
+        known = np.where(np.isfinite(weight), weight, 0.0)
+        whole = total_by(plan.subscription_class, known, count)
+        part = total_by(plan.subscription_class, known * error, count)
+        share = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)[level]
+        return np.where(share > CLAIMED, share, 0.0)
+
+    def column(name: str) -> Floats:
+        return np.array([np.nan if row[name] is None else row[name] for row in told], dtype=np.float64)
+
+    found = simulated.classes
+
+    def of_class(values: Floats) -> Floats:
+        every = np.full(count, np.nan)
+        every[found.priority_class] = values
+        return every[level]
+
+    waited = predicted.received_rate * predicted.latency_seconds
+    figures = {
+        "latency": Figure(
+            column("mean_latency_seconds"),
+            of_class(found.mean_latency_seconds),
+            of_class(found.ci95_seconds),
+            in_mean(predicted.latency_error, waited),
+        ),
+        "success": Figure(
+            column("success_rate"),
+            of_class(found.success_rate),
+            of_class(found.success_ci95),
+            in_mean(predicted.success_error, predicted.received_rate),
+        ),
+    }
+    named = np.zeros((count, len(REASONS)))
+    np.add.at(named, (plan.subscription_class, predicted.reason), predicted.published_rate)
+    named[:, 0] = 0.0
+    doubtful = _any([figure.flagged | ~np.isfinite(figure.forecast) for figure in figures.values()])
+    reason = np.where(doubtful, named[level].argmax(axis=1), 0).astype(np.int32)
+    names: dict[str, tuple[Any, ...]] = {
+        "priority_class": tuple(level.tolist()),
+        "subscriptions": tuple(row["subscriptions"] for row in told),
+    }
+    return names, figures, reason
