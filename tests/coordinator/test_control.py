@@ -16,8 +16,8 @@ from triagemq.coordinator.intent_book import IntentBook
 from triagemq.coordinator.orders import Orders, client_id_of, subscriber_of
 from triagemq.coordinator.rates import Rates
 from triagemq.errors import ParameterError
-from triagemq.forecast import forecast
-from triagemq.plan import SetPort, make_plan
+from triagemq.forecast import forecast, plan_ahead
+from triagemq.plan import SetPort
 from triagemq.scenario import Scenario, load
 from triagemq.scenario.generators import building, table2
 
@@ -75,7 +75,7 @@ def test_orders_grow_by_a_generation_and_name_every_port() -> None:
 
 def test_the_planner_is_the_one_that_the_command_line_uses() -> None:
     fire = building()
-    decided, plan = decide(Situation(fire)), make_plan(fire)
+    decided, plan = decide(Situation(fire)), plan_ahead(fire)
     np.testing.assert_array_equal(decided.plan.subscription_class, plan.subscription_class)
     np.testing.assert_array_equal(decided.plan.flows.drop_rate, plan.flows.drop_rate)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triagemq.errors import OutputError, ParameterError, PlanError
-from triagemq.plan import Plan, dump_plan, load_plan, make_plan, parse_plan, save_plan
+from triagemq.plan import LatencyFactors, Plan, dump_plan, load_plan, make_plan, parse_plan, save_plan
 from triagemq.scenario.generators import table2
 
 
@@ -33,6 +33,10 @@ def assert_same(one: Plan, other: Plan) -> None:
             assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(one.flow, other.flow)
     np.testing.assert_array_equal(one.rank, other.rank)
+    if one.latency is not None:
+        np.testing.assert_array_equal(one.latency.factor, other.latency.factor)
+        np.testing.assert_array_equal(one.latency.urgency, other.latency.urgency)
+    assert (one.latency is None) == (other.latency is None)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "plan", "plan.parquet", "of=a/plan"])
@@ -42,6 +46,15 @@ def test_a_plan_survives_its_file_exactly(plan, tmp_path, name):
         save_plan(plan, tmp_path / name)
         assert_same(plan, load_plan(tmp_path / name))
     assert plan.decisions
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.parquet"])
+def test_what_latency_does_survives_too(tmp_path, name):
+    scenario = table2(seed=2, subscribers=2, subscriptions=(5, 5))
+    count = len(scenario.subscriptions)
+    urgent = make_plan(scenario, latency=LatencyFactors(np.linspace(0, 1, count), np.linspace(3, 0, count)))
+    save_plan(urgent, tmp_path / name)
+    assert_same(urgent, load_plan(tmp_path / name))
 
 
 def test_json_is_readable_and_names_its_format(plan):

@@ -15,6 +15,7 @@ from triagemq.plan import (
     DROP_POLICIES,
     FLOW_ALGORITHMS,
     PRIORITY_ALGORITHMS,
+    LatencyFactors,
     demand,
     diff,
     explain,
@@ -120,7 +121,6 @@ def test_options_override_the_scenario_and_stand_in_the_plan(scenario):
         ("flows_per_subscriber", 1.5),
         ("scope", "planet"),
         ("seed", -1),
-        ("freshness", np.ones(3)),
     ],
 )
 def test_impossible_options_are_refused_by_name(scenario, option, value):
@@ -129,9 +129,16 @@ def test_impossible_options_are_refused_by_name(scenario, option, value):
     assert caught.value.parameter == option
 
 
-def test_freshness_outside_its_range_is_refused(scenario):
-    with pytest.raises(ParameterError, match="freshness"):
-        make_plan(scenario, freshness=np.full(len(scenario.subscriptions), 1.1))
+@pytest.mark.parametrize(
+    ("factor", "urgency", "said"),
+    [(1.1, 0.0, "outside"), (np.nan, 0.0, "outside"), (0.5, -1.0, "below 0"), (0.5, np.inf, "without bound")],
+)
+def test_latency_factors_outside_their_range_are_refused(scenario, factor, urgency, said):
+    count = len(scenario.subscriptions)
+    with pytest.raises(ParameterError, match=said):
+        make_plan(scenario, latency=LatencyFactors(np.full(count, factor), np.full(count, urgency)))
+    with pytest.raises(ParameterError, match="one per subscription"):
+        make_plan(scenario, latency=LatencyFactors(np.ones(1), np.ones(1)))
 
 
 def test_more_classes_than_queues_is_refused_with_the_port(scenario):

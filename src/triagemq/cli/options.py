@@ -175,10 +175,11 @@ def plan_for(
     **settings: Any,
 ) -> Plan:
     """The plan a command works with: the one in the file, or one made now."""
-    from triagemq.plan import load_plan, make_plan
+    from triagemq.forecast import plan_ahead
+    from triagemq.plan import load_plan
 
     if plan_file is None:
-        return make_plan(scenario, priorities=priorities or "greedy", drops=drops or "optimal", **settings)
+        return plan_ahead(scenario, priorities=priorities or "greedy", drops=drops or "optimal", **settings)
     if priorities is not None or drops is not None:
         raise ParameterError(
             "--plan", "says priorities and drops already; give either the file or the options"

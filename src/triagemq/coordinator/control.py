@@ -13,7 +13,8 @@ from triagemq.coordinator.accounts import account
 from triagemq.coordinator.order_building import build_orders, set_ports
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.slots import Earlier, SlotTable, earlier, match_slots, recall
-from triagemq.plan import Decision, Plan, make_plan
+from triagemq.forecast import plan_ahead
+from triagemq.plan import Decision, Plan
 from triagemq.scenario import Integers, Scenario
 
 __all__ = ["Decided", "PlannerSettings", "Situation", "decide"]
@@ -96,7 +97,7 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
     limits = np.full(len(scenario.subscribers), most, dtype=np.int32)
     if situation.flow_limits is not None:
         limits = np.minimum(limits, situation.flow_limits).astype(np.int32)
-    plan = make_plan(
+    plan = plan_ahead(
         scenario,
         flows=settings.flows,
         priorities=settings.priorities,

@@ -3,6 +3,7 @@
 from triagemq.forecast.doubts import REASONS, Reason
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
+from triagemq.forecast.planning import plan_ahead
 from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Reason",
     "finite_or_none",
     "forecast",
+    "plan_ahead",
     "subscription_rows",
     "summary",
     "utility_figures",

@@ -28,7 +28,7 @@ from triagemq.plan.instructions import (
     SetPort,
     instructions_for,
 )
-from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
+from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.planner import SCOPES, Planner, make_plan
 from triagemq.plan.priorities import (
     PRIORITY_ALGORITHMS,
@@ -59,6 +59,7 @@ __all__ = [
     "FlowProblem",
     "Flows",
     "Instruction",
+    "LatencyFactors",
     "OnFate",
     "OutgoingPacket",
     "Plan",

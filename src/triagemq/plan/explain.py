@@ -109,7 +109,14 @@ def _rank(scenario: Scenario, plan: Plan, row: int) -> str:
     tied = int(((plan.rank[own] == plan.rank[row]) & (own < row)).sum())
     by = "worth alone" if plan.made_by.priorities in RANKINGS else "worth per byte per second"
     place = better + tied + 1
-    return f"{plan.rank[row]:.6g} ({by}), place {place} of {len(own)} subscriptions of this subscriber."
+    ranked = f"{plan.rank[row]:.6g} ({by}), place {place} of {len(own)} subscriptions of this subscriber."
+    if plan.latency is None:
+        return ranked
+    urgency = plan.latency.precedence[row]
+    return (
+        f"{ranked} What loses worth by waiting goes first: by forecast this one loses {urgency:.3g} times as much "
+        "of its worth per second as the most urgent, and flows and classes are cut by rank times that."
+    )
 
 
 def _flow(scenario: Scenario, plan: Plan, row: int) -> str:
@@ -120,7 +127,7 @@ def _flow(scenario: Scenario, plan: Plan, row: int) -> str:
         "greedy": "subscriptions sorted by rank are cut into nearly equal lists, the best first",
         "random": f"drawn at random with seed {plan.made_by.seed}",
     }.get(plan.made_by.flows, f"as {plan.made_by.flows} decided")
-    ranks = plan.rank[members]
+    ranks = plan.rank[members] if plan.latency is None else (plan.rank * plan.latency.precedence)[members]
     return (
         f"{flow - int(own[0]) + 1} of {len(own)}; {how}. It carries {len(members)} subscriptions with ranks "
         f"{ranks.min():.6g} to {ranks.max():.6g} and {plan.flows.load_bytes_per_second[flow]:.6g} bytes/s."

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import OutputError, ParameterError, PlanError
-from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
+from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 
 __all__ = ["FORMAT", "VERSION", "dump_plan", "load_plan", "parse_plan", "save_plan"]
 
@@ -34,6 +34,9 @@ COLUMNS: dict[str, dict[str, type[np.generic]]] = {
     },
     "ports": {"rho_offered": np.float64, "rho_planned": np.float64},
 }
+LATENCY: dict[str, type[np.generic]] = {"factor": np.float64, "urgency": np.float64}
+"""Further columns of subscriptions, where the plan was made from a forecast."""
+
 DECISION_FIELDS = tuple(field.name for field in fields(Decision))
 
 
@@ -109,8 +112,9 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def _tables(plan: Plan) -> dict[str, dict[str, NDArray[Any]]]:
+    latency = {} if plan.latency is None else {name: getattr(plan.latency, name) for name in LATENCY}
     return {
-        "subscriptions": {"flow": plan.flow, "rank": plan.rank},
+        "subscriptions": {"flow": plan.flow, "rank": plan.rank, **latency},
         "flows": {name: getattr(plan.flows, name) for name in COLUMNS["flows"]},
         "ports": {name: getattr(plan.ports, name) for name in COLUMNS["ports"]},
     }
@@ -203,6 +207,8 @@ def _check_head(document: Any, source: str) -> None:
 def _column_lists(document: Any, table: str, source: str) -> dict[str, NDArray[Any]]:
     columns = document.get(table)
     expected = COLUMNS[table]
+    if table == "subscriptions" and isinstance(columns, dict) and columns.keys() & LATENCY.keys():
+        expected = expected | LATENCY
     if not isinstance(columns, dict) or set(columns) != set(expected):
         raise PlanError(f"{source}: {table} should hold the columns {', '.join(expected)}")
     arrays = {}
@@ -242,9 +248,10 @@ def _assembled(
         flows, ports = Flows(**tables["flows"]), PortLoads(**tables["ports"])
     except ParameterError as error:
         raise PlanError(f"{source}: {error}") from error
-    flow, rank = tables["subscriptions"]["flow"], tables["subscriptions"]["rank"]
+    wanted = tables["subscriptions"]
+    flow, rank = wanted["flow"], wanted["rank"]
     wrong = {
-        "subscriptions.flow and .rank differ in length": len(flow) != len(rank),
+        "the columns of subscriptions differ in length": len(set(map(len, wanted.values()))) > 1,
         "subscriptions.flow names a flow that is not there": bool(((flow < 0) | (flow >= len(flows))).any()),
         "flows.port names a port that is not there": bool(
             ((flows.port < 0) | (flows.port >= len(ports))).any()
@@ -257,7 +264,8 @@ def _assembled(
     for problem, found in wrong.items():
         if found:
             raise PlanError(f"{source}: {problem}")
-    return Plan(fingerprint, made_by, flow, rank, flows, ports, decisions)
+    latency = LatencyFactors(*(wanted[name] for name in LATENCY)) if LATENCY.keys() <= wanted.keys() else None
+    return Plan(fingerprint, made_by, flow, rank, flows, ports, decisions, latency)
 
 
 def _is_text(value: object) -> bool:

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from triagemq.errors import PlanError
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
-__all__ = ["Decision", "Flows", "Plan", "PlannerChoice", "PortLoads"]
+__all__ = ["Decision", "Flows", "LatencyFactors", "Plan", "PlannerChoice", "PortLoads"]
+
+
+LEAST_PRECEDENCE = 1e-9
+TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,23 @@ class PortLoads(Table):
     rho_planned: Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LatencyFactors(Table):
+    """What latency does to the worth of every subscription, by an earlier forecast.
+
+    `factor`, from 0 to 1, multiplies its worth; 1 where latency does not matter. `urgency` is how fast that factor
+    falls, by the second of latency; 0 where it does not.
+    """
+
+    factor: Floats
+    urgency: Floats
+
+    @property
+    def precedence(self) -> Floats:
+        """Urgency beside the largest; what loses nothing by waiting has next to none, and goes by its rank alone."""
+        return self.urgency / max(float(self.urgency.max(initial=0.0)), TINY) + LEAST_PRECEDENCE
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Something decided that is not plain from the columns, and why. The same fields stand in every trace."""
@@ -65,7 +88,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Flows, classes and drop rates for one scenario. `flow` and `rank` have one entry per subscription."""
+    """Flows, classes and drop rates for one scenario. `flow` and `rank` have one entry per subscription.
+
+    `latency` holds what the plan supposed that latency does to worth; None where it was made without.
+    """
 
     scenario_fingerprint: str
     made_by: PlannerChoice
@@ -74,6 +100,7 @@ class Plan:
     flows: Flows
     ports: PortLoads
     decisions: tuple[Decision, ...] = ()
+    latency: LatencyFactors | None = None
 
     def require(self, scenario: Scenario) -> None:
         """Refuse to be used with any scenario but the one this plan was made for."""

@@ -14,7 +14,7 @@ from triagemq.plan import ranking
 from triagemq.plan.demand import Demand, demand
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
-from triagemq.plan.model import Decision, Flows, Plan, PlannerChoice, PortLoads
+from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.plan.registry import resolve
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
@@ -56,16 +56,18 @@ def make_plan(
     flows_per_subscriber: int | None = None,
     priority_classes: int | None = None,
     rho_tolerance: float | None = None,
-    freshness: Floats | None = None,
+    latency: LatencyFactors | None = None,
     flow_limits: Integers | None = None,
 ) -> Plan:
     """The plan of the named algorithms (PrioDeX section 4); what is not given is taken from the scenario.
 
     An algorithm is named by its key in FLOW_ALGORITHMS, PRIORITY_ALGORITHMS or DROP_POLICIES, or is a
-    function of your own named `module:function`. `freshness` holds a factor per subscription by which the
-    latency of an earlier forecast lowers its worth. `flow_limits` says per subscriber how many flows it can open, where
-    that is fewer than `flows_per_subscriber`. With a `previous` plan of the same scenario the new one
-    says what it changed.
+    function of your own named `module:function`. With `latency` factors of an earlier forecast, drops are set by
+    worth times factor, and flows and classes cut by rank times urgency (`forecast.plan_ahead` does that).
+    `flow_limits` says per subscriber how many flows it can open, where that is fewer than `flows_per_subscriber`.
+
+    With a `previous` plan, which was made for the scenario `before` (this one, if not given), ranks that have changed
+    by less than RANK_BAND stay as they are, so that small changes of rates move nothing between flows and classes.
 
     >>> from triagemq.scenario.generators import table2
     >>> plan = make_plan(table2(seed=1), drops="flat", flows_per_subscriber=3)
@@ -86,18 +88,21 @@ def make_plan(
         ),
     )
     cut_flows, cut_classes, set_drops = algorithms(flows, priorities, drops)
-    factors = _freshness(freshness, len(scenario.subscriptions))
 
     asked = demand(scenario)
     load = asked.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
+    if latency is None:
+        factors, cut_by = np.ones(len(rank)), rank
+    else:
+        factors, cut_by = _checked(latency, len(rank)).factor, rank * latency.precedence
     subscriber = scenario.subscriptions.subscriber
     limits = _flow_limits(flow_limits, len(scenario.subscribers), choice.flows_per_subscriber)
     place = _called(
         "flow algorithm",
         flows,
         cut_flows,
-        FlowProblem(subscriber, rank, choice.flows_per_subscriber, seed, limits),
+        FlowProblem(subscriber, cut_by, choice.flows_per_subscriber, seed, limits),
         len(subscriber),
         choice.flows_per_subscriber,
     )
@@ -110,7 +115,7 @@ def make_plan(
         port=scenario.subscribers.port[owner],
         priority_class=np.zeros(count, dtype=np.int32),
         drop_rate=np.zeros(count),
-        value=_sums(flow, rank, count),
+        value=_sums(flow, cut_by, count),
         load_bytes_per_second=_sums(flow, load, count),
     )
     group = made.port if scope == "port" else np.zeros(count, dtype=np.int32)
@@ -135,6 +140,7 @@ def make_plan(
             rho_planned=problem.port_loads(1.0 - result.drop_rate) * 8 / scenario.ports.bandwidth_bps,
         ),
         decisions=result.decisions,
+        latency=latency,
     )
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 
@@ -180,17 +186,16 @@ def _given(setting: Setting | None, otherwise: Setting) -> Setting:
     return otherwise if setting is None else setting
 
 
-def _freshness(factors: Floats | None, count: int) -> Floats:
-    if factors is None:
-        return np.ones(count)
-    factors = np.array(factors, dtype=np.float64)
-    if factors.shape != (count,):
+def _checked(latency: LatencyFactors, count: int) -> LatencyFactors:
+    if len(latency) != count:
         raise ParameterError(
-            "freshness", f"has shape {factors.shape}; one factor per subscription, {count}, is needed"
+            "latency", f"has {len(latency)} factors; one per subscription, {count}, is needed"
         )
-    if not ((factors >= 0) & (factors <= 1)).all():
-        raise ParameterError("freshness", "holds factors outside [0, 1]")
-    return factors
+    if not ((latency.factor >= 0) & (latency.factor <= 1)).all():
+        raise ParameterError("latency", "holds factors outside [0, 1]")
+    if not (np.isfinite(latency.urgency) & (latency.urgency >= 0)).all():
+        raise ParameterError("latency", "holds urgencies below 0 or without bound")
+    return latency
 
 
 def _flow_limits(limits: Integers | None, count: int, most: int) -> Integers | None:

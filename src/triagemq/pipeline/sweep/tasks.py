@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from triagemq.errors import TriageError
+from triagemq.forecast import plan_ahead
 from triagemq.pipeline.sweep.jobs import Batches
 from triagemq.pipeline.sweep.results import SCHEMA, Point, point_columns
 from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
-from triagemq.plan import make_plan
 from triagemq.scenario import Scenario
 from triagemq.simulate import SimulationResult, simulate
 
@@ -74,7 +74,7 @@ def simulate_point(point: Point, scenario: Scenario) -> list[dict[str, Any]]:
     [0, 1, None]
     """
     varied = varied_scenario(scenario, point.settings)
-    plan = make_plan(varied, seed=point.seed, **planner_settings(point.settings))
+    plan = plan_ahead(varied, seed=point.seed, **planner_settings(point.settings))
     # The other cores have tasks of their own.
     found = simulate(varied, plan, publications=point.publications, seed=point.seed, threads=1)
     return _rows(point_columns(point), found, plan.ports.rho_offered.mean(), plan.ports.rho_planned.mean())

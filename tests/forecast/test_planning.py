@@ -1,0 +1,99 @@
+"""Plans made from forecasts: what ages goes first, nothing gets worse, and who pays no age pays no round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from triagemq.forecast import forecast, plan_ahead, planning
+from triagemq.plan import Plan, explain, make_plan
+from triagemq.scenario import Scenario
+from triagemq.scenario.generators import table2
+
+
+def aging(seed: int) -> Scenario:
+    """Table 2, small, of which two thirds lose worth by waiting, each at a pace of its own."""
+    draw = np.random.default_rng(seed)
+    plain = table2(seed=seed, subscribers=4, subscriptions=(20, 10))
+    offered = make_plan(plain, drops="none").ports.rho_offered.mean()
+    width = plain.ports.bandwidth_bps * offered / draw.uniform(0.5, 2.0)
+    scenario = replace(plain, ports=replace(plain.ports, bandwidth_bps=width))
+    usual = np.nanmean(forecast(scenario, make_plan(scenario)).latency_seconds)
+    freshness = usual * draw.lognormal(0.5, 1.0, len(plain.subscriptions))
+    freshness[draw.random(len(freshness)) < 1 / 3] = np.inf
+    return replace(scenario, subscriptions=replace(plain.subscriptions, freshness_seconds=freshness))
+
+
+def utility(scenario: Scenario, plan: Plan) -> float:
+    return float(forecast(scenario, plan).utility.sum())
+
+
+def test_planning_by_the_forecast_gains_and_is_never_worse_than_the_first_plan() -> None:
+    gains = []
+    for seed in range(8):
+        scenario = aging(seed)
+        gains.append(utility(scenario, plan_ahead(scenario)) / utility(scenario, make_plan(scenario)) - 1)
+    assert min(gains) >= 0.0
+    assert np.mean(gains) > 0.01
+
+
+def test_what_loses_worth_by_waiting_goes_before_what_does_not() -> None:
+    scenario = aging(1)
+    plan = plan_ahead(scenario)
+    ages = np.isfinite(scenario.subscriptions.freshness_seconds)
+    assert plan.latency is not None
+    assert plan.subscription_class[ages].mean() < plan.subscription_class[~ages].mean()
+    first = make_plan(scenario)
+    assert plan.subscription_class[ages].mean() < first.subscription_class[ages].mean()
+
+
+def test_where_nothing_ages_there_is_one_plan_and_no_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "forecast", lambda *_: pytest.fail("nothing to forecast for"))
+    scenario = table2(seed=1, subscribers=2, subscriptions=(5, 5))
+    plan, plain = plan_ahead(scenario, priorities="cluster"), make_plan(scenario, priorities="cluster")
+    assert (plan.subscription_class == plain.subscription_class).all()
+    assert plan.decisions == plain.decisions
+
+
+def test_rounds_and_gain_are_explained() -> None:
+    scenario = aging(1)
+    wanted = scenario.subscriptions
+    who, what = (
+        scenario.subscribers.name[wanted.subscriber[0]],
+        scenario.topics.name[wanted.topic[0]],
+    )
+    words = explain(scenario, plan_ahead(scenario), who, what)
+    assert "planned again" in words
+    assert "gains" in words
+    assert "as the most urgent" in words
+
+
+def test_the_first_plan_stays_where_another_would_gain_next_to_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = aging(1)
+    monkeypatch.setattr(planning, "LEAST_GAIN", 10.0)
+    kept = plan_ahead(scenario)
+    assert kept.latency is None
+    assert (kept.flows.drop_rate == make_plan(scenario).flows.drop_rate).all()
+    assert "a change is made from" in kept.decisions[-1].reason
+
+
+def test_what_is_left_out_keeps_the_factor_that_was_known_of_it() -> None:
+    scenario = aging(2)
+    plan = make_plan(scenario)
+    drop_rate = plan.flows.drop_rate.copy()
+    drop_rate[0] = 1.0
+    silent = plan.flow == 0
+    predicted = forecast(scenario, replace(plan, flows=replace(plan.flows, drop_rate=drop_rate)))
+    at_first = planning.latency_factors(scenario, predicted)
+    assert (at_first.factor[silent] == 1.0).all()
+    assert (at_first.urgency[silent] == 0.0).all()
+    known = planning.latency_factors(
+        scenario, forecast(scenario, replace(plan, flows=replace(plan.flows, drop_rate=0.5 + 0 * drop_rate)))
+    )
+    again = planning.latency_factors(scenario, predicted, known)
+    np.testing.assert_array_equal(again.factor[silent], known.factor[silent])
+    np.testing.assert_array_equal(again.urgency[silent], known.urgency[silent])
