@@ -132,6 +132,19 @@ def test_small_changes_are_left_alone_until_they_add_up() -> None:
     assert decided.orders.slots == first.orders.slots
 
 
+def test_rates_that_waver_by_one_per_cent_change_no_class_and_no_slot() -> None:
+    fire = load(EXAMPLE)
+    draw = np.random.default_rng(1)
+    decided = first = decide(Situation(fire))
+    for _ in range(10):
+        rate = fire.publications.rate_per_second * (1 + draw.choice([-0.01, 0.01], len(fire.publications)))
+        wavered = replace(fire, publications=replace(fire.publications, rate_per_second=rate))
+        decided = decide(Situation(wavered, why=("measured",)), decided)
+        assert decided.orders.slots == first.orders.slots
+        np.testing.assert_array_equal(decided.plan.subscription_class, first.plan.subscription_class)
+        assert "planned_by_forecast" not in kinds(decided)
+
+
 def client_ids(decided: Decided) -> list[str]:
     """The client id of every flow of the plan, in the plan's order."""
     table = decided.table

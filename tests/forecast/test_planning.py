@@ -97,3 +97,30 @@ def test_what_is_left_out_keeps_the_factor_that_was_known_of_it() -> None:
     again = planning.latency_factors(scenario, predicted, known)
     np.testing.assert_array_equal(again.factor[silent], known.factor[silent])
     np.testing.assert_array_equal(again.urgency[silent], known.urgency[silent])
+
+
+def at_rates(scenario: Scenario, factor: float) -> Scenario:
+    rate = scenario.publications.rate_per_second * factor
+    return replace(scenario, publications=replace(scenario.publications, rate_per_second=rate))
+
+
+def test_rates_that_waver_do_not_change_the_classes_of_a_plan_made_by_forecast() -> None:
+    scenario = aging(1)
+    plan, now = plan_ahead(scenario), scenario
+    assert plan.latency is not None
+    first = plan
+    for step in range(6):
+        wavered = at_rates(scenario, 0.99 if step % 2 else 1.01)
+        plan, now = plan_ahead(wavered, previous=plan, before=now), wavered
+        np.testing.assert_array_equal(plan.subscription_class, first.subscription_class)
+    assert "the plan before stays" in plan.decisions[-1].reason
+    same = plan_ahead(now, previous=plan, before=now)
+    np.testing.assert_array_equal(same.flows.drop_rate, plan.flows.drop_rate)
+
+
+def test_a_plan_made_by_forecast_is_given_up_when_another_is_worth_more() -> None:
+    scenario = aging(1)
+    slack = scenario.subscriptions.freshness_seconds
+    urgent = replace(scenario, subscriptions=replace(scenario.subscriptions, freshness_seconds=slack[::-1]))
+    after = plan_ahead(urgent, previous=plan_ahead(scenario), before=scenario)
+    assert utility(urgent, after) == pytest.approx(utility(urgent, plan_ahead(urgent)), rel=0.01)

@@ -115,7 +115,13 @@ class _Change:
 def _port_news(before: Plan | None, after: Plan) -> tuple[Decision, ...]:
     """What the plan itself says, as far as the plan before did not say the same."""
     said = set() if before is None else set(before.decisions)
-    news = [decision for decision in after.decisions if decision not in said]
+    kinds = {decision.kind for decision in said}
+    # What the forecasts gained has other figures each time; `explain` has them.
+    news = [
+        decision
+        for decision in after.decisions
+        if decision not in said and (decision.kind != "planned_by_forecast" or decision.kind not in kinds)
+    ]
     if before is not None:
         overloaded = {each.subject for each in after.decisions if each.kind == "port_overloaded"}
         news += [

@@ -97,8 +97,11 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
     limits = np.full(len(scenario.subscribers), most, dtype=np.int32)
     if situation.flow_limits is not None:
         limits = np.minimum(limits, situation.flow_limits).astype(np.int32)
+    orders_before, table_before, plan_before, scenario_before = _before(previous)
     plan = plan_ahead(
         scenario,
+        previous=plan_before,
+        before=scenario_before,
         flows=settings.flows,
         priorities=settings.priorities,
         drops=settings.drops,
@@ -107,7 +110,6 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
         priority_classes=classes,
         flow_limits=limits,
     )
-    orders_before, table_before, plan_before = _before(previous)
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
     table = match_slots(scenario, plan, limits, was)
     ports = set_ports(scenario, 1 if settings.priorities == "none" else classes)
@@ -130,14 +132,16 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
     )
 
 
-def _before(previous: Decided | Orders | None) -> tuple[Orders, SlotTable | None, Plan | None]:
+def _before(
+    previous: Decided | Orders | None,
+) -> tuple[Orders, SlotTable | None, Plan | None, Scenario | None]:
     match previous:
         case None:
-            return Orders(), None, None
+            return Orders(), None, None, None
         case Orders():
-            return previous, recall(previous), None
+            return previous, recall(previous), None, None
         case Decided():
-            return previous.orders, previous.table, previous.plan
+            return previous.orders, previous.table, previous.plan, previous.scenario
 
 
 def _alike(before: SlotTable, table: SlotTable, was: Earlier) -> bool:

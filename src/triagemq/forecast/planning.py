@@ -6,14 +6,14 @@ latency costs is known only once a plan has been forecast.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
-from triagemq.plan import Decision, LatencyFactors, Plan, make_plan
+from triagemq.plan import Decision, LatencyFactors, Plan, carry, make_plan
 from triagemq.scenario import Scenario
 
 __all__ = [
@@ -64,12 +64,15 @@ def latency_factors(
     return LatencyFactors(factor, urgency)
 
 
-def plan_ahead(scenario: Scenario, **options: Any) -> Plan:
+def plan_ahead(
+    scenario: Scenario, *, previous: Plan | None = None, before: Scenario | None = None, **options: Any
+) -> Plan:
     """The plan of greatest utility by the forecast, among a first one and those made from forecasts; see `make_plan`.
 
     Where no worth depends on latency that is `make_plan`, and nothing is forecast. Else every round plans by the
     `latency_factors` of the round before, until the utility stands still or MOST_ROUNDS are made. The first plan stays
-    unless another gains LEAST_GAIN; a decision of the plan says how many rounds there were and what they gained.
+    unless another gains LEAST_GAIN; so does, if there is one, the `previous` plan, made for the scenario `before`, with
+    its flows and classes and with drops for the rates of now. A decision of the plan says what the rounds gained.
 
     >>> from triagemq.scenario.generators import table2
     >>> scenario = table2(seed=1, freshness_seconds=0.02)
@@ -80,39 +83,76 @@ def plan_ahead(scenario: Scenario, **options: Any) -> Plan:
     >>> bool(by_forecast >= at_first)
     True
     """
-    first = make_plan(scenario, **options)
+    first = make_plan(scenario, previous=previous, before=before, **options)
     if not judged_by_latency(scenario) or not len(scenario.subscriptions):
         return first
-    predicted = forecast(scenario, first)
-    utilities = [float(predicted.utility.sum())]
-    best, chosen = first, 0
+    tried = [_Tried.of(scenario, first)]
     factors: LatencyFactors | None = None
-    for this in range(1, MOST_ROUNDS + 1):
-        factors = latency_factors(scenario, predicted, factors)
-        plan = make_plan(scenario, **options, latency=factors)
-        predicted = forecast(scenario, plan)
-        utilities.append(float(predicted.utility.sum()))
-        if utilities[this] > max(utilities[chosen], utilities[0] * (1 + LEAST_GAIN)):
-            best, chosen = plan, this
-        if abs(utilities[this] - utilities[this - 1]) <= CONVERGED * utilities[this]:
-            break
-    return replace(best, decisions=(*best.decisions, _decision(scenario.name, utilities, chosen)))
-
-
-def _decision(name: str, utilities: list[float], chosen: int) -> Decision:
-    rounds = len(utilities) - 1
-    still = abs(utilities[-1] - utilities[-2]) <= CONVERGED * utilities[-1]
-    ended = "the last changed nothing more" if still else "all that are made"
-    best = max(utilities[1:])
-    gain = best / utilities[0] - 1 if utilities[0] > 0 else 0.0
-    if chosen:
-        outcome = f"round {chosen} is the best and gains {gain:.2%}"
+    if previous is not None and previous.latency is not None:
+        factors = _still_known(scenario, carry(previous, before or scenario, scenario).latency)
+        as_before = make_plan(scenario, previous=previous, before=before, latency=factors, **options)
+        tried.append(_Tried.of(scenario, as_before))
+    stays = len(tried) - 1
+    if tried[0].utility >= tried[stays].utility:
+        factors, last = None, tried[0]
     else:
-        outcome = f"the best of them would gain {gain:.2%}, a change is made from {LEAST_GAIN:.1%} on"
+        last = tried[stays]
+    still = False
+    for _ in range(MOST_ROUNDS):
+        factors = latency_factors(scenario, last.predicted, factors)
+        again = make_plan(scenario, previous=previous, before=before, latency=factors, **options)
+        tried.append(_Tried.of(scenario, again))
+        still = abs(tried[-1].utility - last.utility) <= CONVERGED * last.utility
+        if still:
+            break
+        last = tried[-1]
+    best = max(range(len(tried)), key=lambda which: tried[which].utility)
+    if tried[best].utility <= tried[stays].utility * (1 + LEAST_GAIN):
+        best = stays
+    plan = tried[best].plan
+    return replace(
+        plan, decisions=(*plan.decisions, _decision(scenario.name, tried, stays, best, still=still))
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    plan: Plan
+    predicted: Forecast
+    utility: float
+
+    @classmethod
+    def of(cls, scenario: Scenario, plan: Plan) -> _Tried:
+        predicted = forecast(scenario, plan)
+        return cls(plan, predicted, float(predicted.utility.sum()))
+
+
+def _still_known(scenario: Scenario, factors: LatencyFactors | None) -> LatencyFactors | None:
+    """The factors of an earlier plan; what is new has those of no latency at all."""
+    if factors is None:
+        return None
+    new = np.isnan(factors.factor)
+    fall = 1 / scenario.subscriptions.freshness_seconds
+    return LatencyFactors(np.where(new, 1.0, factors.factor), np.where(new, fall, factors.urgency))
+
+
+def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: bool) -> Decision:
+    rounds = len(tried) - 1 - stays
+    ended = "the last changed nothing more" if still else "all that are made"
+    asked = tried[stays].utility
+    largest = max(each.utility for each in tried)
+    gain = f"{largest / asked - 1:.2%}" if asked > 0 else "all there is"
+    kept = "the plan before stays" if stays else "the first plan stays"
+    if best != stays:
+        outcome = (
+            f"round {best - stays} is the best and gains {gain}" if best else f"from nothing it gains {gain}"
+        )
+    else:
+        outcome = f"{kept}, the best would gain {gain} and a change is made from {LEAST_GAIN:.1%} on"
     return Decision(
         kind="planned_by_forecast",
         subject=name,
-        before=f"utility {utilities[0]:.6g}",
-        after=f"utility {utilities[chosen]:.6g}",
+        before=f"utility {asked:.6g}",
+        after=f"utility {tried[best].utility:.6g}",
         reason=f"worth depends on latency, so it was forecast and planned again {rounds} times ({ended}): {outcome}",
     )

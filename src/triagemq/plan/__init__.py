@@ -30,6 +30,7 @@ from triagemq.plan.instructions import (
 )
 from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.planner import SCOPES, Planner, make_plan
+from triagemq.plan.previous import RANK_BAND, Carried, carry
 from triagemq.plan.priorities import (
     PRIORITY_ALGORITHMS,
     PriorityAlgorithm,
@@ -42,7 +43,9 @@ __all__ = [
     "DROP_POLICIES",
     "FLOW_ALGORITHMS",
     "PRIORITY_ALGORITHMS",
+    "RANK_BAND",
     "SCOPES",
+    "Carried",
     "ContractError",
     "Counters",
     "DataPlane",
@@ -78,6 +81,7 @@ __all__ = [
     "SubscriptionChanges",
     "UnmanagedCounters",
     "WireSizes",
+    "carry",
     "check_policy",
     "cluster_classes",
     "demand",

@@ -12,7 +12,7 @@ from triagemq.plan.grouping import Rows
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
-__all__ = ["PlanDifference", "SubscriptionChanges", "diff"]
+__all__ = ["PlanDifference", "SubscriptionChanges", "diff", "matched"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +71,7 @@ def diff(
     scenario_after = scenario_before if scenario_after is None else scenario_after
     before.require(scenario_before)
     after.require(scenario_after)
-    old_key, new_key = _keys(scenario_before, scenario_after)
-    _, old, new = np.intersect1d(old_key, new_key, assume_unique=True, return_indices=True)
+    old, new = matched(scenario_before, scenario_after)
     flow_old, flow_new = _place_in_subscriber(before)[old], _place_in_subscriber(after)[new]
     class_old, class_new = before.subscription_class[old], after.subscription_class[new]
     drop_old = before.flows.drop_rate[before.flow[old]]
@@ -92,9 +91,24 @@ def diff(
     return PlanDifference(
         changes=changes,
         unchanged=len(old) - len(changed),
-        added=_names(scenario_after, _others(len(new_key), new)),
-        removed=_names(scenario_before, _others(len(old_key), old)),
+        added=_names(scenario_after, _others(len(after.flow), new)),
+        removed=_names(scenario_before, _others(len(before.flow), old)),
     )
+
+
+def matched(before: Scenario, after: Scenario) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The subscriptions that both scenarios have: their rows in the one and in the other."""
+    ours, theirs = before.subscriptions, after.subscriptions
+    if (
+        before.subscribers.name == after.subscribers.name
+        and before.topics.name == after.topics.name
+        and np.array_equal(ours.subscriber, theirs.subscriber)
+        and np.array_equal(ours.topic, theirs.topic)
+    ):
+        return np.arange(len(ours)), np.arange(len(ours))
+    old_key, new_key = _keys(before, after)
+    _, old, new = np.intersect1d(old_key, new_key, assume_unique=True, return_indices=True)
+    return old, new
 
 
 def _subscriptions(count: int) -> str:

@@ -15,6 +15,7 @@ from triagemq.plan.demand import Demand, demand
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.plan.previous import carry
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.plan.registry import resolve
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
@@ -30,7 +31,14 @@ SCOPES = ("port", "global")
 class Planner(Protocol):
     """Anything that plans: deterministic under a seed, and pure."""
 
-    def __call__(self, scenario: Scenario, *, seed: int = 0, previous: Plan | None = None) -> Plan: ...
+    def __call__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        previous: Plan | None = None,
+        before: Scenario | None = None,
+    ) -> Plan: ...
 
 
 def algorithms(
@@ -53,6 +61,7 @@ def make_plan(
     scope: str = "port",
     seed: int = 0,
     previous: Plan | None = None,
+    before: Scenario | None = None,
     flows_per_subscriber: int | None = None,
     priority_classes: int | None = None,
     rho_tolerance: float | None = None,
@@ -92,6 +101,8 @@ def make_plan(
     asked = demand(scenario)
     load = asked.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
+    if previous is not None and RANKINGS.get(previous.made_by.priorities) is RANKINGS.get(priorities):
+        rank = carry(previous, before or scenario, scenario).held(rank)
     if latency is None:
         factors, cut_by = np.ones(len(rank)), rank
     else:
