@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError, PlanError
+from triagemq.forecast import forecast
 from triagemq.plan import (
     DROP_POLICIES,
     FLOW_ALGORITHMS,
@@ -87,6 +88,25 @@ def test_trunk_ports_carry_the_sum_of_what_is_below_them(tree):
     kept = (1 - plan.flows.drop_rate) * plan.flows.load_bytes_per_second
     assert plan.ports.rho_planned[0] * tree.ports.bandwidth_bps[0] / 8 == pytest.approx(kept.sum())
     assert plan.ports.rho_planned[0] == pytest.approx(0.9, rel=1e-12)
+
+
+@pytest.mark.parametrize("drops", ["flat", "exponential", "optimal"])
+def test_what_a_trunk_loses_takes_no_room_below_it(tree, drops):
+    """A leaf behind a trunk that loses a third is filled all the same: more is sent towards it."""
+    trunk, wide = 0, tree.ports.bandwidth_bps.copy()
+    wide[trunk] *= 1000
+    roomy = replace(tree, ports=replace(tree.ports, bandwidth_bps=wide))
+    error_rate = np.zeros(len(wide))
+    error_rate[trunk] = 1 / 3
+    lossy = replace(roomy, ports=replace(roomy.ports, error_rate=error_rate))
+    sound, plan = make_plan(roomy, drops=drops), make_plan(lossy, drops=drops)
+    np.testing.assert_allclose(plan.ports.rho_offered[1:], sound.ports.rho_offered[1:] * 2 / 3)
+    full = plan.ports.rho_offered > 0.9
+    assert full.any()
+    np.testing.assert_allclose(plan.ports.rho_planned[full], 0.9)
+    assert (plan.subscription_keep >= sound.subscription_keep - 1e-12).all()
+    expected = demand(lossy).ideal_success * plan.subscription_keep
+    np.testing.assert_allclose(expected, forecast(lossy, plan).success, rtol=1e-9)
 
 
 def test_optimal_is_worth_at_least_as_much_as_any_other_policy(scenario, tree):

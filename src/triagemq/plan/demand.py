@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from triagemq.scenario import Floats, Integers, Scenario, SizeDistribution, broker_routes, port_paths
 from triagemq.theory import FragmentSizes, fragment_sizes, fragment_sizes_from_values
 
-__all__ = ["Demand", "WireSizes", "demand", "sum_by", "total_by", "wire_sizes"]
+__all__ = ["Demand", "WireSizes", "demand", "sum_by", "survival_to_port", "total_by", "wire_sizes"]
 
 IntegerColumn = NDArray[np.int32] | NDArray[np.int64]
 
@@ -139,10 +139,14 @@ def wire_sizes(scenario: Scenario) -> WireSizes:
 
 def _survival_below_broker(scenario: Scenario) -> Floats:
     """Per subscriber, the share of packets that survives the links from its first switch to its device."""
-    ports, subscribers = scenario.ports, scenario.subscribers
-    upstream = port_paths(scenario)[:, :-1]
-    trunk_survival = np.append(1 - ports.error_rate, 1.0)[upstream].prod(axis=1)
-    return np.asarray(trunk_survival[subscribers.port] * (1 - subscribers.error_rate))
+    subscribers = scenario.subscribers
+    return np.asarray(survival_to_port(scenario)[subscribers.port] * (1 - subscribers.error_rate))
+
+
+def survival_to_port(scenario: Scenario) -> Floats:
+    """Per port, the share of the packets sent towards it that survives the links of the ports before it."""
+    before = port_paths(scenario)[:, :-1]
+    return np.asarray(np.append(1 - scenario.ports.error_rate, 1.0)[before].prod(axis=1))
 
 
 def total_by(index: IntegerColumn, values: Floats, count: int) -> Floats:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
-from triagemq.plan.demand import Demand, demand
+from triagemq.plan.demand import Demand, demand, survival_to_port
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
-from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.previous import carry
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.plan.registry import resolve
@@ -147,8 +147,10 @@ def make_plan(
         rank=rank,
         flows=replace(made, priority_class=classes, drop_rate=result.drop_rate),
         ports=PortLoads(
-            rho_offered=problem.port_loads() * 8 / scenario.ports.bandwidth_bps,
-            rho_planned=problem.port_loads(1.0 - result.drop_rate) * 8 / scenario.ports.bandwidth_bps,
+            rho_offered=problem.arriving(problem.port_loads()) * 8 / scenario.ports.bandwidth_bps,
+            rho_planned=problem.arriving(problem.port_loads(1.0 - result.drop_rate))
+            * 8
+            / scenario.ports.bandwidth_bps,
         ),
         decisions=result.decisions,
         latency=latency,
@@ -252,16 +254,20 @@ def _sums(flow: Integers, values: Floats, count: int) -> Floats:
 def _drop_problem(
     scenario: Scenario, flows: Flows, flow: Integers, asked: Demand, choice: PlannerChoice, freshness: Floats
 ) -> DropProblem:
+    survival = survival_to_port(scenario)
+    capacity = scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
     return DropProblem(
         flow_load_bytes_per_second=flows.load_bytes_per_second,
         flow_class=flows.priority_class,
         flow_ports=port_paths(scenario)[flows.port],
         port_names=scenario.ports.name,
-        port_capacity_bytes_per_second=scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance),
+        # What a link before it has lost takes no room at a port, so more may be sent towards it.
+        port_capacity_bytes_per_second=capacity / np.maximum(survival, TINY),
         subscription_flow=flow,
         subscription_success=asked.ideal_success,
         subscription_freshness=freshness,
         subscriptions=scenario.subscriptions,
+        port_survival=survival,
     )
 
 

@@ -43,6 +43,8 @@ def by_class(problem: DropProblem, rule: ClassRule, name: str, formula: str) -> 
         kept = np.ones((count, classes))
         kept[exceeded], parameter[exceeded] = rule(loads[exceeded], capacity)
         keep[flows] *= kept.reshape(-1)[cell]
+        zero_load = problem.arriving(loads[:, 0])
+        carried = problem.arriving(problem.port_capacity_bytes_per_second)
         for which, of_port in enumerate(exceeded):
             # Flat treats all classes alike, so class 0 losing packets there is no news.
             if name != "flat" and loads[of_port, 0] > capacity[which] * FITS:
@@ -52,8 +54,8 @@ def by_class(problem: DropProblem, rule: ClassRule, name: str, formula: str) -> 
                         subject=problem.port_names[of_port],
                         before="drop 0",
                         after=f"drop {1 - kept[of_port, 0]:.6g}",
-                        reason=f"class 0 alone brings {loads[of_port, 0]:.6g} bytes/s, the port may carry "
-                        f"{capacity[which]:.6g}; all other classes are dropped whole",
+                        reason=f"class 0 alone brings {zero_load[of_port]:.6g} bytes/s, the port may carry "
+                        f"{carried[of_port]:.6g}; all other classes are dropped whole",
                     )
                 )
     drop_rate = np.clip(1.0 - keep, 0.0, 1.0)

@@ -18,9 +18,13 @@ def overloads(problem: DropProblem, drop_rate: Floats, rules: Sequence[str | Non
 
     `rules` has one text per port, None where drops for other ports were enough.
     """
-    offered = problem.port_loads()
-    planned = problem.port_loads(1.0 - drop_rate)
-    capacity = problem.port_capacity_bytes_per_second
+    loads = (
+        problem.port_loads(),
+        problem.port_loads(1.0 - drop_rate),
+        problem.port_capacity_bytes_per_second,
+    )
+    exceeded = np.flatnonzero(loads[0] > loads[2] * FITS)
+    offered, planned, capacity = map(problem.arriving, loads)
     return tuple(
         Decision(
             kind="port_overloaded",
@@ -30,5 +34,5 @@ def overloads(problem: DropProblem, drop_rate: Floats, rules: Sequence[str | Non
             reason=f"the port may carry {capacity[port]:.6g} bytes/s; "
             + (rules[port] or "drops for other ports on the way relieve it"),
         )
-        for port in np.flatnonzero(offered > capacity * FITS).tolist()
+        for port in exceeded.tolist()
     )

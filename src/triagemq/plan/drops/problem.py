@@ -22,7 +22,8 @@ class DropProblem:
     """Flows with their loads and classes, the ports they cross, and what their subscriptions are worth.
 
     `flow_ports` has one row per flow: the ports from the broker to the subscriber, padded with -1 in front,
-    as `scenario.port_paths` gives them. A port's capacity is its bandwidth less the share to be left free.
+    as `scenario.port_paths` gives them. A port's capacity is its bandwidth less the share to be left free, over
+    `port_survival`, the share of what is sent towards it that the links before it let through: loads are as sent.
     `subscription_success` is s_r, what arrives when nothing is dropped; `subscription_freshness` is the
     factor exp(-T/tau) by which a previous forecast's latency lowers the worth, 1 where there is none.
     """
@@ -36,6 +37,7 @@ class DropProblem:
     subscription_success: Floats
     subscription_freshness: Floats
     subscriptions: Subscriptions
+    port_survival: Floats | None = None
 
     def __post_init__(self) -> None:
         for column in fields(self):
@@ -55,7 +57,7 @@ class DropProblem:
         return [padded[everyone, padding + depth] for depth in range(longest)]
 
     def port_loads(self, keep: Floats | None = None) -> Floats:
-        """Bytes per second on every port when the given share of each flow is kept (all of it by default)."""
+        """Bytes per second sent to every port when the given share of each flow is kept (all by default)."""
         load = self.flow_load_bytes_per_second if keep is None else self.flow_load_bytes_per_second * keep
         count = len(self.port_names)
         total = np.zeros(count)
@@ -63,6 +65,10 @@ class DropProblem:
             crossed = column >= 0
             total += np.bincount(column[crossed], load[crossed], minlength=count)
         return total
+
+    def arriving(self, sent: Floats) -> Floats:
+        """What of these bytes per second, sent to every port, gets there."""
+        return sent if self.port_survival is None else sent * self.port_survival
 
     def utility(self, drop_rate: Floats) -> float:
         """What all subscriptions together gain at these drop rates, buffer losses left out."""
