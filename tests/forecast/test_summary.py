@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import PlanError
-from triagemq.forecast import forecast, subscription_rows, summary
+from triagemq.forecast import REASONS, Reason, forecast, subscription_rows, summary
 from triagemq.plan import make_plan
 from triagemq.scenario.generators import table2
 
@@ -43,6 +43,24 @@ def test_rows_name_every_subscription() -> None:
     plan = make_plan(scenario)
     rows = subscription_rows(scenario, plan, forecast(scenario, plan))
     assert len({(row["subscriber"], row["topic"]) for row in rows}) == len(scenario.subscriptions)
+
+
+def test_what_is_approximate_is_flagged_with_a_reason_and_an_error_and_nothing_else_is() -> None:
+    scenario = table2(seed=3, buffer_packets=20.0)
+    plan = make_plan(scenario, drops="none")
+    predicted = forecast(scenario, plan)
+    flagged = predicted.reason > 0
+    assert flagged.any()
+    assert not flagged.all()
+    assert (predicted.latency_error[~flagged] == 0).all()
+    assert (predicted.success_error[~flagged] == 0).all()
+    rows = subscription_rows(scenario, plan, predicted)
+    assert [row["flag"] is not None for row in rows] == flagged.tolist()
+    classes = summary(scenario, plan, predicted)["classes"]
+    assert sum(row["flagged"] for row in classes) == flagged.sum()
+    assert {None, REASONS[Reason.BUFFER]} <= {row["flag"] for row in classes}
+    without = forecast(table2(seed=3), make_plan(table2(seed=3)))
+    assert not without.reason.any()
 
 
 def test_a_plan_for_another_scenario_is_refused() -> None:

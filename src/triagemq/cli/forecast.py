@@ -56,5 +56,3 @@ def forecast(
         f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"]
     )
     console.print(utility_line(result["utility"]))
-    if result["approximations"]:
-        console.print(f"approximate: {', '.join(result['approximations'])}")

@@ -200,6 +200,9 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
     columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency")
     for column in columns:
         table.add_column(column, justify="right")
+    doubted = any(row.get("flagged") for row in classes)
+    if doubted:
+        table.add_column("approximate")
     for row in classes:
         table.add_row(
             str(row["priority_class"]),
@@ -208,6 +211,7 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
             percent(row["drop_rate"]),
             percent(row["success_rate"]),
             duration(row["mean_latency_seconds"]),
+            *([_doubt(row)] if doubted else []),
         )
     output = console or screen()
     output.print(table)
@@ -215,6 +219,14 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
         topics = ", ".join(row.get("example_topics", ()))
         if topics:
             output.print(f"class {row['priority_class']}: {topics}", soft_wrap=True)
+
+
+def _doubt(row: dict[str, Any]) -> str:
+    """By how much a class's latency and success may be off, and why."""
+    if not row["flagged"]:
+        return ""
+    off = max(row["latency_error"], row["success_error"])
+    return f"± {100 * off:.0f} %, {row['flag']}" if off > 0 else str(row["flag"])
 
 
 def utility_line(utility: dict[str, float | None]) -> str:

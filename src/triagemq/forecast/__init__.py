@@ -4,7 +4,12 @@ from triagemq.forecast.doubts import REASONS, Reason
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.planning import plan_ahead
-from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
+from triagemq.forecast.summary import (
+    finite_or_none,
+    subscription_rows,
+    summary,
+    utility_figures,
+)
 
 __all__ = [
     "REASONS",

@@ -23,20 +23,18 @@ class Reason(IntEnum):
     """What makes a figure approximate; NONE is a figure that claims to be right."""
 
     NONE = 0
-    UPSTREAM_OVERLOAD = 1
+    OVERLOAD = 1
     ARRIVALS = 2
-    FINITE_BUFFER = 3
-    SWITCHES_IN_A_ROW = 4
-    OVERLOAD = 5
+    BUFFER = 3
+    TANDEM = 4
 
 
 REASONS: tuple[str, ...] = (
     "",
-    "a queue before the managed switches is overloaded",
-    "arrivals that are not Poisson (QNA)",
+    "overloaded queue",
+    "arrivals not Poisson",
     "finite buffers",
-    "several switches in a row",
-    "an overloaded port",
+    "queues in a row",
 )
 """In words, by code."""
 
@@ -45,7 +43,7 @@ class Doubts:
     """Adds up what may be wrong, over the subscriptions of one scenario.
 
     >>> doubts = Doubts(2)
-    >>> doubts.add(Reason.FINITE_BUFFER, [0], seconds=[0.5], success=0.1)
+    >>> doubts.add(Reason.BUFFER, [0], seconds=[0.5], success=0.1)
     >>> reason, latency_error, success_error = doubts.judge(np.array([2.0, 1.0]), np.ones(2))
     >>> reason, latency_error, success_error
     (array([3, 0], dtype=int8), array([0.25, 0.  ]), array([0.1, 0. ]))
@@ -67,7 +65,9 @@ class Doubts:
             (seconds, self._seconds, self._largest, self._reason),
             (success, self._success, self._largest_success, self._success_reason),
         ):
-            amount = np.broadcast_to(np.nan_to_num(np.asarray(given, dtype=np.float64)), rows.shape)
+            stated = np.asarray(given, dtype=np.float64)
+            # What is infinite or unknown itself has no share that may be wrong.
+            amount = np.broadcast_to(np.where(np.isfinite(stated), stated, 0.0), rows.shape)
             total[rows] += amount
             leads = rows[amount > largest[rows]]
             largest[leads] = amount[amount > largest[rows]]
@@ -82,6 +82,6 @@ class Doubts:
         reason = np.where(
             latency_error > 0, self._reason, np.where(success_error > 0, self._success_reason, 0)
         )
-        overloaded = ~np.isfinite(latency) & (success > 0)
-        reason = np.where(overloaded, np.where(self._reason > 0, self._reason, Reason.OVERLOAD), reason)
+        unknown = ~np.isfinite(latency) & (success > 0)
+        reason = np.where(unknown, np.where(self._reason > 0, self._reason, Reason.OVERLOAD), reason)
         return reason.astype(np.int8), latency_error, success_error

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from triagemq.forecast.doubts import Doubts, Reason
 from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.plan.demand import total_by
@@ -35,7 +37,6 @@ class Copies:
 
     survival: Floats
     seconds: Floats
-    approximations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +62,10 @@ class _AtPorts:
         return self.rate * self.event_seconds
 
 
-def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: TopicArrivals) -> Copies:
-    """Follow every subscription's copies from its home broker to its subscriber."""
+def cross_network(
+    scenario: Scenario, plan: Plan, asked: Demand, arrivals: TopicArrivals, doubts: Doubts
+) -> Copies:
+    """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way."""
     subscribers, subscriptions, ports = scenario.subscribers, scenario.subscriptions, scenario.ports
     subscriber = subscriptions.subscriber
     broker = subscribers.broker[subscriber]
@@ -72,7 +75,6 @@ def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: Topic
     keep = plan.subscription_keep
     hops = port_hops(scenario)[asked.port]
     survival, seconds = _broker_outbound(scenario, notify_rate)
-    approximations: list[str] = []
     for hop in range(hops.shape[1]):
         on = np.flatnonzero(hops[:, hop] >= 0)
         port = hops[on, hop]
@@ -95,18 +97,18 @@ def cross_network(scenario: Scenario, plan: Plan, asked: Demand, arrivals: Topic
             packet_square_seconds=asked.sizes.packet_square_bytes[on] / bytes_per_second**2,
             last_packet_seconds=asked.sizes.last_packet_bytes[on] / bytes_per_second,
         )
-        carried, waited = _cross_ports(scenario, at_ports, approximations, poisson=arrivals.poisson)
+        carried, waited = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
+        if hop > 0:
+            doubts.add(Reason.TANDEM, on, seconds=0.1 * waited)
         survival[on] *= carried
         seconds[on] += waited + at_ports.last_packet_seconds
         # The link of a trunk; a subscriber's own link comes last.
         further = hops[on, hop + 1] >= 0 if hop + 1 < hops.shape[1] else np.zeros(on.size, dtype=np.bool_)
         survival[on] *= np.where(further, 1 - ports.error_rate[port], 1.0)
         seconds[on] += np.where(further, ports.propagation_seconds[port], 0.0)
-    if hops.shape[1] > 1:
-        approximations.append("several switches in a row")
     survival *= 1 - subscribers.error_rate[subscriber]
     seconds += subscribers.propagation_seconds[subscriber]
-    return Copies(survival, seconds, tuple(dict.fromkeys(approximations)))
+    return Copies(survival, seconds)
 
 
 def _broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats]:
@@ -158,7 +160,7 @@ def _copies_that_meet(scenario: Scenario, hops: Integers, hop: int) -> Floats:
 
 
 def _cross_ports(
-    scenario: Scenario, copies: _AtPorts, approximations: list[str], *, poisson: bool
+    scenario: Scenario, copies: _AtPorts, rows: NDArray[np.int64], doubts: Doubts, *, poisson: bool
 ) -> tuple[Floats, Floats]:
     """Share carried and mean wait at output ports with strict priorities."""
     ports = scenario.ports
@@ -174,7 +176,6 @@ def _cross_ports(
     finite = np.isfinite(ports.buffer_packets)
     carried = served_share(load)
     if finite.any():
-        approximations.append("finite buffers")
         carried[finite] = 1 - finite_buffer_loss(load[finite], ports.buffer_packets[finite])
     wait = fragmented_waits(
         copies.rate,
@@ -190,9 +191,16 @@ def _cross_ports(
         copies_scale=copies.copies_scale,
     )
     if not poisson:
-        wait *= _variability_factor(copies, load.sum(axis=1))[copies.port]
+        factor = _variability_factor(copies, load.sum(axis=1))[copies.port]
+        doubts.add(Reason.ARRIVALS, rows, seconds=0.5 * np.abs(factor - 1.0) * wait)
+        wait *= factor
     if finite.any():
-        wait = _bounded_by_buffer(ports.buffer_packets, copies, load, packet_rate, carried, wait)
+        bounded = _bounded_by_buffer(ports.buffer_packets, copies, load, packet_rate, carried, wait)
+        lost = 1 - carried.reshape(-1)[cell]
+        # A wait that a buffer hardly bounds is that of an endless one.
+        moved = np.subtract(bounded, wait, out=bounded.copy(), where=np.isfinite(wait))
+        doubts.add(Reason.BUFFER, rows, seconds=0.3 * np.abs(moved), success=0.5 * lost)
+        wait = bounded
     return carried.reshape(-1)[cell], wait
 
 

@@ -27,8 +27,9 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
     plan.require(scenario)
     asked = demand(scenario)
     arrivals = topic_arrivals(scenario)
-    copies = cross_network(scenario, plan, asked, arrivals)
     subscriptions = scenario.subscriptions
+    doubts = Doubts(len(subscriptions))
+    copies = cross_network(scenario, plan, asked, arrivals, doubts)
     cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
     received = arrivals.rate[cell] * copies.survival
     success = np.divide(
@@ -38,7 +39,7 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
     latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
     # What never arrives has no latency, and is worth nothing whatever its freshness.
     known = np.where(np.isnan(latency), np.inf, latency)
-    reason, latency_error, success_error = Doubts(len(subscriptions)).judge(latency, success)
+    reason, latency_error, success_error = doubts.judge(latency, success)
     return Forecast(
         published_rate=asked.published_rate,
         received_rate=received,
@@ -46,7 +47,6 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
         latency_seconds=latency,
         utility=achieved_utility(subscriptions, success, known),
         maximum_utility=maximum_utility(subscriptions),
-        approximations=arrivals.approximations + copies.approximations,
         reason=reason,
         latency_error=latency_error,
         success_error=success_error,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.forecast.doubts import REASONS
 from triagemq.scenario import Floats
 
 __all__ = ["Forecast"]
@@ -17,8 +18,7 @@ class Forecast:
     """Columns over subscriptions.
 
     `latency_seconds` is the mean over events that arrive: infinite where a queue grows without end, NaN where
-    nothing is known (nothing arrives, or a class starved behind a full buffer). `approximations` names what makes
-    the figures less than exact for this scenario; empty, they are the queueing model's own.
+    nothing is known (nothing arrives, or a class starved behind a full buffer).
 
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
@@ -30,7 +30,11 @@ class Forecast:
     latency_seconds: Floats
     utility: Floats
     maximum_utility: Floats
-    approximations: tuple[str, ...]
     reason: NDArray[np.int8]
     latency_error: Floats
     success_error: Floats
+
+    @property
+    def approximations(self) -> tuple[str, ...]:
+        """What makes figures of this scenario approximate; empty where all claim to be right."""
+        return tuple(REASONS[code] for code in np.unique(self.reason) if code)

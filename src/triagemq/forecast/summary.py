@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from triagemq.forecast.doubts import REASONS
 from triagemq.forecast.model import Forecast
 from triagemq.plan import Plan, demand
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Scenario
 
-__all__ = ["finite_or_none", "port_loads", "subscription_rows", "summary", "utility_figures"]
+__all__ = [
+    "finite_or_none",
+    "port_loads",
+    "subscription_rows",
+    "summary",
+    "utility_figures",
+]
 
 NEGLIGIBLE_SHARE = 1e-9
 """A class's latency is unknown as soon as more than this share of what it delivers has no known latency."""
@@ -68,6 +76,9 @@ def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> li
             "max_latency_seconds": finite_or_none(subscriptions.max_latency_seconds[row]),
             "utility": float(predicted.utility[row]),
             "maximum_utility": float(predicted.maximum_utility[row]),
+            "flag": REASONS[predicted.reason[row]] or None,
+            "latency_error": float(predicted.latency_error[row]),
+            "success_error": float(predicted.success_error[row]),
         }
         for row in range(len(subscriptions))
     ]
@@ -99,9 +110,15 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
     received, published = total(predicted.received_rate), total(predicted.published_rate)
     known = np.isfinite(predicted.latency_seconds)
     known_rate = total(np.where(known, predicted.received_rate, 0.0))
-    seconds = total(np.where(known, predicted.received_rate * predicted.latency_seconds, 0.0))
+    waited = np.where(known, predicted.received_rate * predicted.latency_seconds, 0.0)
+    seconds = total(waited)
     load = demand(scenario).load_bytes_per_second
     offered, kept = total(load), total(load * plan.subscription_keep)
+    doubtful, lost = (
+        total(waited * predicted.latency_error),
+        total(predicted.received_rate * predicted.success_error),
+    )
+    flagged = total((predicted.reason > 0).astype(np.float64))
     flows = np.bincount(plan.flows.priority_class, minlength=count)
     members = np.bincount(level, minlength=count)
     rows = []
@@ -115,10 +132,21 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
                 "success_rate": float(received[each] / published[each]) if published[each] > 0 else None,
                 "mean_latency_seconds": float(seconds[each] / known_rate[each]) if mostly_known else None,
                 "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
+                "flagged": int(flagged[each]),
+                "flag": _commonest_reason(predicted, level == each),
+                "latency_error": float(doubtful[each] / seconds[each]) if seconds[each] > 0 else 0.0,
+                "success_error": float(lost[each] / received[each]) if received[each] > 0 else 0.0,
                 "example_topics": _example_topics(scenario, plan, int(each)),
             }
         )
     return rows
+
+
+def _commonest_reason(predicted: Forecast, members: NDArray[np.bool_]) -> str | None:
+    """What makes most of the flagged subscriptions of a class approximate, in words."""
+    named = np.bincount(predicted.reason[members], minlength=1)
+    named[0] = 0
+    return REASONS[int(named.argmax())] or None
 
 
 def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:

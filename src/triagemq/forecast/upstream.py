@@ -46,7 +46,6 @@ class TopicArrivals:
     delay_seconds: Floats
     ca2: Floats
     streams: Floats
-    approximations: tuple[str, ...]
 
     @property
     def poisson(self) -> bool:
@@ -76,7 +75,7 @@ class _Hops:
 def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     """Follow every publication to every broker with subscribers of its topic."""
     sizes = wire_sizes(scenario)
-    entering, overloaded_switch = _cross_unmanaged_switches(scenario, sizes)
+    entering = _cross_unmanaged_switches(scenario, sizes)
     routes = broker_routes(scenario)
     home = scenario.publishers.broker[scenario.publications.publisher]
     shape = (len(scenario.brokers), len(scenario.topics))
@@ -108,17 +107,11 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
             # Thinning by losses pulls variability towards 1, Whitt's split; its deviation shrinks with the share.
             ca2_sum[target] += ca2_entering[source] * survival**2
             square_sum[target] += squares_entering[source] * survival**2
-    approximations = []
-    if overloaded_switch or (hops.broker_share < 1).any() or (hops.link_share < 1).any():
-        approximations.append("a queue before the managed switches is overloaded")
-    if not (entering.ca2 == 1.0).all():
-        approximations.append("arrivals that are not Poisson (QNA)")
     return TopicArrivals(
         rate=rate,
         delay_seconds=_ratio(delay_sum, rate),
         ca2=np.maximum(1.0 + _ratio(ca2_sum, rate), 0.0),
         streams=np.maximum(_ratio(rate**2, square_sum), 1.0),
-        approximations=tuple(approximations),
     )
 
 
@@ -137,14 +130,13 @@ def publication_ca2(publications: Publications) -> Floats:
     return ca2
 
 
-def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> tuple[_Entering, bool]:
+def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering:
     """FIFO switches between publishers and their broker (Pollaczek-Khinchine, not PrioDeX eq. 12)."""
     publications, publishers = scenario.publications, scenario.publishers
     rate, ca2 = publications.rate_per_second.copy(), publication_ca2(publications)
     delay = publishers.propagation_seconds[publications.publisher].copy()
     switch = publishers.unmanaged_switch[publications.publisher]
     crossing = np.flatnonzero(switch >= 0)
-    overloaded = False
     if crossing.size:
         queue = switch[crossing]
         service = sizes.event_bytes[crossing] * 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
@@ -159,10 +151,9 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> tuple[_En
         ca2[crossing] = _after_queue(
             ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
         )
-        overloaded = bool((load >= 1).any())
         rate[crossing] *= np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[queue]
     survival = 1 - publishers.error_rate[publications.publisher]
-    return _Entering(rate * survival, delay, split_ca2(ca2, survival)), overloaded
+    return _Entering(rate * survival, delay, split_ca2(ca2, survival))
 
 
 def _cross_brokers(
