@@ -138,6 +138,20 @@ def test_impossible_options_are_named(folder: Path, options: tuple[str, str], wo
     assert "Traceback" not in done.stderr
 
 
+def test_under_overload_it_says_that_the_queues_were_drained(folder: Path) -> None:
+    plain = ("t2.yaml", "--priorities", "none", "--drops", "none")
+    options = ("simulate", *plain, "--publications", "20000")
+    done = run(*options, folder=folder)
+    assert "the queues were drained for" in done.stdout
+    found = run_json(*options, folder=folder)
+    (only,) = found["classes"]
+    assert found["late_is_no_success"] is True
+    assert only["delivered"] == only["count"]
+    assert only["success_rate"] == pytest.approx(1 - only["late"] / only["count"])
+    predicted = run_json("forecast", *plain, folder=folder)["classes"][0]["success_rate"]
+    assert only["success_rate"] == pytest.approx(predicted, abs=0.05)
+
+
 def test_validate_puts_forecast_and_simulation_side_by_side(folder: Path) -> None:
     options = ("t2.yaml", "--drops", "exponential", "--for", "10", "--runs", "4")
     done = run("validate", *options, "--by", "class", folder=folder)

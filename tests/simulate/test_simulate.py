@@ -207,12 +207,43 @@ def test_precision_says_when_it_gives_up(
     assert found.replications == 16
 
 
-def test_an_unstable_queue_is_drained(scenario_of: Any, plan_of: Any) -> None:
+@pytest.mark.parametrize("where", ["port", "lookup"])
+def test_an_unstable_queue_is_drained_and_what_comes_late_is_no_success(
+    where: str, scenario_of: Any, plan_of: Any
+) -> None:
     """Twice the load, no buffer limit: everything arrives in the end, half of it after the last publication."""
+    slow = {"port": {"bandwidth": 8e6}, "lookup": {"bandwidth": 8e8, "switch_rate": 1000.0}}
+    scenario = scenario_of(rates=2000.0, sizes=1000.0, **slow[where])
+    found = simulate(scenario, plan_of(scenario), publications=50_000, warmup=0.0, replications=2)
+    assert found.deliveries == 100_000
+    assert found.classes.max_seconds[0] == pytest.approx(25.0, rel=0.05)
+    assert found.late_is_no_success
+    assert found.drained_seconds == pytest.approx(25.0, rel=0.05)
+    assert found.late_deliveries == found.classes.late[0] == found.subscriptions.late[0]
+    assert found.subscriptions.success_rate[0] == pytest.approx(0.5, rel=0.05)
+    assert found.classes.success_rate[0] == pytest.approx(1 - found.late_deliveries / 100_000)
+    assert 0 < found.classes.success_ci95[0] < 0.2
+    assert found.utility.rate == pytest.approx(np.log(1.5) / np.log(2), rel=0.05)
+    counted = simulate(
+        scenario, plan_of(scenario), publications=50_000, warmup=0.0, replications=2, late_counts=True
+    )
+    assert not counted.late_is_no_success
+    assert counted.classes.success_rate[0] == 1.0
+    assert counted.late_deliveries == found.late_deliveries
+
+
+def test_the_last_copies_of_a_stable_run_are_a_success(scenario_of: Any, plan_of: Any) -> None:
+    scenario = scenario_of(rates=600.0, sizes=1000.0, subscriber_propagation=0.01)
+    found = simulate(scenario, plan_of(scenario), publications=5_000)
+    assert 0 < found.late_deliveries < 100
+    assert not found.late_is_no_success
+    assert found.classes.success_rate[0] == 1.0
+    assert 0.01 < found.drained_seconds < 0.1
+
+
+def test_a_port_that_sends_half_of_what_comes_is_busy_all_the_time(scenario_of: Any, plan_of: Any) -> None:
     scenario = scenario_of(rates=2000.0, sizes=1000.0)
     found = simulate(scenario, plan_of(scenario), publications=50_000, warmup=0.0)
-    assert found.deliveries == 50_000
-    assert found.classes.max_seconds[0] == pytest.approx(25.0, rel=0.05)
     assert found.ports.utilisation[0] == pytest.approx(1.0, abs=1e-3)
 
 

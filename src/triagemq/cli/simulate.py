@@ -146,5 +146,13 @@ def _print(result: SimulationResult, title: str) -> None:
         f"{result.publications:,} publications, {result.copies:,} copies in {result.wall_seconds:.2f} s "
         f"({rate:.1f} million a second), {result.simulated_seconds:.0f} simulated seconds"
     )
+    if result.late_is_no_success:
+        console.print(
+            f"the queues were drained for {duration(result.drained_seconds)} after the last publication: "
+            f"{result.late_deliveries:,} copies ({percent(result.late_deliveries / result.copies)}) arrived only then "
+            "and count as late, not as a success; a queue is overloaded, or the run too short",
+            style="yellow",
+            soft_wrap=True,
+        )
     if result.precision_reached is False:
         console.print("the asked precision was not reached within the most replications", style="yellow")

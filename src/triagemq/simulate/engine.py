@@ -12,10 +12,18 @@ from triagemq.simulate.changes import Timeline
 from triagemq.simulate.path import Path
 from triagemq.simulate.queues import Clock
 from triagemq.simulate.random import seeds_for
+from triagemq.simulate.records import AHEAD, enlarged_buffer, new_buffer
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
 from triagemq.simulate.source import Generated
-from triagemq.simulate.statistics import BATCHES, Tally, count_endings, new_tally
+from triagemq.simulate.statistics import (
+    BATCHES,
+    Tally,
+    count_endings,
+    count_late,
+    forget_arrived,
+    new_tally,
+)
 
 __all__ = ["Extent", "Replication", "run_replication"]
 
@@ -38,12 +46,16 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replication:
-    """What one replication counted. `utilisation` is per output port, over the measured time."""
+    """What one replication counted. `utilisation` is per output port, over the measured time.
+
+    `drained_seconds` is how long after the last publication the last copy arrived; 0 where none did.
+    """
 
     tally: Tally
     publications: int
     measured_publications: int
     simulated_seconds: float
+    drained_seconds: float
     utilisation: Floats
 
 
@@ -91,6 +103,8 @@ class _Run:
         self._measured_from = extent.measured_from_ns * 1e-9
         measured_seconds = max(extent.expected_seconds - self._measured_from, 1e-9)
         self._batches_per_ns = BATCHES / (measured_seconds * 1e9)
+        self._ahead = new_buffer(AHEAD, 1024)
+        self._frontier_ns, self._over = 0, False
         self._published = 0
         self._measured = 0
         self._last_published = 0.0
@@ -107,7 +121,7 @@ class _Run:
             frontier = min(self._publish_block(boundary), boundary)
             if nothing_more := frontier == np.inf:
                 frontier = self._last_published
-            self._path.advance(frontier)
+            self._advance(frontier)
             if frontier == boundary:
                 boundaries.pop(0)
                 self._pass_boundary(frontier)
@@ -118,13 +132,15 @@ class _Run:
             if nothing_more:
                 break
         busy_seconds = self._busy_seconds(frontier) - busy_before
-        self._finish(boundaries, frontier)
+        self._finish(boundaries)
         measured_seconds = frontier - self._measured_from
+        drained_ns = int(self._tally.last_delivered_ns[0]) - self._frontier_ns
         return Replication(
             tally=self._tally,
             publications=self._published,
             measured_publications=self._measured,
             simulated_seconds=frontier,
+            drained_seconds=max(drained_ns, 0) * 1e-9,
             utilisation=busy_seconds / measured_seconds if measured_seconds > 0 else busy_seconds * np.nan,
         )
 
@@ -160,9 +176,18 @@ class _Run:
         if self._trace and timeline.plans[after] is not timeline.plans[before]:
             self._trace.plan(timeline.plans[after], round(time * 1e9))
 
-    def _finish(self, boundaries: list[float], frontier: float) -> None:
+    def _advance(self, frontier: float) -> None:
+        """Bring everything forward, and forget of those that arrive later when they have."""
+        self._frontier_ns = round(frontier * 1e9)
+        forget_arrived(self._ahead, self._frontier_ns)
+        self._path.advance(frontier)
+
+    def _finish(self, boundaries: list[float]) -> None:
         """Let every queue run empty, so that no latency is missing; or, at the end of the time, cut the run off."""
         path, ends = self._path, self._extent.ends_seconds
+        path.collect()
+        self._over = True
+        count_late(self._tally, self._ahead, self._frontier_ns)
         path.stop_sampling()
         for boundary in boundaries:
             path.advance(boundary)
@@ -182,7 +207,20 @@ class _Run:
         return float(min(1.0, max(self._published / extent.publications, frontier / extent.ends_seconds)))
 
     def _collect(self, path: Path) -> None:
-        count_endings(self._tally, path.ended, self._extent.measured_from_ns, self._batches_per_ns)
+        if not self._over:
+            # Whether what arrives after the frontier arrives before the end is not known yet.
+            room = len(self._ahead.records) - int(self._ahead.filled[0])
+            if room < (needed := int(path.ended.filled[0])):
+                self._ahead = enlarged_buffer(self._ahead, needed)
+        count_endings(
+            self._tally,
+            path.ended,
+            self._extent.measured_from_ns,
+            self._batches_per_ns,
+            self._frontier_ns,
+            self._ahead,
+            self._over,
+        )
         if self._trace:
             epoch = path.clock.epoch
             self._trace.deliveries(path.ended, self._timeline.plans[epoch])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from triagemq.simulate.kernel import step
 
 __all__ = [
+    "AHEAD",
     "ENDED",
     "EVENT",
     "GROUP",
@@ -99,6 +100,9 @@ ENDED = np.dtype(
         ("outcome", np.int16),
     ]
 )
+
+# A delivered copy that arrives after the present.
+AHEAD = np.dtype([("delivered_ns", np.int64), ("subscription", np.int32), ("priority_class", np.int32)])
 
 HOP = np.dtype(
     [

@@ -29,18 +29,23 @@ __all__ = [
 
 CONFIDENCE = 0.95
 
+LATE_SHARE = 0.02
+"""With more of a class's copies than this under way at the last publication, its success is what had arrived then."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassResults(Table):
     """One row per priority class that had copies. Latencies are in seconds, NaN where nothing was delivered.
 
     `ci95_seconds` is the half-width of the 95 % confidence interval of the mean latency, `success_ci95` that of the
-    success rate (NaN for a single replication). Percentiles are within 0.8 % (the histogram's bins).
+    success rate (NaN for a single replication). Percentiles are within 0.8 % (the histogram's bins). `late` are
+    those of the delivered that arrived after the last publication; see SimulationResult.
     """
 
     priority_class: Integers
     count: NDArray[np.int64]
     delivered: NDArray[np.int64]
+    late: NDArray[np.int64]
     success_rate: Floats
     success_ci95: Floats
     mean_latency_seconds: Floats
@@ -60,6 +65,7 @@ class SubscriptionResults(Table):
 
     count: NDArray[np.int64]
     delivered: NDArray[np.int64]
+    late: NDArray[np.int64]
     dropped_by_policy: NDArray[np.int64]
     dropped_by_buffer: NDArray[np.int64]
     lost_on_link: NDArray[np.int64]
@@ -94,6 +100,11 @@ class SimulatedUtility:
 class SimulationResult:
     """All replications together. `deliveries` and `copies` are those of the measured time (see Outcome).
 
+    A run by a number of publications goes on until every queue is empty. Where that takes long, because a queue is
+    overloaded or the run is short, what arrived after the last publication is no success: `late_deliveries` of the
+    deliveries did, the last one `drained_seconds` after it, and `late_is_no_success` says whether success rates
+    and utility leave them out. Latencies are of all that arrived.
+
     `wall_seconds` is the engine's time; what compiling or loading the kernels took is `compile_seconds`.
     `precision_reached` is None where no precision was asked for, and False where the limit on replications came first.
     """
@@ -102,6 +113,9 @@ class SimulationResult:
     measured_publications: int
     copies: int
     deliveries: int
+    late_deliveries: int
+    late_is_no_success: bool
+    drained_seconds: float
     replications: int
     wall_seconds: float
     compile_seconds: float
@@ -120,6 +134,9 @@ class SimulationResult:
             "measured_publications",
             "copies",
             "deliveries",
+            "late_deliveries",
+            "late_is_no_success",
+            "drained_seconds",
             "replications",
             "wall_seconds",
             "compile_seconds",
@@ -147,24 +164,31 @@ def summarise(
     wall_seconds: float,
     compile_seconds: float,
     precision_reached: bool | None,
+    late_counts: bool,
 ) -> SimulationResult:
     """Add the replications up, in their order, and compute what is reported."""
     total = replications[0].tally
     for other in replications[1:]:
         total = add_tallies(total, other.tally)
     tallies = [each.tally for each in replications]
-    subscriptions = _subscriptions(total, tallies)
+    judged = not late_counts and bool(
+        (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
+    )
+    subscriptions = _subscriptions(total, tallies, judged)
     return SimulationResult(
         publications=sum(each.publications for each in replications),
         measured_publications=sum(each.measured_publications for each in replications),
         copies=int(total.outcomes.sum()),
         deliveries=int(total.outcomes[:, Outcome.delivered].sum()),
+        late_deliveries=int(total.late.sum()),
+        late_is_no_success=judged,
+        drained_seconds=max(each.drained_seconds for each in replications),
         replications=len(replications),
         wall_seconds=wall_seconds,
         compile_seconds=compile_seconds,
         simulated_seconds=sum(each.simulated_seconds for each in replications),
         measured_from_ns=measured_from_ns,
-        classes=_classes(total, tallies),
+        classes=_classes(total, tallies, judged),
         subscriptions=subscriptions,
         ports=PortResults(
             scenario.ports.name,
@@ -195,7 +219,7 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
     return mean * 1e-9, _half_widths(samples) * 1e-9
 
 
-def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
+def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResults:
     mean, half_width = class_latencies(tallies)
     count = total.class_outcomes.sum(axis=1)
     delivered = total.class_outcomes[:, Outcome.delivered]
@@ -212,8 +236,11 @@ def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
         priority_class=rows.astype(np.int32),
         count=count[rows],
         delivered=delivered[rows],
-        success_rate=_ratio(delivered, count)[rows],
-        success_ci95=_success_half_widths([each.class_outcomes for each in tallies])[rows],
+        late=total.class_late[rows],
+        success_rate=_success(total.class_outcomes, total.class_late, judged)[rows],
+        success_ci95=_half_widths(
+            np.stack([_success(each.class_outcomes, each.class_late, judged) for each in tallies], axis=1)
+        )[rows],
         mean_latency_seconds=mean[rows],
         ci95_seconds=half_width[rows],
         p50_seconds=percentiles[0.5],
@@ -223,20 +250,23 @@ def _classes(total: Tally, tallies: Sequence[Tally]) -> ClassResults:
     )
 
 
-def _subscriptions(total: Tally, tallies: Sequence[Tally]) -> SubscriptionResults:
+def _subscriptions(total: Tally, tallies: Sequence[Tally], judged: bool) -> SubscriptionResults:
     count = total.outcomes.sum(axis=1)
     delivered = total.outcomes[:, Outcome.delivered]
     latencies = [_ratio(each.latency_ns, each.outcomes[:, Outcome.delivered]) for each in tallies]
     return SubscriptionResults(
         count=count,
         delivered=delivered.copy(),
+        late=total.late,
         dropped_by_policy=total.outcomes[:, Outcome.dropped_by_policy].copy(),
         dropped_by_buffer=total.outcomes[:, Outcome.dropped_by_buffer].copy(),
         lost_on_link=total.outcomes[:, Outcome.lost_on_link].copy(),
         subscriber_gone=total.outcomes[:, Outcome.subscriber_gone].copy(),
         in_flight=total.outcomes[:, Outcome.in_flight].copy(),
-        success_rate=_ratio(delivered, count),
-        success_ci95=_success_half_widths([each.outcomes for each in tallies]),
+        success_rate=_success(total.outcomes, total.late, judged),
+        success_ci95=_half_widths(
+            np.stack([_success(each.outcomes, each.late, judged) for each in tallies], axis=1)
+        ),
         mean_latency_seconds=_ratio(total.latency_ns, delivered) * 1e-9,
         ci95_seconds=_half_widths(np.stack(latencies, axis=1)) * 1e-9,
     )
@@ -261,10 +291,10 @@ def _exact_sums(values: NDArray[np.int64]) -> Floats:
     return np.array([float(sum(row)) for row in values.tolist()])
 
 
-def _success_half_widths(outcomes: Sequence[NDArray[np.int64]]) -> Floats:
-    """Of the success rates of rows, by their outcomes in each replication."""
-    samples = [_ratio(each[:, Outcome.delivered], each.sum(axis=1)) for each in outcomes]
-    return _half_widths(np.stack(samples, axis=1))
+def _success(outcomes: NDArray[np.int64], late: NDArray[np.int64], judged: bool) -> Floats:
+    """The share of each row's copies that was delivered; where the end is judged, without those that came late."""
+    delivered = outcomes[:, Outcome.delivered]
+    return _ratio(delivered - late if judged else delivered, outcomes.sum(axis=1))
 
 
 def _half_widths(samples: Floats) -> Floats:

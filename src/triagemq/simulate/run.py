@@ -48,12 +48,14 @@ def simulate(
     progress: Callable[[float], None] | None = None,
     threads: int | None = None,
     block_events: int | None = None,
+    late_counts: bool = False,
 ) -> SimulationResult:
     """Simulate a plan: every queue from the publishers to the subscribers, event by event.
 
     A run ends after `publications` events (a million, if nothing else is said), and then goes on until every queue is
-    empty, so that no copy is missing; or it is cut off after `duration_seconds`, and what is under way then ends as
-    `in_flight`. Events published in the first `warmup` share of the expected time do not count. Several
+    empty, so that no latency is missing; where that takes long, what arrives only then is no success (see
+    SimulationResult), unless `late_counts`. Or a run is cut off after `duration_seconds`, and what is under way then
+    ends as `in_flight`. Events published in the first `warmup` share of the expected time do not count. Several
     `replications` differ in their random numbers only and run on `threads` threads (default: all cores); the
     result is the same whatever their number, and whatever `block_events`, the number of events published at a time.
 
@@ -83,6 +85,7 @@ def simulate(
         wall_seconds=time.perf_counter() - started,
         compile_seconds=compile_seconds,
         precision_reached=reached,
+        late_counts=late_counts,
     )
 
 

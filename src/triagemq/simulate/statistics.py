@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from triagemq.simulate.endings import DELIVERED
 from triagemq.simulate.kernel import kernel, step
-from triagemq.simulate.records import Buffer
+from triagemq.simulate.records import Buffer, append
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
 from triagemq.trace.schema import Outcome
 
@@ -22,6 +22,8 @@ __all__ = [
     "Tally",
     "add_tallies",
     "count_endings",
+    "count_late",
+    "forget_arrived",
     "new_tally",
 ]
 
@@ -31,7 +33,11 @@ _OFFSET = 1023 * PARTS_PER_DOUBLING
 
 
 class Tally(NamedTuple):
-    """Counts of one replication, or of several added up. Latencies are sums of nanoseconds."""
+    """Counts of one replication, or of several added up. Latencies are sums of nanoseconds.
+
+    `late` and `class_late` are those of the delivered copies that arrived after the last publication, while the queues
+    ran empty; `last_delivered_ns` is when the last one did.
+    """
 
     outcomes: NDArray[np.int64]
     latency_ns: NDArray[np.int64]
@@ -40,6 +46,9 @@ class Tally(NamedTuple):
     batch_latency_ns: NDArray[np.int64]
     histogram: NDArray[np.int64]
     longest_ns: NDArray[np.int64]
+    late: NDArray[np.int64]
+    class_late: NDArray[np.int64]
+    last_delivered_ns: NDArray[np.int64]
 
 
 def new_tally(subscriptions: int, classes: int) -> Tally:
@@ -52,6 +61,9 @@ def new_tally(subscriptions: int, classes: int) -> Tally:
         batch_latency_ns=np.zeros((classes, BATCHES), dtype=np.int64),
         histogram=np.zeros((classes, BINS), dtype=np.int64),
         longest_ns=np.zeros(classes, dtype=np.int64),
+        late=np.zeros(subscriptions, dtype=np.int64),
+        class_late=np.zeros(classes, dtype=np.int64),
+        last_delivered_ns=np.zeros(1, dtype=np.int64),
     )
 
 
@@ -65,12 +77,26 @@ def add_tallies(first: Tally, second: Tally) -> Tally:
         batch_latency_ns=first.batch_latency_ns + second.batch_latency_ns,
         histogram=first.histogram + second.histogram,
         longest_ns=np.maximum(first.longest_ns, second.longest_ns),
+        late=first.late + second.late,
+        class_late=first.class_late + second.class_late,
+        last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
     )
 
 
 @kernel
-def count_endings(tally: Tally, ended: Buffer, measured_from_ns: int, batches_per_ns: float) -> None:
-    """Count the copies that have ended, of events published from `measured_from_ns` on."""
+def count_endings(
+    tally: Tally,
+    ended: Buffer,
+    measured_from_ns: int,
+    batches_per_ns: float,
+    frontier_ns: int,
+    ahead: Buffer,
+    over: bool,
+) -> None:
+    """Count the copies that have ended, of events published from `measured_from_ns` on.
+
+    Those that arrive after the frontier are late if the run is over; else they go to `ahead`, which has room for them.
+    """
     for number in range(ended.filled[0]):
         record = ended.records[number]
         since = record.published_ns - measured_from_ns
@@ -89,6 +115,45 @@ def count_endings(tally: Tally, ended: Buffer, measured_from_ns: int, batches_pe
         tally.histogram[priority_class, _bin_of(latency)] += 1
         if latency > tally.longest_ns[priority_class]:
             tally.longest_ns[priority_class] = latency
+        if record.delivered_ns <= frontier_ns:
+            continue
+        if over:
+            _count_late(tally, subscription, priority_class, record.delivered_ns)
+        else:
+            later = ahead.records[append(ahead)]
+            later.delivered_ns = record.delivered_ns
+            later.subscription = subscription
+            later.priority_class = priority_class
+
+
+@kernel
+def forget_arrived(ahead: Buffer, frontier_ns: int) -> None:
+    """Copies that arrive by the frontier are not ahead of it any more."""
+    kept = 0
+    for number in range(ahead.filled[0]):
+        if ahead.records[number].delivered_ns > frontier_ns:
+            if kept != number:
+                ahead.records[kept] = ahead.records[number]
+            kept += 1
+    ahead.filled[0] = kept
+
+
+@kernel
+def count_late(tally: Tally, ahead: Buffer, ends_ns: int) -> None:
+    """The run is over: what is still ahead comes late."""
+    for number in range(ahead.filled[0]):
+        copy = ahead.records[number]
+        if copy.delivered_ns > ends_ns:
+            _count_late(tally, copy.subscription, copy.priority_class, copy.delivered_ns)
+    ahead.filled[0] = 0
+
+
+@step
+def _count_late(tally: Tally, subscription: int, priority_class: int, delivered_ns: int) -> None:
+    tally.late[subscription] += 1
+    tally.class_late[priority_class] += 1
+    if delivered_ns > tally.last_delivered_ns[0]:
+        tally.last_delivered_ns[0] = delivered_ns
 
 
 @step

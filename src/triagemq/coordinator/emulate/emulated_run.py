@@ -146,8 +146,9 @@ async def run_emulation(
     simulated = simulate(
         scenario,
         expected.plan,
-        # The very publications of the box; and as there, what waits at the end still arrives.
+        # The very publications of the box; and as there, what waits at the end still arrives, and counts.
         replay=recorded_publications(where, scenario, from_ns=begun_ns),
+        late_counts=True,
         warmup=_WARM_UP_SHARE,
         seed=options.seed,
         replications=8,
