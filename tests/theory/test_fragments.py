@@ -14,35 +14,60 @@ from triagemq.theory import (
     priority_waits,
 )
 
+PACKET_SURVIVAL = 0.9
+
 FIELDS = (
     "packets_per_event",
     "wire_bytes_mean",
     "wire_bytes_scv",
     "packet_bytes_second_moment",
     "last_packet_bytes_mean",
+    "first_packet_bytes_mean",
+    "first_packet_product",
+    "single_packet_bytes",
+    "survival",
 )
 
 
-def moments_of_sample(sizes: NDArray[np.float64], mtu: float, overhead: float) -> dict[str, float]:
+def moments_of_sample(
+    sizes: NDArray[np.float64], mtu: float, overhead: float, alive: NDArray[np.float64] | None = None
+) -> dict[str, float]:
+    """Moments of the events that keep all their packets; `alive` is uniform, one per event; None loses nothing."""
     payload = mtu - overhead
     packets = np.maximum(np.ceil(sizes / payload), 1)
+    survival = 1.0
+    if alive is not None:
+        kept = alive < PACKET_SURVIVAL**packets
+        survival = float(kept.mean())
+        sizes, packets = sizes[kept], packets[kept]
     wire = sizes + packets * overhead
     last = sizes - (packets - 1) * payload + overhead
     squares = (packets - 1) * mtu**2 + last**2
+    first = np.where(packets == 1, last, mtu)
     return {
         "packets_per_event": packets.mean(),
         "wire_bytes_mean": wire.mean(),
         "wire_bytes_scv": wire.var() / wire.mean() ** 2,
         "packet_bytes_second_moment": squares.sum() / packets.sum(),
         "last_packet_bytes_mean": last.mean(),
+        "first_packet_bytes_mean": first.mean(),
+        "first_packet_product": (first * wire).mean(),
+        "single_packet_bytes": np.where(packets == 1, wire, 0).mean(),
+        "survival": survival,
     }
 
 
 @pytest.mark.parametrize("mean", [300.0, 1000.0, 5000.0, 60_000.0])
-def test_exponential_sizes_agree_with_monte_carlo(mean: float) -> None:
+@pytest.mark.parametrize("lossy", [False, True], ids=["no loss", "loss"])
+def test_exponential_sizes_agree_with_monte_carlo(mean: float, lossy: bool) -> None:
     rng = np.random.default_rng(20)
-    replications = [moments_of_sample(rng.exponential(mean, 40_000), 1500.0, 60.0) for _ in range(12)]
-    expected = fragment_sizes(mean, "exponential", 1500.0, 60.0)
+    replications = [
+        moments_of_sample(
+            rng.exponential(mean, 40_000), 1500.0, 60.0, rng.uniform(size=40_000) if lossy else None
+        )
+        for _ in range(12)
+    ]
+    expected = fragment_sizes(mean, "exponential", 1500.0, 60.0, PACKET_SURVIVAL if lossy else 1.0)
     for field in FIELDS:
         sample = np.array([replication[field] for replication in replications])
         error = sample.std(ddof=1) / np.sqrt(len(sample))
@@ -51,8 +76,8 @@ def test_exponential_sizes_agree_with_monte_carlo(mean: float) -> None:
 
 def test_exponential_sizes_agree_with_a_fine_table_of_values() -> None:
     quantiles = (np.arange(400_000) + 0.5) / 400_000
-    table = fragment_sizes_from_values(-2000.0 * np.log1p(-quantiles), 1.0, 1500.0, 60.0)
-    exact = fragment_sizes(2000.0, "exponential", 1500.0, 60.0)
+    table = fragment_sizes_from_values(-2000.0 * np.log1p(-quantiles), 1.0, 1500.0, 60.0, PACKET_SURVIVAL)
+    exact = fragment_sizes(2000.0, "exponential", 1500.0, 60.0, PACKET_SURVIVAL)
     for field in FIELDS:
         assert float(getattr(table, field)) == pytest.approx(float(getattr(exact, field)), rel=2e-4), field
 

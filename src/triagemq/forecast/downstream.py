@@ -17,6 +17,7 @@ from triagemq.plan import Demand, Plan
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, port_hops
 from triagemq.theory import (
+    FirstPackets,
     finite_buffer_loss,
     finite_buffer_sojourn,
     fragmented_waits,
@@ -56,6 +57,7 @@ class _AtPorts:
     packets: Floats
     packet_square_seconds: Floats
     last_packet_seconds: Floats
+    first_packets: FirstPackets
 
     @property
     def load(self) -> Floats:
@@ -96,6 +98,11 @@ def cross_network(
             packets=asked.sizes.packets[on],
             packet_square_seconds=asked.sizes.packet_square_bytes[on] / bytes_per_second**2,
             last_packet_seconds=asked.sizes.last_packet_bytes[on] / bytes_per_second,
+            first_packets=FirstPackets(
+                mean=asked.sizes.first_packet_bytes[on] / bytes_per_second,
+                product=asked.sizes.first_packet_product[on] / bytes_per_second**2,
+                single=asked.sizes.single_packet_bytes[on] / bytes_per_second,
+            ),
         )
         carried, waited = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
         if hop > 0:
@@ -189,6 +196,7 @@ def _cross_ports(
         keep=copies.present,
         queues=copies.port,
         copies_scale=copies.copies_scale,
+        random_order=copies.first_packets,
     )
     if not poisson:
         factor = _variability_factor(copies, load.sum(axis=1))[copies.port]

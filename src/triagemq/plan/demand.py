@@ -23,7 +23,9 @@ class WireSizes:
     """Moments of events on the wire, overhead and fragmentation included.
 
     `event_*` are of the whole event; `packets` is the mean number of packets it travels as, `packet_square_bytes`
-    the mean square of one packet's size, `last_packet_bytes` the mean size of the packet that completes it.
+    the mean square of one packet's size, `last_packet_bytes` the mean size of the packet that completes it and
+    `first_packet_bytes` of the one that begins it. `first_packet_product` is the mean product of the first packet and
+    the whole event, `single_packet_bytes` the mean of the event where it is one packet, and 0 where it is several.
     """
 
     event_bytes: Floats
@@ -31,6 +33,9 @@ class WireSizes:
     packets: Floats
     packet_square_bytes: Floats
     last_packet_bytes: Floats
+    first_packet_bytes: Floats
+    first_packet_product: Floats
+    single_packet_bytes: Floats
 
     @property
     def event_scv(self) -> Floats:
@@ -92,6 +97,9 @@ def demand(scenario: Scenario) -> Demand:
         packets=packets[cell],
         packet_square_bytes=(mixed(own.packets * own.packet_square_bytes) / packets)[cell],
         last_packet_bytes=mixed(own.last_packet_bytes)[cell],
+        first_packet_bytes=mixed(own.first_packet_bytes)[cell],
+        first_packet_product=mixed(own.first_packet_product)[cell],
+        single_packet_bytes=mixed(own.single_packet_bytes)[cell],
     )
     notify_rate = at_broker[cell]
     published_rate = published[subscriptions.topic]
@@ -134,6 +142,9 @@ def wire_sizes(scenario: Scenario) -> WireSizes:
         packets=columns["packets_per_event"],
         packet_square_bytes=columns["packet_bytes_second_moment"],
         last_packet_bytes=columns["last_packet_bytes_mean"],
+        first_packet_bytes=columns["first_packet_bytes_mean"],
+        first_packet_product=columns["first_packet_product"],
+        single_packet_bytes=columns["single_packet_bytes"],
     )
 
 

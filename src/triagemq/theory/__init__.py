@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from triagemq.theory.finite_buffer import finite_buffer_loss, finite_buffer_sojourn
 from triagemq.theory.fragments import (
+    FirstPackets,
     FragmentSizes,
     fragment_sizes,
     fragment_sizes_from_values,
@@ -26,6 +27,7 @@ from triagemq.theory.variability import (
 )
 
 __all__ = [
+    "FirstPackets",
     "FragmentSizes",
     "departure_ca2",
     "fifo_waits",

@@ -13,10 +13,17 @@ from triagemq.theory.bernoulli import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
 from triagemq.theory.work_level import Work, check_batches, mean_waits
 
-__all__ = ["FragmentSizes", "fragment_sizes", "fragment_sizes_from_values", "fragmented_waits"]
+__all__ = [
+    "FirstPackets",
+    "FragmentSizes",
+    "fragment_sizes",
+    "fragment_sizes_from_values",
+    "fragmented_waits",
+]
 
 # e^-700 is the last power that float64 holds: an event this much smaller than the payload has one packet.
 _LARGEST_EXPONENT = 700.0
+_SMALLEST_SURVIVAL = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,11 @@ class FragmentSizes:
 
     theory.md section 2: an event larger than the MTU is a batch of packets. `wire_bytes_*` are those of the
     whole event, overhead of every packet included; `packet_bytes_second_moment` is the mean over packets.
+    `first_packet_product` is the mean product of an event's first packet and the whole of it, `single_packet_bytes`
+    the mean of an event's bytes where it is one packet, and 0 where it is several.
+
+    All are of the events that survive links on the way here, which lose packets: a share `survival` of them, the
+    smaller ones first.
 
     >>> fragment_sizes(1000.0, "constant", 1500.0, 40.0).packets_per_event == 1.0
     np.True_
@@ -35,6 +47,23 @@ class FragmentSizes:
     wire_bytes_scv: NDArray[np.float64]
     packet_bytes_second_moment: NDArray[np.float64]
     last_packet_bytes_mean: NDArray[np.float64]
+    first_packet_bytes_mean: NDArray[np.float64]
+    first_packet_product: NDArray[np.float64]
+    single_packet_bytes: NDArray[np.float64]
+    survival: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPackets:
+    """Transmission times of copies that come in random order, where the first to come may start out of turn.
+
+    `mean` is that of an event's first packet, `product` the mean of it times the whole event's, `single` the mean
+    time of an event where it is one packet and 0 where it is several; scalars, or one per subscription.
+    """
+
+    mean: ArrayLike
+    product: ArrayLike
+    single: ArrayLike
 
 
 def fragment_sizes(
@@ -42,13 +71,15 @@ def fragment_sizes(
     kind: Literal["constant", "exponential"],
     mtu_bytes: ArrayLike,
     overhead_bytes: ArrayLike,
+    packet_survival: ArrayLike = 1.0,
 ) -> FragmentSizes:
     """Packets of an event of constant or exponential size without overhead; an infinite MTU never cuts.
 
     An event of `size` bytes takes n = max(1, ceil(size/payload)) packets, payload = mtu - overhead, and
     size + n overhead bytes on the wire (theory.md section 2, M^[X]/G/1). Exponential sizes have no memory:
     n is geometric, P(n > j) = exp(-j payload/mean), and the last part is an exponential cut at the
-    payload, independent of n. Arguments broadcast.
+    payload, independent of n. An event that needs n packets, each of which survives with `packet_survival` s, survives
+    with s^n; weighted with that a geometric law is geometric again. Arguments broadcast.
 
     >>> sizes = fragment_sizes(3000.0, "constant", 1540.0, 40.0)
     >>> float(sizes.packets_per_event), float(sizes.wire_bytes_mean), float(sizes.last_packet_bytes_mean)
@@ -56,19 +87,23 @@ def fragment_sizes(
     """
     if kind not in ("constant", "exponential"):
         raise ParameterError("kind", f"is {kind!r}; must be 'constant' or 'exponential'")
-    mean, mtu, overhead = broadcast(
+    mean, mtu, overhead, survives = broadcast(
         mean_bytes=reals("mean_bytes", mean_bytes, positive=kind == "exponential"),
         mtu_bytes=reals("mtu_bytes", mtu_bytes, positive=True, infinite=True),
         overhead_bytes=reals("overhead_bytes", overhead_bytes),
+        packet_survival=reals("packet_survival", packet_survival, high=1.0),
     )
     payload = _payload(mtu, overhead)
-    return (
-        _exponential(mean, payload, overhead) if kind == "exponential" else _constant(mean, payload, overhead)
-    )
+    cut = _exponential if kind == "exponential" else _constant
+    return cut(mean, payload, overhead, survives)
 
 
 def fragment_sizes_from_values(
-    values_bytes: ArrayLike, weights: ArrayLike, mtu_bytes: float, overhead_bytes: float
+    values_bytes: ArrayLike,
+    weights: ArrayLike,
+    mtu_bytes: float,
+    overhead_bytes: float,
+    packet_survival: float = 1.0,
 ) -> FragmentSizes:
     """Packets of an event whose size takes `values_bytes` with probabilities proportional to `weights`.
 
@@ -85,11 +120,15 @@ def fragment_sizes_from_values(
         raise ParameterError("weights", "sum to 0; at least one value needs a positive weight")
     mtu = reals("mtu_bytes", mtu_bytes, positive=True, infinite=True)
     overhead = reals("overhead_bytes", overhead_bytes)
-    for parameter, array in (("mtu_bytes", mtu), ("overhead_bytes", overhead)):
+    survives = reals("packet_survival", packet_survival, high=1.0)
+    for parameter, array in (("mtu_bytes", mtu), ("overhead_bytes", overhead), ("packet_survival", survives)):
         if array.ndim != 0:
             raise ParameterError(parameter, f"has shape {array.shape}; must be a scalar")
-    probability = weight / total
-    each = _constant(values, np.broadcast_to(_payload(mtu, overhead), values.shape), overhead)
+    each = _constant(values, np.broadcast_to(_payload(mtu, overhead), values.shape), overhead, survives)
+    share = weight / total
+    survival = float(np.sum(share * each.survival))
+    # Of events that never survive every size is as good as the other.
+    probability = share * each.survival / survival if survival > 0.0 else share
     mean = _average(probability, each.wire_bytes_mean)
     return _moments(
         packets=_average(probability, each.packets_per_event),
@@ -97,6 +136,10 @@ def fragment_sizes_from_values(
         wire_variance=_average(probability, (each.wire_bytes_mean - mean) ** 2),
         squares=_average(probability, each.packets_per_event * each.packet_bytes_second_moment),
         last=_average(probability, each.last_packet_bytes_mean),
+        first=_average(probability, each.first_packet_bytes_mean),
+        first_product=_average(probability, each.first_packet_product),
+        single=_average(probability, each.single_packet_bytes),
+        survival=np.asarray(survival),
     )
 
 
@@ -113,6 +156,7 @@ def fragmented_waits(
     keep: ArrayLike | None = None,
     queues: ArrayLike | None = None,
     copies_scale: ArrayLike | None = None,
+    random_order: FirstPackets | None = None,
 ) -> NDArray[np.float64]:
     """Mean time from an event's arrival until its last packet starts, when events are cut into packets.
 
@@ -123,7 +167,8 @@ def fragmented_waits(
     their class, and copies share the event's size. With one packet per event this is priority_waits.
 
     `event_mean`, `event_scv`: of B; `packet_rate`: the subscription's packets per second;
-    `packet_second_moment`: mean over packets of the squared transmission time; the rest as priority_waits.
+    `packet_second_moment`: mean over packets of the squared transmission time; `random_order`: what the first packets
+    take, where copies come in random order; the rest as priority_waits.
 
     Events of 2 seconds in two packets of 1 second each:
 
@@ -145,8 +190,11 @@ def fragmented_waits(
         raise ParameterError(
             "last_packet_mean", f"element {row} is {last[row]}; must not exceed its event_mean {event[row]}"
         )
-    batches = check_batches(count, classes, batch_topics, keep, queues, copies_scale)
+    batches = check_batches(
+        count, classes, batch_topics, keep, queues, copies_scale, random_order=random_order is not None
+    )
     second_moment = (1.0 + variability) * event**2
+    first = random_order or FirstPackets(0.0, 0.0, 0.0)
     work = Work(
         rates=rates,
         mean=event,
@@ -154,6 +202,9 @@ def fragmented_waits(
         copy_product=second_moment,
         blocking=0.5 * packets * packet_square,
         before_last=np.maximum(event - last, 0.0),
+        first_mean=per_row("first packet mean", reals("first packet mean", first.mean), count),
+        first_product=per_row("first packet product", reals("first packet product", first.product), count),
+        single_mean=per_row("single packet mean", reals("single packet mean", first.single), count),
     )
     return mean_waits(work, batches)
 
@@ -170,43 +221,66 @@ def _payload(mtu: NDArray[np.float64], overhead: NDArray[np.float64]) -> NDArray
 
 
 def _constant(
-    size: NDArray[np.float64], payload: NDArray[np.float64], overhead: NDArray[np.float64]
+    size: NDArray[np.float64],
+    payload: NDArray[np.float64],
+    overhead: NDArray[np.float64],
+    survives: NDArray[np.float64],
 ) -> FragmentSizes:
     packets = np.maximum(np.ceil(size / payload), 1.0)
     last = size - (packets - 1.0) * payload + overhead
+    wire = size + packets * overhead
+    single = packets == 1.0
+    first = np.where(single, last, payload + overhead)
     return _moments(
         packets=packets,
-        wire_mean=size + packets * overhead,
+        wire_mean=wire,
         wire_variance=np.zeros_like(size),
         squares=(packets - 1.0) * (payload + overhead) ** 2 + last**2,
         last=last,
+        first=first,
+        first_product=first * wire,
+        single=np.where(single, last, 0.0),
+        survival=survives**packets,
     )
 
 
 def _exponential(
-    mean: NDArray[np.float64], payload: NDArray[np.float64], overhead: NDArray[np.float64]
+    mean: NDArray[np.float64],
+    payload: NDArray[np.float64],
+    overhead: NDArray[np.float64],
+    survives: NDArray[np.float64],
 ) -> FragmentSizes:
     exponent = np.minimum(payload / mean, _LARGEST_EXPONENT)
     payload = np.minimum(payload, _LARGEST_EXPONENT * mean)
-    more_packets = 1.0 / np.expm1(exponent)
-    packets = 1.0 + more_packets
-    packets_variance = packets * more_packets
-    # Two forms, because each loses its digits where the other is exact: mean - payload * more_packets for
+    # Two forms, because each loses its digits where the other is exact: mean - payload/(e^x - 1) for
     # a payload near or above the mean, the series for a payload far below it (the last part is then
     # almost uniform over the payload).
     near = exponent <= SERIES_LIMIT
     small = np.where(near, exponent, 0.0)
-    last_part = np.where(near, payload * (0.5 - remainder(small)), mean - payload * more_packets)
+    more = 1.0 / np.expm1(exponent)
+    last_part = np.where(near, payload * (0.5 - remainder(small)), mean - payload * more)
     last_variance = np.where(
-        near, payload**2 * remainder_slope(small), mean**2 - payload**2 * packets_variance
+        near, payload**2 * remainder_slope(small), mean**2 - payload**2 * (1.0 + more) * more
     )
     last = last_part + overhead
+    last_square = last_variance + last**2
+    full = payload + overhead
+    # Survivors: P(n > j) = (s e^-x)^j.
+    rarer = exponent - np.log(np.maximum(survives, _SMALLEST_SURVIVAL))
+    more_packets = 1.0 / np.expm1(rarer)
+    packets = 1.0 + more_packets
+    one_packet = -np.expm1(-rarer)
+    wire = last + more_packets * full
     return _moments(
         packets=packets,
-        wire_mean=mean + packets * overhead,
-        wire_variance=last_variance + (payload + overhead) ** 2 * packets_variance,
-        squares=more_packets * (payload + overhead) ** 2 + last_variance + last**2,
+        wire_mean=wire,
+        wire_variance=last_variance + full**2 * packets * more_packets,
+        squares=more_packets * full**2 + last_square,
         last=last,
+        first=one_packet * last + (1.0 - one_packet) * full,
+        first_product=one_packet * last_square + full * np.maximum(wire - one_packet * last, 0.0),
+        single=one_packet * last,
+        survival=survives * (-np.expm1(-exponent)) / one_packet,
     )
 
 
@@ -221,6 +295,10 @@ def _moments(
     wire_variance: NDArray[np.float64],
     squares: NDArray[np.float64],
     last: NDArray[np.float64],
+    first: NDArray[np.float64],
+    first_product: NDArray[np.float64],
+    single: NDArray[np.float64],
+    survival: NDArray[np.float64],
 ) -> FragmentSizes:
     scv = np.zeros_like(wire_mean)
     np.divide(wire_variance, wire_mean**2, out=scv, where=wire_mean > 0.0)
@@ -230,4 +308,8 @@ def _moments(
         wire_bytes_scv=scalar_or_array(np.asarray(scv)),
         packet_bytes_second_moment=scalar_or_array(np.asarray(squares / packets)),
         last_packet_bytes_mean=scalar_or_array(np.asarray(last)),
+        first_packet_bytes_mean=scalar_or_array(np.asarray(first)),
+        first_packet_product=scalar_or_array(np.asarray(first_product)),
+        single_packet_bytes=scalar_or_array(np.asarray(single)),
+        survival=scalar_or_array(np.asarray(survival)),
     )

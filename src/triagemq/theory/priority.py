@@ -22,6 +22,7 @@ def priority_waits(
     shared_sizes: bool = True,
     queues: ArrayLike | None = None,
     copies_scale: ArrayLike | None = None,
+    random_order: bool = False,
 ) -> NDArray[np.float64]:
     """Mean wait before service of each subscription; class 0 first, not preempting; inf when unstable.
 
@@ -37,7 +38,9 @@ def priority_waits(
     `arrival_rates` are after drops; `keep` (default 1) is each copy's chance to pass its drop and only
     thins the batches. `shared_sizes` says that the copies of an event have its one size (the real case).
     `queues` solves many independent queues in one call. `copies_scale` multiplies the number of copies ahead,
-    for copies that arrive spread out. Below a stable class, an unstable one blocks only with what is served.
+    for copies that arrive spread out. With `random_order` the copies of an event come in any order, and an idle
+    server starts with the first, whatever its class; else they come in the order of their classes. Below a stable
+    class, an unstable one blocks only with what is served.
 
     >>> priority_waits([0.25, 0.5], [1.0, 1.0], 1.0, [0, 1])
     array([1., 4.])
@@ -47,14 +50,20 @@ def priority_waits(
     rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
     service = per_row("mean_service", reals("mean_service", mean_service, positive=True), rates.size)
     variability = per_row("scv", reals("scv", scv), rates.size)
-    batches = check_batches(rates.size, classes, batch_topics, keep, queues, copies_scale)
+    batches = check_batches(
+        rates.size, classes, batch_topics, keep, queues, copies_scale, random_order=random_order
+    )
     second_moment = (1.0 + variability) * service**2
+    copy_product = second_moment if shared_sizes else service**2
     work = Work(
         rates=rates,
         mean=service,
         second_moment=second_moment,
-        copy_product=second_moment if shared_sizes else service**2,
+        copy_product=copy_product,
         blocking=0.5 * rates * second_moment,
         before_last=np.zeros(rates.size),
+        first_mean=service,
+        first_product=copy_product,
+        single_mean=service,
     )
     return mean_waits(work, batches)

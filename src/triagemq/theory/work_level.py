@@ -16,6 +16,15 @@ for the b_r copies of its own publication that go first, and for the higher clas
     W_r = (E[U_k] + b_r E[S_r]) / (1 - sigma_{k-1})
 
 The copies of one topic on one queue are taken to have one size, as they do: it is the same event.
+
+That is for copies that come in class order. Where they come in random order, an idle server (probability 1 - rho)
+starts with the first of them, whatever its class. If that is a copy j below k, its first packet F_j raises U_k
+together with B_v instead of alone, which adds F_j B_v to half the squares. And the work ahead of r gains F_j for j
+below r, and loses a copy j above r that r came before, if r is one packet and so has started already. With q_rj from
+first_copy.py, r's rate lambda_r and the share k_j of copy j that survives to the queue:
+
+    E[U_k] (1 - sigma_k) gains (1 - rho) sum_{r <= k < j} lambda_r k_j q_rj E[F B]
+    the work ahead of r gains  (1 - rho) (sum_{j below r} k_j q_rj E[F] - sum_{j above r} k_j q_rj E[B; one packet])
 """
 
 from __future__ import annotations
@@ -25,7 +34,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triagemq.theory.ladder import build_ladder, combine_keys
+from triagemq.theory.first_copy import first_copies
+from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.stability import carried_share
 from triagemq.theory.validate import integers, per_row, reals
 
@@ -39,6 +49,8 @@ class Work:
     `mean` and `second_moment` are those of one event's whole service time, `copy_product` is the mean
     product of two copies' service times, `blocking` is 1/2 packet rate times the second moment of one
     packet (what a lower class blocks with), `before_last` the event's own service before its last packet.
+    `first_mean` is that of an event's first packet, `first_product` the mean product of it and another copy's whole
+    service, `single_mean` the mean of an event's service where it is one packet, and 0 where it is several.
     """
 
     rates: NDArray[np.float64]
@@ -47,17 +59,30 @@ class Work:
     copy_product: NDArray[np.float64]
     blocking: NDArray[np.float64]
     before_last: NDArray[np.float64]
+    first_mean: NDArray[np.float64]
+    first_product: NDArray[np.float64]
+    single_mean: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Where each subscription queues and which copies come with it; no `topics` means Poisson arrivals."""
+    """Where each subscription queues and which copies come with it; no `topics` means Poisson arrivals.
+
+    With `random_order` the copies of an event come in any order, else in that of their classes.
+    """
 
     classes: NDArray[np.int64]
     queues: NDArray[np.int64]
     topics: NDArray[np.int64] | None
     keep: NDArray[np.float64]
     copies_scale: NDArray[np.float64]
+    random_order: bool = False
+
+    def ladder(self) -> Ladder | None:
+        """The classes of each batch, highest first; None for Poisson arrivals."""
+        if self.topics is None:
+            return None
+        return build_ladder(combine_keys(self.queues, self.topics)[0], self.classes)
 
 
 def check_batches(
@@ -67,6 +92,8 @@ def check_batches(
     keep: ArrayLike | None,
     queues: ArrayLike | None,
     copies_scale: ArrayLike | None,
+    *,
+    random_order: bool = False,
 ) -> Batches:
     """Check the arguments that priority_waits and fragmented_waits share.
 
@@ -81,22 +108,23 @@ def check_batches(
         copies_scale=np.ones(length)
         if copies_scale is None
         else per_row("copies_scale", reals("copies_scale", copies_scale), length),
+        random_order=random_order,
     )
 
 
-def copies_ahead(batches: Batches) -> NDArray[np.float64]:
-    """b_r: mean number of copies of r's own publication that are served before r's copy.
+def copies_ahead(batches: Batches, ladder: Ladder | None) -> NDArray[np.float64]:
+    """b_r: mean number of copies of r's own publication that are served before r's copy; `ladder` is the batches' own.
 
     theory.md section 2: every other subscription of the topic on the queue counts its keep probability, whole
     if its class is higher, half if it is the same (copies of one class leave in random order), not at all if
     it is lower.
 
-    >>> copies_ahead(check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8], None, None))
+    >>> three = check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8], None, None)
+    >>> copies_ahead(three, three.ladder())
     array([0. , 0.9, 1. ])
     """
-    if batches.topics is None:
+    if ladder is None:
         return np.zeros(batches.classes.size)
-    ladder = build_ladder(combine_keys(batches.queues, batches.topics)[0], batches.classes)
     kept = ladder.total(batches.keep)
     same_class = kept[ladder.step_of_row] - batches.keep
     ahead = ladder.above(kept)[ladder.step_of_row] + 0.5 * np.maximum(same_class, 0.0)
@@ -107,27 +135,32 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     """Mean time from an event's arrival to the start of its last packet, by the formula at the file's top.
 
     >>> one = np.ones(1)
-    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 0 * one),
+    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 0 * one, one, 2 * one, one),
     ...            check_batches(1, [0], None, None, None, None))
     array([1.])
     """
     ladder = build_ladder(batches.queues, batches.classes)
-    ahead = copies_ahead(batches)
+    together = batches.ladder()
+    ahead = copies_ahead(batches, together)
     load = ladder.total(work.rates * work.mean)
     sigma = ladder.through(load)
     sigma_higher = ladder.above(load)
     # A class that blocks is one that is served: past saturation only what the server has left over.
     blocking = ladder.total(work.blocking) * carried_share(load, sigma, sigma_higher)
-    jumps = ladder.total(work.rates * (0.5 * work.second_moment + ahead * work.copy_product))
+    jumps = work.rates * (0.5 * work.second_moment + ahead * work.copy_product)
+    work_ahead = ahead * work.mean + work.before_last
+    if batches.random_order and together is not None:
+        idle = np.maximum(1.0 - sigma - ladder.below(load), 0.0)[ladder.step_of_row] * batches.copies_scale
+        first = first_copies(together, batches.keep)
+        # A pair counts at every class from r's down to the one above j's: it comes with r and goes with j.
+        jumps += idle * work.rates * work.first_product * (first.lower - first.higher)
+        work_ahead += idle * (first.lower * work.first_mean - first.higher * work.single_mean)
     stable = sigma < 1.0
     level = np.full(sigma.size, np.inf)
-    np.divide(ladder.through(jumps) + ladder.below(blocking), 1.0 - sigma, out=level, where=stable)
+    np.divide(
+        ladder.through(ladder.total(jumps)) + ladder.below(blocking), 1.0 - sigma, out=level, where=stable
+    )
     step = ladder.step_of_row
     waits = np.full(work.rates.size, np.inf)
-    np.divide(
-        level[step] + ahead * work.mean + work.before_last,
-        1.0 - sigma_higher[step],
-        out=waits,
-        where=stable[step],
-    )
+    np.divide(level[step] + work_ahead, 1.0 - sigma_higher[step], out=waits, where=stable[step])
     return waits
