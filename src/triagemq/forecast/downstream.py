@@ -12,6 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.doubts import Doubts, Reason
+from triagemq.forecast.switches import broker_outbound, look_up
+from triagemq.forecast.tandem import (
+    BatchAt,
+    Before,
+    Spread,
+    batch_at,
+    overlap,
+    passed_before,
+    sharpness,
+    slower,
+)
 from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.plan.demand import total_by
@@ -23,13 +34,15 @@ from triagemq.theory import (
     fragmented_waits,
     gg1_factor,
     merged_ca2,
-    mm1_sojourn,
-    priority_waits,
     served_share,
     split_ca2,
 )
+from triagemq.theory.ladder import build_ladder
 
 __all__ = ["Copies", "cross_network"]
+
+NEGLIGIBLE = 1e-3
+"""Copies that come within this share of the time at a port of each other come together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +89,30 @@ def cross_network(
     batch = broker * np.int32(len(scenario.topics)) + subscriptions.topic
     keep = plan.subscription_keep
     hops = port_hops(scenario)[asked.port]
-    survival, seconds = _broker_outbound(scenario, notify_rate)
+    survival, seconds = broker_outbound(scenario, notify_rate)
+    spread = Spread(np.zeros_like(seconds), np.zeros_like(seconds), seconds.copy())
+    before = Before(
+        arrivals.queue_wait_seconds[cell],
+        arrivals.queue_service_seconds[cell],
+        arrivals.queue_load[cell],
+        np.zeros_like(seconds),
+    )
     for hop in range(hops.shape[1]):
         on = np.flatnonzero(hops[:, hop] >= 0)
         port = hops[on, hop]
-        share, inbound = _switch_inbound(scenario, port, batch[on], notify_rate[on], survival[on])
-        seconds[on] += inbound
-        survival[on] *= share * keep[on] if hop == 0 else share
+        packets = asked.sizes.packets[on]
+        looked_up = look_up(
+            scenario,
+            port,
+            batch[on],
+            # Only at the first switch do the packets of a copy come together.
+            notify_rate[on] if hop == 0 else notify_rate[on] * packets,
+            survival[on],
+            packets if hop == 0 else np.ones_like(packets),
+            spread.of(on),
+        )
+        seconds[on] += looked_up.seconds
+        survival[on] *= looked_up.share * keep[on] if hop == 0 else looked_up.share
         bytes_per_second = ports.bandwidth_bps[port] / 8
         at_ports = _AtPorts(
             port=port,
@@ -92,7 +122,7 @@ def cross_network(
             present=np.minimum(survival[on], 1.0),
             ca2=arrivals.ca2[cell][on],
             streams=arrivals.streams[cell][on],
-            copies_scale=_copies_that_meet(scenario, hops[on], hop),
+            copies_scale=np.ones(on.size),
             event_seconds=asked.sizes.event_bytes[on] / bytes_per_second,
             event_scv=asked.sizes.event_scv[on],
             packets=asked.sizes.packets[on],
@@ -105,8 +135,24 @@ def cross_network(
             ),
         )
         carried, waited = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
-        if hop > 0:
-            doubts.add(Reason.TANDEM, on, seconds=0.1 * waited)
+        batches = batch_at(port, batch[on], at_ports.present, at_ports.priority_class)
+        together = _overlap(at_ports, batches, looked_up.spread, waited) if hop == 0 else np.zeros(on.size)
+        passed, doubtful = passed_before(
+            before.of(on),
+            waited,
+            batches,
+            at_ports.event_seconds,
+            *_load_and_variability(at_ports),
+            copied=hop > 0,
+        )
+        doubts.add(Reason.TANDEM, on, seconds=doubtful)
+        waited = np.maximum(waited - together - passed, 0.0)
+        before = slower(
+            before, on, waited, at_ports.event_seconds, _load_and_variability(at_ports)[0], batches.ahead
+        )
+        spread = Spread(at_ports.event_seconds, 2.0 * batches.ahead, np.zeros(on.size)).placed(
+            on, len(seconds)
+        )
         survival[on] *= carried
         seconds[on] += waited + at_ports.last_packet_seconds
         # The link of a trunk; a subscriber's own link comes last.
@@ -118,52 +164,44 @@ def cross_network(
     return Copies(survival, seconds)
 
 
-def _broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats]:
-    """One M/M/1 queue per subscriber at its home broker (PrioDeX eq. 14)."""
-    subscriber = scenario.subscriptions.subscriber
-    mu = scenario.brokers.outbound_rate_per_second[scenario.subscribers.broker]
-    rate = total_by(subscriber, notify_rate, len(scenario.subscribers))
-    share = np.minimum(1.0, mu / np.maximum(rate, 1e-300))
-    return share[subscriber], mm1_sojourn(rate, mu)[subscriber].copy()
+def _load_and_variability(copies: _AtPorts) -> tuple[Floats, Floats]:
+    """Per copy, its port's load and the squared coefficient of variation of all packets there."""
+    ports = int(copies.port.max(initial=-1)) + 1
+    rate = copies.rate * copies.packets
+    load = total_by(copies.port, copies.load, ports)
+    square = total_by(copies.port, rate * copies.packet_square_seconds, ports)
+    total = total_by(copies.port, rate, ports)
+    scv = np.divide(square * total, load**2, out=np.ones_like(load), where=load > 0) - 1.0
+    return load[copies.port], np.maximum(scv, 0.0)[copies.port]
 
 
-def _switch_inbound(
-    scenario: Scenario, port: Integers, batch: Integers, rate: Floats, present: Floats
-) -> tuple[Floats, Floats]:
-    """The switch's matching queue: all copies through that switch, in one class, arriving in batches.
-
-    PrioDeX takes one flow's rate here; a switch serves the total. Matching times are drawn per packet, so copies
-    share no size.
-    """
-    switch = scenario.ports.switch[port]
-    service = 1 / scenario.switches.inbound_rate_per_second[switch]
-    arriving = rate * present
-    wait = priority_waits(
-        arriving,
-        service,
-        1.0,
-        np.zeros(len(port), dtype=np.int64),
-        batch_topics=batch,
-        keep=np.minimum(present, 1.0),
-        shared_sizes=False,
-        queues=switch,
+def _overlap(copies: _AtPorts, batches: BatchAt, spread: Spread, wait: Floats) -> Floats:
+    """How much of the wait for copies of the same event passes before they are at the port (tandem.py)."""
+    late = spread.at(batches.others, batches.tilt)
+    if (late <= NEGLIGIBLE * (wait + copies.event_seconds)).all():
+        return np.zeros_like(wait)
+    ladder = build_ladder(copies.port.astype(np.int64), copies.priority_class.astype(np.int64))
+    load = ladder.total(copies.load)
+    busy = total_by(copies.port, copies.load, int(copies.port.max(initial=-1)) + 1)[copies.port]
+    # At an idle port the first to come starts; of a packet of a lower class about a third is left when r comes.
+    first = np.maximum(1.0 - busy, 0.0) / (batches.others + 1.0)
+    begun = np.asarray(copies.first_packets.mean, dtype=np.float64) / 3.0
+    own = batches.ahead * copies.event_seconds + first * (
+        batches.lower * begun - batches.higher * copies.event_seconds
     )
-    load = total_by(switch, arriving * service, len(scenario.switches))
-    share = np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[switch]
-    return share, wait + service
-
-
-def _copies_that_meet(scenario: Scenario, hops: Integers, hop: int) -> Floats:
-    """How much of a batch is still together at this port.
-
-    A port upstream lets copies go one transmission apart; at a port of bandwidth w behind one of W they then meet for
-    1 - w/W of a transmission, and not at all behind a slower one.
-    """
-    if hop == 0:
-        return np.ones(len(hops))
-    bandwidth = scenario.ports.bandwidth_bps
-    meeting: Floats = np.maximum(0.0, 1.0 - bandwidth[hops[:, hop]] / bandwidth[hops[:, hop - 1]])
-    return meeting
+    own /= np.maximum(1.0 - ladder.above(load)[ladder.step_of_row], 1e-9)
+    single = fragmented_waits(
+        copies.rate,
+        copies.event_seconds,
+        copies.event_scv,
+        copies.rate * copies.packets,
+        copies.packet_square_seconds,
+        copies.last_packet_seconds,
+        copies.priority_class,
+        queues=copies.port,
+    )
+    whole = np.subtract(wait, single, out=np.zeros_like(wait), where=np.isfinite(wait))
+    return overlap(late, own, np.maximum(whole, 0.0), sharpness(copies.event_scv))
 
 
 def _cross_ports(

@@ -40,12 +40,17 @@ class TopicArrivals:
     """Matrices of one row per broker and one column per topic: what leaves that broker's inbound queue.
 
     `streams` is the effective number of independent publications behind a topic, which QNA's merging needs.
+    `queue_*` are the wait, the service time and the load of the slowest queue on the way, an unmanaged switch or a
+    link; 0 where there is none.
     """
 
     rate: Floats
     delay_seconds: Floats
     ca2: Floats
     streams: Floats
+    queue_wait_seconds: Floats
+    queue_service_seconds: Floats
+    queue_load: Floats
 
     @property
     def poisson(self) -> bool:
@@ -60,6 +65,9 @@ class _Entering:
     rate: Floats
     delay_seconds: Floats
     ca2: Floats
+    queue_wait_seconds: Floats
+    queue_service_seconds: Floats
+    queue_load: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +78,7 @@ class _Hops:
     broker_share: Floats
     link_wait_seconds: Floats
     link_share: Floats
+    link_load: Floats
 
 
 def topic_arrivals(scenario: Scenario) -> TopicArrivals:
@@ -91,6 +100,11 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     hops = _cross_brokers(scenario, routes, entering, home, entering_rate, entering_bytes, entering_squares)
 
     rate, delay_sum = np.zeros(shape), np.zeros(shape)
+    switches = [
+        _ratio(by_topic(entering.rate * column), entering_rate)
+        for column in (entering.queue_wait_seconds, entering.queue_service_seconds, entering.queue_load)
+    ]
+    queue_sums = [np.zeros(shape) for _ in switches]
     ca2_sum, square_sum = np.zeros(shape), np.zeros(shape)
     ca2_entering = by_topic(entering.rate * (entering.ca2 - 1.0))
     squares_entering = by_topic(entering.rate**2)
@@ -104,6 +118,9 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
             delay_sum[target] += entering_delay[source] * survival + np.where(
                 arriving > 0, arriving * seconds, 0.0
             )
+            queue = _slowest(scenario, routes, hops, source, target, mean_bytes[source], switches)
+            for total, column in zip(queue_sums, queue, strict=True):
+                total[target] += np.where(arriving > 0, arriving * column, 0.0)
             # Thinning by losses pulls variability towards 1, Whitt's split; its deviation shrinks with the share.
             ca2_sum[target] += ca2_entering[source] * survival**2
             square_sum[target] += squares_entering[source] * survival**2
@@ -112,6 +129,9 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
         delay_seconds=_ratio(delay_sum, rate),
         ca2=np.maximum(1.0 + _ratio(ca2_sum, rate), 0.0),
         streams=np.maximum(_ratio(rate**2, square_sum), 1.0),
+        queue_wait_seconds=_ratio(queue_sums[0], rate),
+        queue_service_seconds=_ratio(queue_sums[1], rate),
+        queue_load=_ratio(queue_sums[2], rate),
     )
 
 
@@ -137,6 +157,7 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
     delay = publishers.propagation_seconds[publications.publisher].copy()
     switch = publishers.unmanaged_switch[publications.publisher]
     crossing = np.flatnonzero(switch >= 0)
+    queue_columns = [np.zeros(len(rate)) for _ in range(3)]
     if crossing.size:
         queue = switch[crossing]
         service = sizes.event_bytes[crossing] * 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
@@ -147,13 +168,15 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
         factor = gg1_factor(merged, service_scv)[queue]
         wait = priority_waits(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
         delay[crossing] += wait * factor + service
+        for column, values in zip(queue_columns, (wait * factor, service, load[queue]), strict=True):
+            column[crossing] = values
         share_of_queue = rate[crossing] / total_by(queue, rate[crossing], count)[queue]
         ca2[crossing] = _after_queue(
             ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
         )
         rate[crossing] *= np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[queue]
     survival = 1 - publishers.error_rate[publications.publisher]
-    return _Entering(rate * survival, delay, split_ca2(ca2, survival))
+    return _Entering(rate * survival, delay, split_ca2(ca2, survival), *queue_columns)
 
 
 def _cross_brokers(
@@ -197,6 +220,7 @@ def _cross_brokers(
         broker_share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300)),
         link_wait_seconds=wait,
         link_share=np.minimum(1.0, 1.0 / np.maximum(link_load, 1e-300)),
+        link_load=link_load,
     )
 
 
@@ -228,6 +252,27 @@ def _broker_path(
         survival *= float(hops.broker_share[links.target_broker[link]])
         seconds += hops.broker_seconds[links.target_broker[link]]
     return survival, seconds
+
+
+def _slowest(
+    scenario: Scenario,
+    routes: BrokerRoutes,
+    hops: _Hops,
+    source: int,
+    target: int,
+    event_bytes: Floats,
+    switches: list[Floats],
+) -> list[Floats]:
+    """Wait, service time and load of the slowest of the unmanaged switch and the links from one broker to another."""
+    slowest = [column[source].copy() for column in switches]
+    for link in routes.path(source, target, scenario.broker_links.target_broker):
+        service = event_bytes * 8 / scenario.broker_links.bandwidth_bps[link]
+        slower = service > slowest[1]
+        for column, value in zip(
+            slowest, (hops.link_wait_seconds[link], service, hops.link_load[link]), strict=True
+        ):
+            column[slower] = np.broadcast_to(value, service.shape)[slower]
+    return slowest
 
 
 def _merged_at(

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 __all__ = ["Ladder", "build_ladder", "combine_keys"]
 
+_DENSE = 8
+"""Up to so many possible keys per row, those that occur are marked rather than sorted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
@@ -52,7 +55,7 @@ def build_ladder(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> Ladde
     array([0, 0, 1])
     """
     keys, extent = combine_keys(groups, classes)
-    distinct, step_of_row = np.unique(keys, return_inverse=True)
+    distinct, step_of_row = _numbered(keys)
     group_of_step = distinct // extent
     index = np.arange(distinct.size)
     changes = group_of_step[1:] != group_of_step[:-1]
@@ -62,7 +65,19 @@ def build_ladder(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> Ladde
     last[:-1] = changes
     start = np.maximum.accumulate(np.where(first, index, 0))
     end = np.minimum.accumulate(np.where(last, index, distinct.size)[::-1])[::-1]
-    return Ladder(step_of_row.astype(np.int64), index - start, end - index)
+    return Ladder(step_of_row, index - start, end - index)
+
+
+def _numbered(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct keys in order, and the place of every key among them."""
+    extent = int(keys.max(initial=-1)) + 1
+    if extent > _DENSE * (keys.size + 1):
+        distinct, place = np.unique(keys, return_inverse=True)
+        return distinct, place.astype(np.int64)
+    # Sorting a million keys takes ten times as long as marking which of a few million there are.
+    present = np.zeros(extent, dtype=np.bool_)
+    present[keys] = True
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[keys]
 
 
 def combine_keys(major: NDArray[np.int64], minor: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
