@@ -152,6 +152,24 @@ def test_under_overload_it_says_that_the_queues_were_drained(folder: Path) -> No
     assert only["success_rate"] == pytest.approx(predicted, abs=0.05)
 
 
+def test_conditions_are_followed_unless_told_not_to(folder: Path) -> None:
+    text = (folder / "t2.yaml").read_text()
+    port = re.search(r"ports:\n  (\S+):", text)
+    assert port is not None
+    conditions = "worth_profiles:\n  none: {'#': 0}\nconditions:\n"
+    conditions += f"  - {{at_seconds: 0, port: {port[1]}, bandwidth_bps: 1000}}\n"
+    conditions += "  - {at_seconds: 5, worth_profile: none}\n"
+    (folder / "narrow.yaml").write_text(text + conditions)
+    options = ("--publications", "3000", "--trace")
+    plain = run_json("simulate", "t2.yaml", *options, "plain", folder=folder)
+    ignored = run_json("simulate", "narrow.yaml", "--no-conditions", *options, "ignored", folder=folder)
+    followed = run_json("simulate", "narrow.yaml", *options, "followed", folder=folder)
+    assert ignored["classes"] == plain["classes"]
+    assert followed["utility"]["achieved"] < plain["utility"]["achieved"]
+    assert [row["begins_seconds"] for row in followed["phases"]] == [0.0, 5.0]
+    assert "worth_profiles:" in (Trace.open(folder / "followed").scenario_text or "")
+
+
 def test_validate_puts_forecast_and_simulation_side_by_side(folder: Path) -> None:
     options = ("t2.yaml", "--drops", "exponential", "--for", "10", "--runs", "4")
     done = run("validate", *options, "--by", "class", folder=folder)

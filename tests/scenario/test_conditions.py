@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
-from triagemq.scenario import load, loads
+from triagemq.scenario import load, loads, save
 from triagemq.scenario.conditions import (
     Conditions,
+    ErrorRate,
     LinkState,
     PortBandwidth,
+    PublicationRate,
     PublisherState,
     SubscriberState,
+    WorthChange,
     load_conditions,
 )
 from triagemq.scenario.situations import situations
@@ -49,6 +52,20 @@ conditions:
   - {at_seconds: 40, link: [floor-1, core], state: returns}
   - {at_seconds: 40, publisher: 7, state: returns}
 """
+INCIDENT = """\
+worth_profiles:
+  search: {smoke: 5}
+  water: {"+": 2, smoke: 0.5}
+conditions:
+  - {at_seconds: 1, publisher: sensor-1, error_rate: 0.1}
+  - {at_seconds: 2, subscriber: clerk, error_rate: 0.2}
+  - {at_seconds: 3, port: trunk, error_rate: 0.3}
+  - {at_seconds: 4, topic: "#", rate_factor: 3}
+  - {at_seconds: 5, publisher: 7, topic: door, rate_per_second: 40}
+  - {at_seconds: 6, worth_profile: search}
+  - {at_seconds: 7, worth_profile: water}
+  - {at_seconds: 8, worth_profile: usual}
+"""
 
 
 def test_conditions_are_read_in_order_of_time(tmp_path: Path) -> None:
@@ -65,6 +82,96 @@ def test_conditions_are_read_in_order_of_time(tmp_path: Path) -> None:
         ),
         {"floor-1": "bypass", "room-1": "cable"},
     )
+
+
+def test_error_rates_rates_and_worth_may_change(tmp_path: Path) -> None:
+    file = tmp_path / "tree.yaml"
+    file.write_text(TREE + INCIDENT)
+    conditions = load_conditions(file)
+    assert conditions.timeline == (
+        ErrorRate(1, "publisher", "sensor-1", 0.1),
+        ErrorRate(2, "subscriber", "clerk", 0.2),
+        ErrorRate(3, "port", "trunk", 0.3),
+        PublicationRate(4, "#", rate_factor=3),
+        PublicationRate(5, "door", "7", rate_per_second=40),
+        WorthChange(6, "search"),
+        WorthChange(7, "water"),
+        WorthChange(8, "usual"),
+    )
+    assert conditions.profiles == {"search": {"smoke": 5}, "water": {"+": 2, "smoke": 0.5}}
+    scenario = load(file)
+    course = situations(scenario, conditions)
+    last = course[-1].network(scenario)
+    lost = {
+        name: dict(zip(table.name, table.error_rate.tolist(), strict=True))
+        for name, table in (
+            ("port", last.ports),
+            ("publisher", last.publishers),
+            ("subscriber", last.subscribers),
+        )
+    }
+    assert (lost["publisher"]["sensor-1"], lost["subscriber"]["clerk"], lost["port"]["trunk"]) == (
+        0.1,
+        0.2,
+        0.3,
+    )
+    assert sum(sum(each.values()) for each in lost.values()) == pytest.approx(0.6)
+    # Publications are those of 7 on door, then of sensor-1 on smoke.
+    assert [each.publication_rate(scenario).tolist() for each in course[3:6]] == [[3, 2], [9, 6], [40, 6]]
+    assert last.publications.rate_per_second.tolist() == [40, 6]
+    topics = [scenario.topics.name[row] for row in scenario.subscriptions.topic]
+    assert topics == ["door", "smoke", "smoke"]
+    assert [each.utility_weight.tolist() for each in course[5:]] == [
+        [1, 1, 10],
+        [1, 5, 50],
+        [2, 0.5, 5],
+        [1, 1, 10],
+    ]
+
+
+@pytest.mark.parametrize("text", [CONDITIONS, INCIDENT])
+@pytest.mark.parametrize("name", ["saved.yaml", "saved"])
+def test_what_is_saved_with_its_conditions_loads_to_the_same(tmp_path: Path, text: str, name: str) -> None:
+    file = tmp_path / "tree.yaml"
+    file.write_text(TREE + text)
+    scenario, conditions = load(file), load_conditions(file)
+    save(scenario, tmp_path / name, conditions=conditions)
+    assert load_conditions(tmp_path / name) == conditions
+    assert load(tmp_path / name).fingerprint == scenario.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field", "what"),
+    [
+        ("error_rate: 0.1", "error_rate: 1", 5, "conditions.1.error_rate", "is 1"),
+        ("trunk, error_rate: 0.3", "trunk, rate_factor: 3", 7, "conditions.3.rate_factor", "means nothing"),
+        ('"#", rate_factor: 3', '"#"', 8, "conditions.4.rate_per_second", "is missing"),
+        (
+            "factor: 3",
+            "factor: 3, rate_per_second: 1",
+            8,
+            "conditions.4.rate_factor",
+            "beside rate_per_second",
+        ),
+        ('topic: "#"', "topic: smoek", 8, "conditions.4.topic", "no topic 'smoek'"),
+        ('topic: "#"', "topic: fire/#", 8, "conditions.4.topic", "matches no topic"),
+        ("topic: door", "topic: smoke", 9, "conditions.5.topic", "7 does not publish smoke"),
+        ("worth_profile: search", "worth_profile: serach", 10, "conditions.6.worth_profile", "'serach'"),
+        ("search: {smoke: 5}", "search: {smoek: 5}", 2, "worth_profiles.search.smoek", "no topic 'smoek'"),
+        ("search: {smoke: 5}", "search: {smoke: much}", 2, "worth_profiles.search.smoke", "not a factor"),
+        ("search: {smoke: 5}", "search: {smoke: -1}", 2, "worth_profiles.search.smoke", "is -1"),
+    ],
+)
+def test_a_mistake_in_what_may_change_is_named_with_its_line(
+    old: str, new: str, line: int, field: str, what: str
+) -> None:
+    assert INCIDENT.count(old) == 1
+    with pytest.raises(ScenarioError) as raised:
+        loads(TREE + INCIDENT.replace(old, new))
+    (problem,) = raised.value.problems
+    assert (problem.line, problem.field) == (line + TREE.count("\n"), field)
+    assert what in problem.what
+    assert problem.fix
 
 
 def test_a_file_without_conditions_has_none_and_a_directory_may_have_them(tmp_path: Path) -> None:

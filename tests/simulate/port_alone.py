@@ -108,13 +108,11 @@ class _Queue:
         self._below = Below(
             route=np.zeros((streams, 1), dtype=np.int32),
             path_length=np.ones(streams, dtype=np.int32),
-            subscriber_error=nothing,
             subscriber_propagation=nothing,
             hop_of_port=np.zeros(1, dtype=np.int32),
             switch_of_port=np.zeros(1, dtype=np.int32),
             inbound_seconds=none,
             buffer_packets=np.array([limit], dtype=np.int64),
-            link_error=none,
             link_propagation=none,
             classes=classes,
             subscriptions=streams,
@@ -127,6 +125,9 @@ class _Queue:
             priority_class=priority_class.reshape(1, -1),
             drop_rate=nothing.reshape(1, -1),
             seconds_per_byte=one.reshape(1, 1),
+            port_error=none.reshape(1, 1),
+            publisher_error=nothing.reshape(1, -1),
+            subscriber_error=nothing.reshape(1, -1),
         )
         self._seeds = seeds
         self._source = new_source(self._law, seeds)
@@ -146,8 +147,8 @@ class _Queue:
 
         def count() -> None:
             # Late are those after the end of a run; here nobody asks.
-            ended = self._outlets.ended
-            count_endings(self._tally, ended, measured_from_ns, batches_per_ns, 0, new_buffer(AHEAD, 1), True)
+            ended, ahead, one_phase = self._outlets.ended, new_buffer(AHEAD, 1), np.zeros(1, dtype=np.int64)
+            count_endings(self._tally, ended, measured_from_ns, batches_per_ns, 0, ahead, True, one_phase)
             self._outlets.ended.filled[0] = 0
 
         left = customers

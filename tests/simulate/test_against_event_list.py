@@ -144,6 +144,10 @@ class Network:
     def bandwidth_at(self, time: float) -> Any:
         return self._in_force(time, "bandwidth_bps", self.scenario.ports.bandwidth_bps)
 
+    def error_at(self, time: float, of: str, row: int) -> float:
+        declared = getattr(self.scenario, f"{of}s").error_rate
+        return float(self._in_force(time, f"{of}_error", declared)[row])
+
     # Above the home broker.
 
     def publish(self, time: float, event: dict[str, Any]) -> None:
@@ -159,7 +163,7 @@ class Network:
             )
 
     def leave_publisher(self, time: float, event: dict[str, Any], publisher: int) -> None:
-        error = self.scenario.publishers.error_rate[publisher]
+        error = self.error_at(time, "publisher", publisher)
         everyone = set(range(len(self.scenario.brokers)))
         if self.event_lost(error, event, Purpose.PUBLISHER_LINK, event["number"]):
             self.lose(time, event, everyone, Outcome.lost_on_link)
@@ -325,7 +329,7 @@ class Network:
         subscriber = int(self.scenario.subscriptions.subscriber[copy["row"]])
         if hop + 1 < len(self.paths[int(self.scenario.subscribers.port[subscriber])]):
             seed = split(split(self.seeds[Purpose.PORT_LINK], hop), fragment)
-            error = self.scenario.ports.error_rate[port]
+            error = self.error_at(time, "port", port)
             if error > 0 and uniform(seed, copy["counter"]) <= error:
                 self.end_packet(packet, Outcome.lost_on_link, time, time)
                 return
@@ -334,7 +338,7 @@ class Network:
             self.events.at(arrival, key, lambda now: self.to_switch(now, copy, [fragment], hop + 1))
             return
         arrival = time + self.scenario.subscribers.propagation_seconds[subscriber]
-        error = self.scenario.subscribers.error_rate[subscriber]
+        error = self.error_at(time, "subscriber", subscriber)
         seed = split(self.seeds[Purpose.SUBSCRIBER_LINK], fragment)
         if error > 0 and uniform(seed, copy["counter"]) <= error:
             outcome = Outcome.lost_on_link
@@ -477,7 +481,9 @@ def test_changes_and_the_end_of_time_as_in_an_event_list(
     changes = [
         Change(0.4, active_subscriptions=draw.random(count) < 0.6),
         Change(0.7, plan=plan_of(scenario, draw.integers(0, 6, count), 0.2)),
+        Change(0.8, port_error=draw.random(ports) * 0.2, subscriber_error=draw.random(6) * 0.3),
         Change(0.9, bandwidth_bps=draw.choice([5e4, 3e5], ports)),
+        Change(1.0, publisher_error=draw.random(4) * 0.4),
         Change(1.2, active_subscriptions=draw.random(count) < 0.8, bandwidth_bps=np.full(ports, 4e5)),
         Change(2.5, active_subscriptions=np.ones(count, dtype=bool)),
     ]

@@ -15,6 +15,7 @@ from triagemq.cli.options import duration, percent, print_json, screen, utility_
 if TYPE_CHECKING:
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
+    from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import SimulationResult
     from triagemq.trace import TraceWriter
 
@@ -45,6 +46,12 @@ def simulate(
         Path | None, typer.Option(help="Write what happened as a Trace into this directory.")
     ] = None,
     hops: Annotated[bool, typer.Option("--hops", help="Record every port on the way, too.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--conditions/--no-conditions", help="Follow the scenario's conditions, with a plan for each."
+        ),
+    ] = True,
     flows: options.Flows = "greedy",
     scope: options.Scope = "port",
     seed: options.Seed = 0,
@@ -57,25 +64,37 @@ def simulate(
 ) -> None:
     """Simulate every queue on the way, millions of deliveries a second."""
     from triagemq.scenario import load
+    from triagemq.scenario.conditions import Conditions, load_conditions
     from triagemq.simulate import simulate as run
+    from triagemq.simulate.conditions import condition_changes
     from triagemq.simulate.recorded import recorded_publications
 
     scenario = load(file)
-    made = options.plan_for(
-        scenario,
-        plan,
-        priorities=priorities,
-        drops=drops,
-        flows=flows,
-        scope=scope,
-        seed=seed,
-        priority_classes=classes,
-        flows_per_subscriber=flows_per_subscriber,
-        rho_tolerance=rho_tolerance,
-    )
+    conditions = load_conditions(file, checked=True) if follow else Conditions()
+
+    def planner(situation: Scenario) -> Plan:
+        return options.plan_for(
+            situation,
+            plan,
+            priorities=priorities,
+            drops=drops,
+            flows=flows,
+            scope=scope,
+            seed=seed,
+            priority_classes=classes,
+            flows_per_subscriber=flows_per_subscriber,
+            rho_tolerance=rho_tolerance,
+        )
+
+    made = planner(scenario)
     recorded = None if replay is None else recorded_publications(replay, scenario)
+    changes = condition_changes(
+        scenario, conditions, planner if plan is None else None, with_rates=recorded is None
+    )
     with (
-        nullcontext() if trace is None else trace_writer(trace, scenario, made, with_hops=hops) as writer,
+        nullcontext()
+        if trace is None
+        else trace_writer(trace, scenario, made, conditions=conditions, with_hops=hops) as writer,
         options.progress_bar("simulating") as progress,
     ):
         result = run(
@@ -87,6 +106,7 @@ def simulate(
             replications=replications,
             precision=precision,
             warmup=warmup,
+            changes=changes,
             replay=recorded,
             sink=writer,
             progress=progress,
@@ -105,15 +125,22 @@ def simulate(
         typer.echo(f"trace: {trace}")
 
 
-def trace_writer(path: Path, scenario: Scenario, plan: Plan, *, with_hops: bool = False) -> TraceWriter:
-    """A Trace that carries the scenario and the plan it was made with."""
+def trace_writer(
+    path: Path,
+    scenario: Scenario,
+    plan: Plan,
+    *,
+    conditions: Conditions | None = None,
+    with_hops: bool = False,
+) -> TraceWriter:
+    """A Trace that carries the scenario, what was to happen in it, and the plan it was made with."""
     from triagemq.plan import dump_plan
     from triagemq.scenario import dumps
     from triagemq.trace import TraceWriter
 
     return TraceWriter(
         path,
-        scenario_text=dumps(scenario),
+        scenario_text=dumps(scenario, conditions),
         plan_text=dump_plan(plan),
         producer="simulate",
         scenario_fingerprint=scenario.fingerprint,
@@ -140,6 +167,11 @@ def _print(result: SimulationResult, title: str) -> None:
         )
     console = screen()
     console.print(table)
+    for row in report["phases"]:
+        console.print(
+            f"from {duration(row['begins_seconds'])}: success {percent(row['success_rate'])}, "
+            f"utility {percent(row['utility_rate'])} of what it could be"
+        )
     console.print(utility_line(report["utility"]))
     rate = result.copies / result.wall_seconds / 1e6
     console.print(

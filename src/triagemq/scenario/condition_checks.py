@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from triagemq.scenario.document import ConditionEntry
-from triagemq.scenario.reader import Reader
-from triagemq.scenario.sections import Listed, Sections
+import numpy as np
 
-__all__ = ["check_backups", "check_conditions", "joining_port"]
+from triagemq.scenario.condition_entry import USUAL_PROFILE, ConditionEntry
+from triagemq.scenario.mistakes import listed
+from triagemq.scenario.reader import Reader
+from triagemq.scenario.rows import PublicationRows
+from triagemq.scenario.sections import Listed, Sections
+from triagemq.scenario.wildcards import TopicTree, filter_mistake, is_pattern
+
+__all__ = ["check_backups", "check_condition_topics", "check_conditions", "joining_port"]
 
 
 def check_backups(reader: Reader, sections: Sections) -> None:
@@ -52,8 +57,46 @@ def check_conditions(reader: Reader, sections: Sections) -> None:
         ):
             if name is not None and name not in known:
                 _report(reader, condition, (key,), *reader.unknown(key, name, known, f"{key}s"))
+        profile, profiles = entry.worth_profile, sections.worth_profiles
+        if profile is not None and profile not in (USUAL_PROFILE, *profiles):
+            what, fix = reader.unknown("worth profile", profile, profiles, "worth_profiles")
+            _report(reader, condition, ("worth_profile",), what, fix)
         if entry.link is not None:
             _check_link(reader, sections, condition, (entry.link[0], entry.link[1]))
+
+
+def check_condition_topics(reader: Reader, sections: Sections, published: PublicationRows) -> None:
+    """Conditions and worth profiles name topics that are published, by the publisher that stands beside them."""
+    tree = TopicTree(published.published)
+    for name, profile in sections.worth_profiles.items():
+        for topic, pair in profile.pairs.items():
+            mistake = _topic_mistake(reader, topic, tree, published.published)
+            if mistake is not None:
+                reader.report(pair.key, f"worth_profiles.{name}.{topic}", *mistake)
+    names, publishers = list(published.topics), list(sections.publishers)
+    for condition in sections.conditions:
+        if condition.entry is None or condition.entry.topic is None:
+            continue
+        publisher, topic = condition.entry.publisher, condition.entry.topic
+        mistake = _topic_mistake(reader, topic, tree, published.published)
+        if mistake is None and publisher in publishers:
+            own = published.table.topic[published.table.publisher == publishers.index(publisher)]
+            topics = [names[row] for row in np.unique(own)]
+            if not TopicTree(topics).matching(topic):
+                mistake = f"{publisher} does not publish {topic}", f"it publishes {listed(topics)}"
+        if mistake is not None:
+            _report(reader, condition, ("topic",), *mistake)
+
+
+def _topic_mistake(
+    reader: Reader, topic: str, tree: TopicTree, published: Collection[str]
+) -> tuple[str, str] | None:
+    wrong = filter_mistake(topic)
+    if wrong is not None or tree.matching(topic):
+        return wrong
+    if is_pattern(topic):
+        return "matches no topic that is published", f"published are: {listed(published) or 'none'}"
+    return reader.unknown("topic", topic, published, "the publishes of a publisher")
 
 
 def joining_port(sections: Sections, ends: Collection[str]) -> str | None:

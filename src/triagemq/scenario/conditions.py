@@ -9,10 +9,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from triagemq.errors import ScenarioError
 from triagemq.scenario.condition_checks import joining_port
-from triagemq.scenario.document import ConditionEntry
+from triagemq.scenario.condition_entry import ConditionEntry
 from triagemq.scenario.lines import parse
 from triagemq.scenario.loading import SCENARIO_FILE, load
 from triagemq.scenario.reader import Reader
@@ -21,10 +22,13 @@ from triagemq.scenario.sections import Sections, read_sections
 __all__ = [
     "Condition",
     "Conditions",
+    "ErrorRate",
     "LinkState",
     "PortBandwidth",
+    "PublicationRate",
     "PublisherState",
     "SubscriberState",
+    "WorthChange",
     "load_conditions",
 ]
 
@@ -65,19 +69,57 @@ class LinkState:
     up: bool
 
 
-Condition = PortBandwidth | PublisherState | SubscriberState | LinkState
+@dataclass(frozen=True, slots=True)
+class ErrorRate:
+    """The share of packets that a link loses becomes another: of a publisher, of a subscriber, or behind a port."""
+
+    at_seconds: float
+    of: Literal["port", "publisher", "subscriber"]
+    name: str
+    error_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationRate:
+    """Events on a topic, or on all that a pattern matches, come at another rate: a stated one, or so many times the
+    scenario's. Without a `publisher`, everyone's."""
+
+    at_seconds: float
+    topic: str
+    publisher: str | None = None
+    rate_per_second: float | None = None
+    rate_factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorthChange:
+    """Another worth profile holds: what topics are worth to everyone."""
+
+    at_seconds: float
+    profile: str
+
+
+Condition = (
+    PortBandwidth | PublisherState | SubscriberState | LinkState | ErrorRate | PublicationRate | WorthChange
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Everything that happens, in order of time, and the port that each switch with a backup falls back on."""
+    """Everything that happens, in order of time, and the port that each switch with a backup falls back on.
+
+    `profiles` holds the worth profiles: by name, and by topic or pattern, the factor on what a topic is worth.
+    """
 
     timeline: tuple[Condition, ...] = ()
     backups: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def load_conditions(path: str | os.PathLike[str]) -> Conditions:
+def load_conditions(path: str | os.PathLike[str], *, checked: bool = False) -> Conditions:
     """The conditions in a scenario file or directory; a ScenarioError as from `load` if anything in it is wrong.
+
+    `checked` says that `load` has found it right.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -93,7 +135,8 @@ def load_conditions(path: str | os.PathLike[str]) -> Conditions:
     ...     load_conditions(file.name).timeline
     (PortBandwidth(at_seconds=20.0, port='radio', bandwidth_bps=160000.0),)
     """
-    load(path)
+    if not checked:
+        load(path)
     file = Path(path) / SCENARIO_FILE if Path(path).is_dir() else Path(path)
     reader = Reader(str(file))
     sections = read_sections(reader, parse(file.read_bytes().decode("utf-8-sig"), str(file)))
@@ -103,15 +146,28 @@ def load_conditions(path: str | os.PathLike[str]) -> Conditions:
     return Conditions(
         timeline=tuple(sorted(timeline, key=lambda condition: condition.at_seconds)),
         backups={name: switch.backup for name, switch in sections.switches.right.items() if switch.backup},
+        profiles={name: profile.factors for name, profile in sections.worth_profiles.items()},
     )
 
 
 def _condition(sections: Sections, entry: ConditionEntry) -> Condition:
-    present = entry.state in ("returns", "joins")
+    at_seconds, present = entry.at_seconds, entry.state in ("returns", "joins")
+    if entry.worth_profile is not None:
+        return WorthChange(at_seconds, entry.worth_profile)
+    if entry.topic is not None:
+        return PublicationRate(
+            at_seconds, entry.topic, entry.publisher, entry.rate_per_second, entry.rate_factor
+        )
+    if entry.error_rate is not None:
+        if entry.publisher is not None:
+            return ErrorRate(at_seconds, "publisher", entry.publisher, entry.error_rate)
+        if entry.subscriber is not None:
+            return ErrorRate(at_seconds, "subscriber", entry.subscriber, entry.error_rate)
+        return ErrorRate(at_seconds, "port", entry.port or "", entry.error_rate)
     if entry.publisher is not None:
-        return PublisherState(entry.at_seconds, entry.publisher, present)
+        return PublisherState(at_seconds, entry.publisher, present)
     if entry.subscriber is not None:
-        return SubscriberState(entry.at_seconds, entry.subscriber, present)
+        return SubscriberState(at_seconds, entry.subscriber, present)
     if entry.link is not None:
-        return LinkState(entry.at_seconds, joining_port(sections, entry.link) or "", present)
-    return PortBandwidth(entry.at_seconds, entry.port or "", entry.bandwidth_bps or 0.0)
+        return LinkState(at_seconds, joining_port(sections, entry.link) or "", present)
+    return PortBandwidth(at_seconds, entry.port or "", entry.bandwidth_bps or 0.0)

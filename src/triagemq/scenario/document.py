@@ -22,13 +22,16 @@ __all__ = [
     "Arrivals",
     "BrokerEntry",
     "BrokerLinkEntry",
-    "ConditionEntry",
     "Entry",
     "Header",
+    "Name",
+    "NotNegative",
     "Planning",
     "PortEntry",
+    "Positive",
     "PublicationEntry",
     "PublisherEntry",
+    "Share",
     "Sizes",
     "SubscriberEntry",
     "SubscriptionEntry",
@@ -358,41 +361,6 @@ class SubscriptionEntry(Entry):
         if self.utility is None and self.max_latency_seconds is None:
             raise mistake("utility", "is missing", "add utility: log:10, or max_latency_seconds")
         return self
-
-
-STATES = {"publisher": ("fails", "returns"), "subscriber": ("joins", "leaves"), "link": ("fails", "returns")}
-
-
-class ConditionEntry(Entry):
-    """Something that happens at a given time of a run, to exactly one of a port, publisher, subscriber or link."""
-
-    at_seconds: NotNegative = Field(examples=["20"])
-    port: Name | None = Field(None, examples=["PORT"])
-    publisher: Name | None = Field(None, examples=["PUBLISHER"])
-    subscriber: Name | None = Field(None, examples=["SUBSCRIBER"])
-    link: list[Name] | None = Field(None, min_length=2, max_length=2, examples=["[SWITCH, SWITCH]"])
-    bandwidth_bps: Positive | None = Field(None, examples=["160000"])
-    state: Literal["fails", "returns", "joins", "leaves"] | None = Field(None, examples=["fails"])
-
-    @model_validator(mode="after")
-    def _one_thing(self) -> ConditionEntry:
-        named = [key for key in ("port", *STATES) if getattr(self, key) is not None]
-        if len(named) != 1:
-            what = f"names {' and '.join(named)}" if named else "does not say what changes"
-            raise mistake("", what, "write one of port, publisher, subscriber or link in each entry")
-        wanted, other = ("bandwidth_bps", "state") if named == ["port"] else ("state", "bandwidth_bps")
-        if getattr(self, other) is not None:
-            raise mistake(other, f"means nothing for a {named[0]}", f"remove it, or name a {_holder(other)}")
-        if getattr(self, wanted) is None:
-            example = "160000" if wanted == "bandwidth_bps" else " or ".join(STATES[named[0]])
-            raise mistake(wanted, "is missing", f"add {wanted}: {example}")
-        if self.state is not None and self.state not in STATES[named[0]]:
-            raise mistake("state", f"is {self.state}", f"write {' or '.join(STATES[named[0]])}")
-        return self
-
-
-def _holder(key: str) -> str:
-    return "port" if key == "bandwidth_bps" else "publisher, subscriber or link"
 
 
 def empirical_mean(values: list[float], weights: list[float]) -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from triagemq.errors import Problem, ScenarioError
+from triagemq.scenario.condition_checks import check_condition_topics
 from triagemq.scenario.consistency import broker_column, check_rows
 from triagemq.scenario.lines import parse
 from triagemq.scenario.model import (
@@ -166,6 +167,8 @@ def _scenario(
             subscribed = read_subscription_table(
                 subscriptions, readers[-1], _numbers(sections.subscribers), published, sections.topics
             )
+    if published is not None:
+        check_condition_topics(reader, sections, published)
     if published is not None and subscribed is not None:
         check_rows(reader, sections, published, subscribed)
     problems = [

@@ -16,7 +16,7 @@ __all__ = ["Pair", "Reader"]
 
 TEXT_KEYS = frozenset(
     {"name", "broker", "switch", "port", "fed_by", "backup", "from", "to", "between"}
-    | {"publisher", "subscriber", "link"}
+    | {"publisher", "subscriber", "link", "topic", "worth_profile"}
 )
 """Keys whose values are names, so that `broker: 1` means the broker called 1."""
 

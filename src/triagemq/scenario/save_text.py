@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilitySha
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, Integers, PlanningSettings, Scenario
 from triagemq.scenario.units import number_text
 
-__all__ = ["quoted", "scenario_text"]
+__all__ = ["Fields", "entry", "flow", "quoted", "scenario_text", "section"]
 
 PLAIN = re.compile(r"[^\W\d][\w/.\-]*(?: [\w/.\-]+)*")
 RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -23,20 +23,20 @@ LONGEST_SIMPLE_KEY = 900
 Fields = list[tuple[str, str]]
 
 
-def scenario_text(scenario: Scenario, with_rows: bool) -> str:
-    """The text of a scenario file; without rows, it is the YAML of a scenario directory."""
+def scenario_text(scenario: Scenario, with_rows: bool, backups: Mapping[str, str] | None = None) -> str:
+    """The text of a scenario file; without rows, it is the YAML of a scenario directory. `backups` are by switch."""
     lines = [*_header(scenario)]
-    for section in (
-        _section("brokers", _brokers(scenario)),
-        _section("broker_links", _broker_links(scenario)),
-        _section("unmanaged_switches", _unmanaged_switches(scenario)),
-        _section("switches", _switches(scenario)),
-        _section("ports", _ports(scenario)),
-        _section("topics", _unpublished_topics(scenario)),
-        _section("publishers", _publishers(scenario, with_rows)),
-        _section("subscribers", _subscribers(scenario, with_rows)),
+    for each in (
+        section("brokers", _brokers(scenario)),
+        section("broker_links", _broker_links(scenario)),
+        section("unmanaged_switches", _unmanaged_switches(scenario)),
+        section("switches", _switches(scenario, backups or {})),
+        section("ports", _ports(scenario)),
+        section("topics", _unpublished_topics(scenario)),
+        section("publishers", _publishers(scenario, with_rows)),
+        section("subscribers", _subscribers(scenario, with_rows)),
     ):
-        lines.extend(section)
+        lines.extend(each)
     return "\n".join(lines) + "\n"
 
 
@@ -60,11 +60,12 @@ def _escaped(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _flow(fields: Fields) -> str:
+def flow(fields: Fields) -> str:
+    """A mapping on one line."""
     return "{" + ", ".join(f"{key}: {value}" for key, value in fields) + "}"
 
 
-def _entry(indent: str, name: str, value: str) -> str:
+def entry(indent: str, name: str, value: str) -> str:
     """One key and its value; `value` is empty where an indented block follows."""
     key = quoted(name)
     if len(key) > LONGEST_SIMPLE_KEY:
@@ -72,7 +73,8 @@ def _entry(indent: str, name: str, value: str) -> str:
     return f"{indent}{key}: {value}".rstrip()
 
 
-def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+def section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """A title and its lines; nothing if there are none."""
     lines = list(lines)
     if lines:
         yield from ("", f"{title}:", *lines)
@@ -95,7 +97,7 @@ def _header(scenario: Scenario) -> Iterator[str]:
     for key in ("flows_per_subscriber", "priority_classes", "rho_tolerance"):
         _stated(planning, key, getattr(scenario.planning, key), getattr(default, key))
     if planning:
-        yield f"planning: {_flow(planning)}"
+        yield f"planning: {flow(planning)}"
 
 
 def _brokers(scenario: Scenario) -> Iterator[str]:
@@ -104,7 +106,7 @@ def _brokers(scenario: Scenario) -> Iterator[str]:
         fields: Fields = []
         for key in ("inbound_rate_per_second", "outbound_rate_per_second"):
             _stated(fields, key, getattr(brokers, key)[row], DEFAULT_SERVICE_RATE)
-        yield _entry("  ", name, _flow(fields))
+        yield entry("  ", name, flow(fields))
 
 
 def _broker_links(scenario: Scenario) -> Iterator[str]:
@@ -120,18 +122,18 @@ def _broker_links(scenario: Scenario) -> Iterator[str]:
         ends = quoted(names[source]), quoted(names[target])
         both_ways = written.get((target, source)) == fields
         if both_ways and source < target:
-            yield f"  - {_flow([('between', f'[{ends[0]}, {ends[1]}]'), *fields])}"
+            yield f"  - {flow([('between', f'[{ends[0]}, {ends[1]}]'), *fields])}"
         elif not both_ways:
-            yield f"  - {_flow([('from', ends[0]), ('to', ends[1]), *fields])}"
+            yield f"  - {flow([('from', ends[0]), ('to', ends[1]), *fields])}"
 
 
 def _unmanaged_switches(scenario: Scenario) -> Iterator[str]:
     table = scenario.unmanaged_switches
     for row, name in enumerate(table.name):
-        yield _entry("  ", name, _flow([("bandwidth_bps", number_text(table.bandwidth_bps[row]))]))
+        yield entry("  ", name, flow([("bandwidth_bps", number_text(table.bandwidth_bps[row]))]))
 
 
-def _switches(scenario: Scenario) -> Iterator[str]:
+def _switches(scenario: Scenario, backups: Mapping[str, str]) -> Iterator[str]:
     switches = scenario.switches
     for row, name in enumerate(switches.name):
         fields: Fields = []
@@ -140,7 +142,9 @@ def _switches(scenario: Scenario) -> Iterator[str]:
         )
         if switches.fed_by_port[row] >= 0:
             fields.append(("fed_by", quoted(scenario.ports.name[switches.fed_by_port[row]])))
-        yield _entry("  ", name, _flow(fields))
+        if name in backups:
+            fields.append(("backup", quoted(backups[name])))
+        yield entry("  ", name, flow(fields))
 
 
 def _ports(scenario: Scenario) -> Iterator[str]:
@@ -154,7 +158,7 @@ def _ports(scenario: Scenario) -> Iterator[str]:
         _stated(fields, "queues", ports.queues[row], 0)
         _stated(fields, "error_rate", ports.error_rate[row], 0.0)
         _stated(fields, "propagation_seconds", ports.propagation_seconds[row], 0.0)
-        yield _entry("  ", name, _flow(fields))
+        yield entry("  ", name, flow(fields))
 
 
 def _unpublished_topics(scenario: Scenario) -> Iterator[str]:
@@ -219,11 +223,11 @@ def _starts(owner: Integers, owners: int) -> list[int]:
 
 
 def _owner(name: str, fields: Fields, key: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    lines = [_entry("      ", topic, value) for topic, value in rows]
+    lines = [entry("      ", topic, value) for topic, value in rows]
     if not lines:
-        yield _entry("  ", name, _flow(fields))
+        yield entry("  ", name, flow(fields))
         return
-    yield _entry("  ", name, "")
+    yield entry("  ", name, "")
     for inner, value in fields:
         yield f"    {inner}: {value}"
     yield f"    {key}:"
@@ -246,7 +250,7 @@ def _publication(scenario: Scenario, row: int) -> str:
         sizes: Fields = [("values", _numbers(values))]
         if any(weight != 1 for weight in weights):
             sizes.append(("weights", _numbers(weights)))
-        fields.append(("sizes", _flow(sizes)))
+        fields.append(("sizes", flow(sizes)))
     else:
         fields.append(("size_bytes", number_text(table.size_bytes[row])))
         if distribution is not SizeDistribution.EXPONENTIAL:
@@ -258,8 +262,8 @@ def _publication(scenario: Scenario, row: int) -> str:
         _stated(details, "on_seconds", table.on_seconds[row], 0.0)
         _stated(details, "off_seconds", table.off_seconds[row], 0.0)
         word = process.name.lower()
-        fields.append(("arrivals", _flow([("process", word), *details]) if details else word))
-    return _flow(fields)
+        fields.append(("arrivals", flow([("process", word), *details]) if details else word))
+    return flow(fields)
 
 
 def _numbers(values: list[float]) -> str:
@@ -280,5 +284,5 @@ def _subscription(scenario: Scenario, row: int) -> str:
     freshness = table.freshness_seconds[row]
     if np.isfinite(freshness):
         spelled: Fields = [("shape", word), ("weight", weight), *([("threshold", threshold)] if step else [])]
-        utility = _flow([*spelled, ("freshness_seconds", number_text(freshness))])
-    return _flow([("utility", utility), *limits]) if limits or np.isfinite(freshness) else utility
+        utility = flow([*spelled, ("freshness_seconds", number_text(freshness))])
+    return flow([("utility", utility), *limits]) if limits or np.isfinite(freshness) else utility

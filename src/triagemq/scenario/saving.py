@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from triagemq.errors import OutputError, ParameterError
+from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
 from triagemq.scenario.model import Scenario
+from triagemq.scenario.save_conditions import conditions_text
 from triagemq.scenario.save_tables import write_publication_table, write_subscription_table
 from triagemq.scenario.save_text import scenario_text
 
@@ -26,8 +28,11 @@ def save(
     *,
     as_directory: bool | None = None,
     overwrite: bool = True,
+    conditions: Conditions | None = None,
 ) -> None:
     """Write a scenario as a YAML file, or as a directory with `scenario.yaml` and two Parquet tables.
+
+    `conditions` are no part of a Scenario, and are written with it where they are given.
 
     A path ending in .yaml or .yml is a file, one without an ending a directory, unless `as_directory` says otherwise.
     A file is complete or not there: it is written beside its place and then moved. Raises OutputError.
@@ -58,7 +63,7 @@ def save(
         # The YAML goes last: without it there is no scenario.
         writers[path / PUBLICATIONS_FILE] = lambda part: write_publication_table(scenario, part)
         writers[path / SUBSCRIPTIONS_FILE] = lambda part: write_subscription_table(scenario, part)
-    text = scenario_text(scenario, with_rows=not as_directory)
+    text = _with_conditions(scenario, conditions, with_rows=not as_directory)
     writers[path / SCENARIO_FILE if as_directory else path] = lambda part: _write_text(part, text)
     taken = next((place for place in writers if place.exists()), None)
     if taken is not None and not overwrite:
@@ -66,8 +71,8 @@ def save(
     _write_all(writers)
 
 
-def dumps(scenario: Scenario) -> str:
-    """A scenario as YAML text.
+def dumps(scenario: Scenario, conditions: Conditions | None = None) -> str:
+    """A scenario as YAML text, with conditions if there are any.
 
     >>> from triagemq.scenario import loads
     >>> print(dumps(loads('''
@@ -99,7 +104,13 @@ def dumps(scenario: Scenario) -> str:
         subscribes:
           smoke: log:10
     """
-    return scenario_text(scenario, with_rows=True)
+    return _with_conditions(scenario, conditions, with_rows=True)
+
+
+def _with_conditions(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool) -> str:
+    if conditions is None:
+        return scenario_text(scenario, with_rows)
+    return scenario_text(scenario, with_rows, conditions.backups) + conditions_text(scenario, conditions)
 
 
 def _write_text(path: Path, text: str) -> None:

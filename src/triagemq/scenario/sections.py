@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from triagemq.scenario.condition_entry import USUAL_PROFILE, ConditionEntry
 from triagemq.scenario.document import (
     BrokerEntry,
     BrokerLinkEntry,
-    ConditionEntry,
     Entry,
     Header,
     Planning,
@@ -21,10 +22,10 @@ from triagemq.scenario.document import (
     UnmanagedSwitchEntry,
 )
 from triagemq.scenario.lines import Mapping, Node, Scalar, Sequence
-from triagemq.scenario.mistakes import nearest
+from triagemq.scenario.mistakes import described, nearest
 from triagemq.scenario.reader import Pair, Reader
 
-__all__ = ["Entries", "Link", "Listed", "Sections", "read_sections"]
+__all__ = ["Entries", "Link", "Listed", "Profile", "Sections", "read_sections"]
 
 SomeEntry = TypeVar("SomeEntry", bound=Entry)
 REQUIRED = {
@@ -44,6 +45,7 @@ SECTIONS = (
     "topics",
     "publishers",
     "subscribers",
+    "worth_profiles",
     "conditions",
 )
 
@@ -79,6 +81,14 @@ Link = Listed[BrokerLinkEntry]
 
 
 @dataclass(frozen=True)
+class Profile:
+    """A named worth profile: by topic or pattern, the factor on what it is worth; `pairs` says where that stands."""
+
+    pairs: dict[str, Pair]
+    factors: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Sections:
     """A scenario file, entry by entry. What is wrong has been reported, and is None or not in `right`."""
 
@@ -92,6 +102,7 @@ class Sections:
     topics: Entries[TopicEntry]
     publishers: Entries[PublisherEntry]
     subscribers: Entries[SubscriberEntry]
+    worth_profiles: dict[str, Profile]
     conditions: list[Listed[ConditionEntry]]
 
 
@@ -127,6 +138,7 @@ def read_sections(reader: Reader, root: Node | None) -> Sections | None:
         topics=_read_topics(reader, pairs),
         publishers=section("publishers", PublisherEntry, "publishes"),
         subscribers=section("subscribers", SubscriberEntry, "subscribes"),
+        worth_profiles=_read_profiles(reader, pairs),
         conditions=_read_list(
             reader,
             pairs,
@@ -183,6 +195,25 @@ def _read_list(
         name = f"{title}.{number}"
         pair = Pair(Scalar(item.line, name, plain=True), item)
         found.append(Listed(name, pair, reader.entry(pair, name, model)))
+    return found
+
+
+def _read_profiles(reader: Reader, pairs: dict[str, Pair]) -> dict[str, Profile]:
+    title, found = "worth_profiles", {}
+    for name, pair in ((reader.pairs(pairs[title].value, title) or {}) if title in pairs else {}).items():
+        if name == USUAL_PROFILE:
+            what = "is what the subscriptions themselves say"
+            reader.report(pair.key, f"{title}.{name}", what, "choose another name")
+        entries = reader.pairs(pair.value, f"{title}.{name}") or {}
+        found[name] = Profile(entries, {})
+        for topic, inner in entries.items():
+            field = f"{title}.{name}.{topic}"
+            factor = reader.value(inner.value, field)
+            if isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 <= factor < math.inf:
+                found[name].factors[topic] = float(factor)
+            else:
+                what = f"is {described(factor)}, not a factor on what the topic is worth"
+                reader.report(inner.key, field, what, "write a number, such as 3")
     return found
 
 

@@ -1,4 +1,4 @@
-"""How things stand between the conditions of a run: bandwidths, who is there, which links carry what."""
+"""How things stand between the conditions of a run: bandwidths, errors, rates, worth, and who is there."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 from triagemq.scenario.conditions import (
     Condition,
     Conditions,
+    ErrorRate,
     LinkState,
     PortBandwidth,
+    PublicationRate,
     PublisherState,
     SubscriberState,
+    WorthChange,
 )
 from triagemq.scenario.model import Floats, Integers, Scenario
+from triagemq.scenario.wildcards import TopicTree, is_pattern
 
 __all__ = ["Situation", "situations"]
 
@@ -25,7 +29,8 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """How things stand from `at_seconds` on: one value per port, publisher, subscriber or switch of the scenario.
+    """How things stand from `at_seconds` on: one value per port, publisher, subscriber or switch of the scenario, a
+    `rate_per_second` per publication and a `utility_weight` per subscription.
 
     `fed_by_port` is as in `Switches`. A switch that nothing reaches keeps the port it is fed by in the scenario, and
     is not `switch_reached`.
@@ -38,6 +43,11 @@ class Situation:
     subscriber_present: Flags
     fed_by_port: Integers
     switch_reached: Flags
+    port_error: Floats
+    publisher_error: Floats
+    subscriber_error: Floats
+    rate_per_second: Floats
+    utility_weight: Floats
 
     def feeding_ports(self, scenario: Scenario) -> frozenset[str]:
         """The ports that feed a switch now."""
@@ -51,15 +61,38 @@ class Situation:
 
     def publication_rate(self, scenario: Scenario) -> Floats:
         """Events per second of each publication; none of a publisher that has failed."""
-        rates = scenario.publications.rate_per_second
-        return np.where(self.publisher_works[scenario.publications.publisher], rates, 0.0)
+        return np.where(self.publisher_works[scenario.publications.publisher], self.rate_per_second, 0.0)
+
+    def carried_bps(self, scenario: Scenario) -> Floats:
+        """What each port carries; one that feeds a switch in the scenario, what the port in its place carries now.
+
+        So the way to a switch has the bandwidth of the backup while that is used, whoever thinks of it by its usual
+        name.
+
+        >>> from triagemq.scenario.generators import prototype
+        >>> scenario = prototype(subscribers=2)
+        >>> situations(scenario, Conditions())[0].carried_bps(scenario).tolist()
+        [64000.0]
+        """
+        bandwidth_bps = self.bandwidth_bps.copy()
+        usual, now = scenario.switches.fed_by_port, self.fed_by_port
+        moved = np.flatnonzero(self.switch_reached & (usual >= 0) & (usual != now))
+        bandwidth_bps[usual[moved]] = self.bandwidth_bps[now[moved]]
+        return bandwidth_bps
 
     def network(self, scenario: Scenario) -> Scenario:
-        """The scenario with the bandwidths and paths of now, to plan by. Publications and subscribers stay in it."""
+        """The scenario as things stand now, to plan by. Publications and subscribers stay in it."""
+        ports = replace(
+            scenario.ports, bandwidth_bps=self.bandwidth_bps.copy(), error_rate=self.port_error.copy()
+        )
         return replace(
             scenario,
-            ports=replace(scenario.ports, bandwidth_bps=self.bandwidth_bps.copy()),
+            ports=ports,
             switches=replace(scenario.switches, fed_by_port=self.fed_by_port.copy()),
+            publishers=replace(scenario.publishers, error_rate=self.publisher_error.copy()),
+            subscribers=replace(scenario.subscribers, error_rate=self.subscriber_error.copy()),
+            publications=replace(scenario.publications, rate_per_second=self.rate_per_second.copy()),
+            subscriptions=replace(scenario.subscriptions, utility_weight=self.utility_weight.copy()),
         )
 
 
@@ -80,7 +113,7 @@ def situations(scenario: Scenario, conditions: Conditions) -> list[Situation]:
         for switch, port in conditions.backups.items()
     }
     timeline = sorted(conditions.timeline, key=lambda condition: condition.at_seconds)
-    now = _Columns(scenario, timeline)
+    now = _Columns(scenario, timeline, conditions.profiles)
     times = sorted({0.0, *(condition.at_seconds for condition in timeline)})
     course = []
     for time in times:
@@ -94,8 +127,19 @@ def situations(scenario: Scenario, conditions: Conditions) -> list[Situation]:
 class _Columns:
     """The columns of a situation while they change."""
 
-    def __init__(self, scenario: Scenario, timeline: Sequence[Condition]) -> None:
+    def __init__(
+        self, scenario: Scenario, timeline: Sequence[Condition], profiles: Mapping[str, Mapping[str, float]]
+    ) -> None:
         self.scenario = scenario
+        self.profiles = profiles
+        self.topics = TopicTree(scenario.topics.name)
+        self.errors = {
+            "port": scenario.ports.error_rate.copy(),
+            "publisher": scenario.publishers.error_rate.copy(),
+            "subscriber": scenario.subscribers.error_rate.copy(),
+        }
+        self.rate_per_second = scenario.publications.rate_per_second.copy()
+        self.utility_weight = scenario.subscriptions.utility_weight
         self.bandwidth_bps = scenario.ports.bandwidth_bps.copy()
         self.link_up = np.ones(len(scenario.ports), dtype=np.bool_)
         self.publisher_works = np.ones(len(scenario.publishers), dtype=np.bool_)
@@ -119,6 +163,38 @@ class _Columns:
                 self.publisher_works[self._publisher(condition.publisher)] = condition.works
             case SubscriberState():
                 self.subscriber_present[self._subscriber(condition.subscriber)] = condition.present
+            case ErrorRate():
+                row = {"port": self._port, "publisher": self._publisher, "subscriber": self._subscriber}
+                self.errors[condition.of][row[condition.of](condition.name)] = condition.error_rate
+            case PublicationRate():
+                self._change_rate(condition)
+            case WorthChange():
+                self._change_worth(self.profiles.get(condition.profile, {}))
+
+    def _change_rate(self, condition: PublicationRate) -> None:
+        publications = self.scenario.publications
+        meant = self._is_topic(condition.topic)[publications.topic]
+        if condition.publisher is not None:
+            meant &= publications.publisher == self._publisher(condition.publisher)
+        rate = publications.rate_per_second * (condition.rate_factor or 1.0)
+        if condition.rate_per_second is not None:
+            rate = np.full(len(publications), condition.rate_per_second)
+        self.rate_per_second[meant] = rate[meant]
+
+    def _change_worth(self, factors: Mapping[str, float]) -> None:
+        """The scenario's weights times a profile's factors; of several that match, the topic's own, else the first."""
+        factor = np.ones(len(self.scenario.topics))
+        patterns = [topic for topic in factors if is_pattern(topic)]
+        for topic in (*reversed(patterns), *(topic for topic in factors if not is_pattern(topic))):
+            factor[self._is_topic(topic)] = factors[topic]
+        wanted = self.scenario.subscriptions
+        self.utility_weight = wanted.utility_weight * factor[wanted.topic]
+
+    def _is_topic(self, topic: str) -> Flags:
+        found = np.zeros(len(self.scenario.topics), dtype=np.bool_)
+        rows = {name: row for row, name in enumerate(self.scenario.topics.name)}
+        found[[rows[name] for name in self.topics.matching(topic)]] = True
+        return found
 
     def situation(self, time: float, backups: Mapping[int, int]) -> Situation:
         feeders, reached = _feeders(self.scenario, backups, self.link_up)
@@ -130,6 +206,11 @@ class _Columns:
             self.subscriber_present.copy(),
             feeders,
             reached,
+            self.errors["port"].copy(),
+            self.errors["publisher"].copy(),
+            self.errors["subscriber"].copy(),
+            self.rate_per_second.copy(),
+            self.utility_weight.copy(),
         )
 
     def _port(self, name: str) -> int:

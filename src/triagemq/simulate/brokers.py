@@ -137,7 +137,8 @@ def _send_to_broker(
             max(time, queues.unmanaged_free[switch]) + wire_bytes * above.unmanaged_seconds_per_byte[switch]
         )
         queues.unmanaged_free[switch] = time
-    if _event_lost(above.publisher_error[publication], event.packets, seeds[_PUBLISHER_LINK], event.event):
+    error_rate = epochs.publisher_error[epoch_at(epochs.ends, 0, time), publication]
+    if _event_lost(error_rate, event.packets, seeds[_PUBLISHER_LINK], event.event):
         lose_event(above, epochs, ended, event, above.interested[above.topic[publication]], time, run_ends)
         return
     home = above.home_broker[publication]

@@ -1,4 +1,4 @@
-"""What changes during a run: plans, subscriptions, bandwidths and rates, cut into epochs between changes."""
+"""What changes during a run: plans, subscriptions, bandwidths, errors, rates and worth, cut into epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.simulate.kernel import step
 
-__all__ = ["MOST_CLASSES", "Change", "Epochs", "Timeline", "epoch_at", "timeline"]
+__all__ = ["MOST_CLASSES", "Change", "Epochs", "Phase", "Timeline", "epoch_at", "timeline"]
 
 MOST_CLASSES = 64
 """A port remembers in one 64-bit word which of its classes have packets waiting."""
@@ -27,7 +27,8 @@ class Change:
     A new plan applies to copies that reach a switch from then on; packets that wait stay in the class in which they
     were queued. `active_subscriptions` has one entry per subscription. A new bandwidth applies to packets whose
     transmission starts from then on; `bandwidth_bps` has one entry per output port, `publication_rate` (events
-    per second) one per publication.
+    per second) one per publication. New error rates, one per port, publisher or subscriber, apply to packets that leave
+    from then on. `utility_weight`, one per subscription, is what events published from then on are worth.
     """
 
     at_seconds: float
@@ -35,16 +36,35 @@ class Change:
     active_subscriptions: NDArray[np.bool_] | None = None
     bandwidth_bps: Floats | None = None
     publication_rate: Floats | None = None
+    port_error: Floats | None = None
+    publisher_error: Floats | None = None
+    subscriber_error: Floats | None = None
+    utility_weight: Floats | None = None
 
 
 class Epochs(NamedTuple):
-    """One row per stretch of time between changes; `ends` is when it is over, infinity for the last."""
+    """One row per stretch of time between changes; `ends` is when it is over, infinity for the last.
+
+    Columns are subscriptions (`active`, `priority_class`, `drop_rate`, `subscriber_error`), ports (`seconds_per_byte`,
+    `port_error`) or publications (`publisher_error`).
+    """
 
     ends: Floats
     active: NDArray[np.uint8]
     priority_class: Integers
     drop_rate: Floats
     seconds_per_byte: Floats
+    port_error: Floats
+    publisher_error: Floats
+    subscriber_error: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phase:
+    """A stretch of a run in which subscriptions are worth the same; `utility_weight` has one entry for each."""
+
+    begins_seconds: float
+    utility_weight: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,33 +75,60 @@ class Timeline:
     classes: int
     publication_rates: tuple[Floats, ...]
     plans: tuple[Plan, ...]
+    phases: tuple[Phase, ...]
 
 
 def timeline(scenario: Scenario, plan: Plan, changes: Sequence[Change]) -> Timeline:
     """Check the plan and the changes against the scenario and lay them out in time."""
     plan.require(scenario)
     ordered = sorted(changes, key=lambda change: change.at_seconds)
-    plans, active = [plan], [np.ones(len(scenario.subscriptions), dtype=np.uint8)]
-    bandwidths, rates = [scenario.ports.bandwidth_bps], [scenario.publications.rate_per_second]
     for change in ordered:
         _check(scenario, change)
-        plans.append(change.plan or plans[-1])
-        given = change.active_subscriptions
-        active.append(active[-1] if given is None else np.asarray(given).astype(np.uint8))
-        bandwidths.append(bandwidths[-1] if change.bandwidth_bps is None else change.bandwidth_bps)
-        rates.append(rates[-1] if change.publication_rate is None else change.publication_rate)
-    priority_class = np.array([each.subscription_class for each in plans], dtype=np.int32, ndmin=2)
+
+    def course(name: str, first: Any) -> list[Any]:
+        """What is in force in each epoch."""
+        values = [first]
+        for change in ordered:
+            given = getattr(change, name)
+            values.append(values[-1] if given is None else given)
+        return values
+
+    def table(name: str, first: Any, rows: Integers | None = None) -> Floats:
+        values = np.array(course(name, first), dtype=np.float64, ndmin=2)
+        return values if rows is None else np.ascontiguousarray(values[:, rows])
+
+    plans = course("plan", plan)
     classes = 1 + max(int(each.flows.priority_class.max(initial=0)) for each in plans)
     if classes > MOST_CLASSES:
         raise ParameterError("plan", f"has {classes} priority classes; the simulator takes {MOST_CLASSES}")
+    everyone = np.ones(len(scenario.subscriptions), dtype=np.uint8)
+    publishers, subscribers = scenario.publishers, scenario.subscribers
     epochs = Epochs(
         ends=np.array([*(change.at_seconds for change in ordered), np.inf], dtype=np.float64),
-        active=np.array(active, dtype=np.uint8, ndmin=2),
-        priority_class=priority_class,
+        active=np.array(course("active_subscriptions", everyone), ndmin=2).astype(np.uint8),
+        priority_class=np.array([each.subscription_class for each in plans], dtype=np.int32, ndmin=2),
         drop_rate=np.array([1 - each.subscription_keep for each in plans], dtype=np.float64, ndmin=2),
-        seconds_per_byte=8 / np.array(bandwidths, dtype=np.float64, ndmin=2),
+        seconds_per_byte=8 / table("bandwidth_bps", scenario.ports.bandwidth_bps),
+        port_error=table("port_error", scenario.ports.error_rate),
+        publisher_error=table("publisher_error", publishers.error_rate, scenario.publications.publisher),
+        subscriber_error=table("subscriber_error", subscribers.error_rate, scenario.subscriptions.subscriber),
     )
-    return Timeline(epochs, classes, tuple(np.array(each, dtype=np.float64) for each in rates), tuple(plans))
+    return Timeline(
+        epochs,
+        classes,
+        tuple(table("publication_rate", scenario.publications.rate_per_second)),
+        tuple(plans),
+        _phases(epochs.ends, course("utility_weight", scenario.subscriptions.utility_weight)),
+    )
+
+
+def _phases(ends: Floats, weights: Sequence[Floats]) -> tuple[Phase, ...]:
+    """Epochs one after the other with the same weights are one phase; those that are over at time 0 are none."""
+    found: list[Phase] = []
+    for begins, over, weight in zip([0.0, *ends], ends, weights, strict=False):
+        if over > 0 and not (found and np.array_equal(found[-1].utility_weight, weight)):
+            found.append(Phase(float(begins), np.asarray(weight, dtype=np.float64)))
+    return tuple(found)
 
 
 @step
@@ -97,17 +144,25 @@ def _check(scenario: Scenario, change: Change) -> None:
         raise ParameterError("changes", f"at_seconds is {change.at_seconds}; must be a time from 0 on")
     if change.plan is not None:
         change.plan.require(scenario)
-    for name, values, length, lowest in (
-        ("active_subscriptions", change.active_subscriptions, len(scenario.subscriptions), None),
-        ("bandwidth_bps", change.bandwidth_bps, len(scenario.ports), "positive"),
-        ("publication_rate", change.publication_rate, len(scenario.publications), "not negative"),
+    for name, length, wanted in (
+        ("active_subscriptions", len(scenario.subscriptions), None),
+        ("bandwidth_bps", len(scenario.ports), "positive"),
+        ("publication_rate", len(scenario.publications), "not negative"),
+        ("port_error", len(scenario.ports), "from 0 to below 1"),
+        ("publisher_error", len(scenario.publishers), "from 0 to below 1"),
+        ("subscriber_error", len(scenario.subscribers), "from 0 to below 1"),
+        ("utility_weight", len(scenario.subscriptions), "not negative"),
     ):
+        values = getattr(change, name)
         if values is None:
             continue
         array: NDArray[Any] = np.asarray(values)
         if array.shape != (length,):
             raise ParameterError(f"changes.{name}", f"has shape {array.shape}; must be ({length},)")
-        if lowest and not (
-            np.isfinite(array).all() and (array > 0 if lowest == "positive" else array >= 0).all()
-        ):
-            raise ParameterError(f"changes.{name}", f"must be finite and {lowest}")
+        if wanted is None:
+            continue
+        fits = array > 0 if wanted == "positive" else array >= 0
+        if wanted == "from 0 to below 1":
+            fits &= array < 1
+        if not (np.isfinite(array).all() and fits.all()):
+            raise ParameterError(f"changes.{name}", f"must be finite and {wanted}")

@@ -99,7 +99,8 @@ class _Run:
         )
         self._path = Path(scenario, timeline.epochs, timeline.classes, seeds, clock, self._collect)
         self._path.make_room(extent.block_events)
-        self._tally = new_tally(len(scenario.subscriptions), timeline.classes)
+        self._tally = new_tally(len(scenario.subscriptions), timeline.classes, len(timeline.phases))
+        self._phase_begins_ns = np.array([round(each.begins_seconds * 1e9) for each in timeline.phases])
         self._measured_from = extent.measured_from_ns * 1e-9
         measured_seconds = max(extent.expected_seconds - self._measured_from, 1e-9)
         self._batches_per_ns = BATCHES / (measured_seconds * 1e9)
@@ -220,6 +221,7 @@ class _Run:
             self._frontier_ns,
             self._ahead,
             self._over,
+            self._phase_begins_ns,
         )
         if self._trace:
             epoch = path.clock.epoch

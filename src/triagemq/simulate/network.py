@@ -26,7 +26,6 @@ class Above(NamedTuple):
     topic: Integers
     home_broker: Integers
     unmanaged_switch: Integers
-    publisher_error: Floats
     publisher_propagation: Floats
     unmanaged_seconds_per_byte: Floats
     inbound_seconds: Floats
@@ -56,13 +55,11 @@ class Below(NamedTuple):
 
     route: Integers
     path_length: Integers
-    subscriber_error: Floats
     subscriber_propagation: Floats
     hop_of_port: Integers
     switch_of_port: Integers
     inbound_seconds: Floats
     buffer_packets: Positions
-    link_error: Floats
     link_propagation: Floats
     classes: int
     subscriptions: int
@@ -93,7 +90,6 @@ def above_brokers(scenario: Scenario) -> Above:
         topic=_integers(publications.topic),
         home_broker=_integers(publishers.broker[publisher]),
         unmanaged_switch=_integers(publishers.unmanaged_switch[publisher]),
-        publisher_error=_floats(publishers.error_rate[publisher]),
         publisher_propagation=_floats(publishers.propagation_seconds[publisher]),
         unmanaged_seconds_per_byte=_floats(8 / scenario.unmanaged_switches.bandwidth_bps),
         inbound_seconds=_floats(1 / brokers.inbound_rate_per_second),
@@ -130,13 +126,11 @@ def below_brokers(scenario: Scenario, classes: int) -> Below:
     return Below(
         route=_integers(port_hops(scenario)[last_port]),
         path_length=_integers(depth[last_port] + 1),
-        subscriber_error=_floats(subscribers.error_rate[subscriber]),
         subscriber_propagation=_floats(subscribers.propagation_seconds[subscriber]),
         hop_of_port=_integers(depth),
         switch_of_port=_integers(ports.switch),
         inbound_seconds=_floats(1 / scenario.switches.inbound_rate_per_second),
         buffer_packets=np.where(np.isfinite(ports.buffer_packets), limit, unlimited),
-        link_error=_floats(ports.error_rate),
         link_propagation=_floats(ports.propagation_seconds),
         classes=classes,
         subscriptions=len(subscriber),

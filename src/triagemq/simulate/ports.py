@@ -221,7 +221,7 @@ def _transmit(
     subscription, hop = packet.subscription, below.hop_of_port[port]
     counter = packet.event * below.subscriptions + subscription
     if hop + 1 < below.path_length[subscription]:
-        error_rate = below.link_error[port]
+        error_rate = epochs.port_error[epoch_at(epochs.ends, epoch, finished), port]
         seed = split(split(seeds[_PORT_LINK], hop), packet.fragment)
         if error_rate > 0.0 and uniform(seed, counter) <= error_rate:
             _end(queues, outlets, clock, number, LOST_ON_LINK, finished, finished)
@@ -232,7 +232,7 @@ def _transmit(
         give_back(queues.packets, number)
         return
     outcome, arrival = DELIVERED, finished + below.subscriber_propagation[subscription]
-    error_rate = below.subscriber_error[subscription]
+    error_rate = epochs.subscriber_error[epoch_at(epochs.ends, epoch, finished), subscription]
     if error_rate > 0.0 and uniform(split(seeds[_SUBSCRIBER_LINK], packet.fragment), counter) <= error_rate:
         outcome = LOST_ON_LINK
     elif not epochs.active[epoch_at(epochs.ends, epoch, arrival), subscription]:

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from triagemq.scenario import Floats, Integers, Scenario, Table, achieved_utility, maximum_utility
+from triagemq.scenario import Floats, Integers, Scenario, Table
+from triagemq.simulate.changes import Phase
 from triagemq.simulate.engine import Replication
-from triagemq.simulate.statistics import Tally, add_tallies
+from triagemq.simulate.statistics import Tally, add_tallies, ratio
+from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
 from triagemq.trace.latency_bins import percentile_ns
 from triagemq.trace.schema import Outcome
 
 __all__ = [
     "ClassResults",
     "PortResults",
-    "SimulatedUtility",
     "SimulationResult",
     "SubscriptionResults",
     "class_latencies",
@@ -85,17 +86,6 @@ class PortResults(Table):
     utilisation: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedUtility:
-    """What the measured success rates and latencies are worth; `rate` is achieved over maximum, `rate_mean` the mean
-    of that ratio over subscriptions, as the papers print it."""
-
-    achieved: float
-    maximum: float
-    rate: float
-    rate_mean: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SimulationResult:
     """All replications together. `deliveries` and `copies` are those of the measured time (see Outcome).
@@ -124,6 +114,7 @@ class SimulationResult:
     classes: ClassResults
     subscriptions: SubscriptionResults
     ports: PortResults
+    phases: PhaseResults
     utility: SimulatedUtility
     precision_reached: bool | None
 
@@ -149,6 +140,7 @@ class SimulationResult:
             "classes": _rows(self.classes),
             "subscriptions": _rows(self.subscriptions),
             "ports": _rows(self.ports),
+            "phases": _rows(self.phases),
             "utility": {
                 name: _plain(getattr(self.utility, name))
                 for name in ("achieved", "maximum", "rate", "rate_mean")
@@ -158,6 +150,7 @@ class SimulationResult:
 
 def summarise(
     scenario: Scenario,
+    phases: Sequence[Phase],
     replications: Sequence[Replication],
     *,
     measured_from_ns: int,
@@ -175,6 +168,15 @@ def summarise(
         (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
     )
     subscriptions = _subscriptions(total, tallies, judged)
+    ends = sum(each.simulated_seconds for each in replications) / len(replications)
+    utility, phase_results = worth(
+        scenario,
+        phases,
+        total,
+        (subscriptions.success_rate, subscriptions.mean_latency_seconds),
+        judged,
+        (measured_from_ns * 1e-9, ends),
+    )
     return SimulationResult(
         publications=sum(each.publications for each in replications),
         measured_publications=sum(each.measured_publications for each in replications),
@@ -194,7 +196,8 @@ def summarise(
             scenario.ports.name,
             np.mean([each.utilisation for each in replications], axis=0, dtype=np.float64),
         ),
-        utility=_utility(scenario, subscriptions),
+        phases=phase_results,
+        utility=utility,
         precision_reached=precision_reached,
     )
 
@@ -207,13 +210,12 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
     total = tallies[0]
     for other in tallies[1:]:
         total = add_tallies(total, other)
-    mean = _ratio(_exact_sums(total.batch_latency_ns), total.batch_delivered.sum(axis=1))
+    mean = ratio(_exact_sums(total.batch_latency_ns), total.batch_delivered.sum(axis=1))
     if len(tallies) == 1:
-        samples = _ratio(tallies[0].batch_latency_ns.astype(np.float64), tallies[0].batch_delivered)
+        samples = ratio(tallies[0].batch_latency_ns.astype(np.float64), tallies[0].batch_delivered)
     else:
         each = [
-            _ratio(_exact_sums(tally.batch_latency_ns), tally.batch_delivered.sum(axis=1))
-            for tally in tallies
+            ratio(_exact_sums(tally.batch_latency_ns), tally.batch_delivered.sum(axis=1)) for tally in tallies
         ]
         samples = np.stack(each, axis=1)
     return mean * 1e-9, _half_widths(samples) * 1e-9
@@ -253,7 +255,7 @@ def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResul
 def _subscriptions(total: Tally, tallies: Sequence[Tally], judged: bool) -> SubscriptionResults:
     count = total.outcomes.sum(axis=1)
     delivered = total.outcomes[:, Outcome.delivered]
-    latencies = [_ratio(each.latency_ns, each.outcomes[:, Outcome.delivered]) for each in tallies]
+    latencies = [ratio(each.latency_ns, each.outcomes[:, Outcome.delivered]) for each in tallies]
     return SubscriptionResults(
         count=count,
         delivered=delivered.copy(),
@@ -267,22 +269,8 @@ def _subscriptions(total: Tally, tallies: Sequence[Tally], judged: bool) -> Subs
         success_ci95=_half_widths(
             np.stack([_success(each.outcomes, each.late, judged) for each in tallies], axis=1)
         ),
-        mean_latency_seconds=_ratio(total.latency_ns, delivered) * 1e-9,
+        mean_latency_seconds=ratio(total.latency_ns, delivered) * 1e-9,
         ci95_seconds=_half_widths(np.stack(latencies, axis=1)) * 1e-9,
-    )
-
-
-def _utility(scenario: Scenario, measured: SubscriptionResults) -> SimulatedUtility:
-    """A subscription of which nothing was published, or nothing arrived, is worth nothing."""
-    success = np.nan_to_num(measured.success_rate, nan=0.0)
-    latency = np.where(measured.delivered > 0, measured.mean_latency_seconds, np.inf)
-    achieved = achieved_utility(scenario.subscriptions, success, latency)
-    maximum = maximum_utility(scenario.subscriptions)
-    return SimulatedUtility(
-        achieved=float(achieved.sum()),
-        maximum=float(maximum.sum()),
-        rate=float(_ratio(achieved.sum(), maximum.sum())),
-        rate_mean=float(np.nanmean(_ratio(achieved, maximum))) if (maximum > 0).any() else math.nan,
     )
 
 
@@ -294,7 +282,7 @@ def _exact_sums(values: NDArray[np.int64]) -> Floats:
 def _success(outcomes: NDArray[np.int64], late: NDArray[np.int64], judged: bool) -> Floats:
     """The share of each row's copies that was delivered; where the end is judged, without those that came late."""
     delivered = outcomes[:, Outcome.delivered]
-    return _ratio(delivered - late if judged else delivered, outcomes.sum(axis=1))
+    return ratio(delivered - late if judged else delivered, outcomes.sum(axis=1))
 
 
 def _half_widths(samples: Floats) -> Floats:
@@ -306,11 +294,6 @@ def _half_widths(samples: Floats) -> Floats:
     squares = np.where(known, (samples - mean[:, np.newaxis]) ** 2, 0.0).sum(axis=1)
     quantile = stdtrit(several - 1, (1 + CONFIDENCE) / 2)
     return np.where(count < 2, np.nan, quantile * np.sqrt(squares / (several - 1) / several))
-
-
-def _ratio(numerator: Any, denominator: Any) -> Floats:
-    above, under = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
-    return np.asarray(np.divide(above, under, out=np.full(under.shape, np.nan), where=under > 0))
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:

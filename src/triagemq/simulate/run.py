@@ -80,6 +80,7 @@ def simulate(
     done, reached = runner.run(replications, precision)
     return summarise(
         scenario,
+        when.phases,
         done,
         measured_from_ns=extent.measured_from_ns,
         wall_seconds=time.perf_counter() - started,

@@ -6,11 +6,12 @@ same figures from the trace gets the same numbers.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.scenario import Floats
 from triagemq.simulate.endings import DELIVERED
 from triagemq.simulate.kernel import kernel, step
 from triagemq.simulate.records import Buffer, append
@@ -18,16 +19,25 @@ from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
 from triagemq.trace.schema import Outcome
 
 __all__ = [
+    "ARRIVED",
     "BATCHES",
+    "COPIES",
+    "LATE",
+    "LATENCY_NS",
     "Tally",
     "add_tallies",
     "count_endings",
     "count_late",
     "forget_arrived",
     "new_tally",
+    "ratio",
 ]
 
 BATCHES = 30
+
+# The last axis of Tally.phases.
+COPIES, ARRIVED, LATE, LATENCY_NS = range(4)
+
 _MANTISSA_BITS = 46
 _OFFSET = 1023 * PARTS_PER_DOUBLING
 
@@ -36,7 +46,9 @@ class Tally(NamedTuple):
     """Counts of one replication, or of several added up. Latencies are sums of nanoseconds.
 
     `late` and `class_late` are those of the delivered copies that arrived after the last publication, while the queues
-    ran empty; `last_delivered_ns` is when the last one did.
+    ran empty; `last_delivered_ns` is when the last one did. `phases` has a row per phase, where worth changes during a
+    run (none where it does not), and per subscription what was published in it: copies, those delivered, those of them
+    that came late, and the sum of their latencies.
     """
 
     outcomes: NDArray[np.int64]
@@ -49,9 +61,10 @@ class Tally(NamedTuple):
     late: NDArray[np.int64]
     class_late: NDArray[np.int64]
     last_delivered_ns: NDArray[np.int64]
+    phases: NDArray[np.int64]
 
 
-def new_tally(subscriptions: int, classes: int) -> Tally:
+def new_tally(subscriptions: int, classes: int, phases: int = 1) -> Tally:
     kinds = len(Outcome)
     return Tally(
         outcomes=np.zeros((subscriptions, kinds), dtype=np.int64),
@@ -64,6 +77,7 @@ def new_tally(subscriptions: int, classes: int) -> Tally:
         late=np.zeros(subscriptions, dtype=np.int64),
         class_late=np.zeros(classes, dtype=np.int64),
         last_delivered_ns=np.zeros(1, dtype=np.int64),
+        phases=np.zeros((phases if phases > 1 else 0, subscriptions, 4), dtype=np.int64),
     )
 
 
@@ -80,7 +94,14 @@ def add_tallies(first: Tally, second: Tally) -> Tally:
         late=first.late + second.late,
         class_late=first.class_late + second.class_late,
         last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
+        phases=first.phases + second.phases,
     )
+
+
+def ratio(numerator: Any, denominator: Any) -> Floats:
+    """One over the other, NaN where there is nothing to divide by."""
+    above, under = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return np.asarray(np.divide(above, under, out=np.full(under.shape, np.nan), where=under > 0))
 
 
 @kernel
@@ -92,6 +113,7 @@ def count_endings(
     frontier_ns: int,
     ahead: Buffer,
     over: bool,
+    phase_begins_ns: NDArray[np.int64],
 ) -> None:
     """Count the copies that have ended, of events published from `measured_from_ns` on.
 
@@ -105,6 +127,11 @@ def count_endings(
         subscription, priority_class, outcome = record.subscription, record.priority_class, record.outcome
         tally.outcomes[subscription, outcome] += 1
         tally.class_outcomes[priority_class, outcome] += 1
+        phase = len(tally.phases) - 1
+        if phase > 0:
+            while record.published_ns < phase_begins_ns[phase]:
+                phase -= 1
+            tally.phases[phase, subscription, COPIES] += 1
         if outcome != DELIVERED:
             continue
         latency = record.delivered_ns - record.published_ns
@@ -115,15 +142,19 @@ def count_endings(
         tally.histogram[priority_class, _bin_of(latency)] += 1
         if latency > tally.longest_ns[priority_class]:
             tally.longest_ns[priority_class] = latency
+        if phase > -1:
+            tally.phases[phase, subscription, ARRIVED] += 1
+            tally.phases[phase, subscription, LATENCY_NS] += latency
         if record.delivered_ns <= frontier_ns:
             continue
         if over:
-            _count_late(tally, subscription, priority_class, record.delivered_ns)
+            _count_late(tally, subscription, priority_class, phase, record.delivered_ns)
         else:
             later = ahead.records[append(ahead)]
             later.delivered_ns = record.delivered_ns
             later.subscription = subscription
             later.priority_class = priority_class
+            later.phase = phase
 
 
 @kernel
@@ -144,14 +175,16 @@ def count_late(tally: Tally, ahead: Buffer, ends_ns: int) -> None:
     for number in range(ahead.filled[0]):
         copy = ahead.records[number]
         if copy.delivered_ns > ends_ns:
-            _count_late(tally, copy.subscription, copy.priority_class, copy.delivered_ns)
+            _count_late(tally, copy.subscription, copy.priority_class, copy.phase, copy.delivered_ns)
     ahead.filled[0] = 0
 
 
 @step
-def _count_late(tally: Tally, subscription: int, priority_class: int, delivered_ns: int) -> None:
+def _count_late(tally: Tally, subscription: int, priority_class: int, phase: int, delivered_ns: int) -> None:
     tally.late[subscription] += 1
     tally.class_late[priority_class] += 1
+    if phase > -1:
+        tally.phases[phase, subscription, LATE] += 1
     if delivered_ns > tally.last_delivered_ns[0]:
         tally.last_delivered_ns[0] = delivered_ns
 

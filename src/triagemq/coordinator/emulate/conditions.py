@@ -12,35 +12,32 @@ from typing import Any
 import numpy as np
 
 from triagemq.coordinator.emulate.rig import Rig
-from triagemq.errors import CoordinatorError
+from triagemq.errors import CoordinatorError, ParameterError
 from triagemq.network.emulated import play
-from triagemq.scenario import Floats, Scenario
-from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.conditions import Conditions, ErrorRate, PublicationRate, WorthChange
 from triagemq.scenario.situations import Situation
 
-__all__ = ["carried", "play_conditions"]
+__all__ = ["play_conditions", "require_playable"]
 
 _TELLING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 _NOT_NOW = 500
 
 
-def carried(scenario: Scenario, situation: Situation) -> Floats:
-    """What each port carries; one that feeds a switch in the scenario, what the port in its place carries now.
-
-    So the way to a switch has the bandwidth of the backup while that is used, whoever thinks of it by its usual name.
-
-    >>> from triagemq.scenario.generators import prototype
-    >>> from triagemq.scenario.situations import situations
-    >>> scenario = prototype(subscribers=2)
-    >>> carried(scenario, situations(scenario, Conditions())[0]).tolist()
-    [64000.0]
-    """
-    bandwidth_bps = situation.bandwidth_bps.copy()
-    usual, now = scenario.switches.fed_by_port, situation.fed_by_port
-    moved = np.flatnonzero(situation.switch_reached & (usual >= 0) & (usual != now))
-    bandwidth_bps[usual[moved]] = situation.bandwidth_bps[now[moved]]
-    return bandwidth_bps
+def require_playable(conditions: Conditions) -> None:
+    """A ParameterError for what a run with real packets cannot change yet; a simulation can."""
+    for condition in conditions.timeline:
+        if isinstance(condition, (ErrorRate, PublicationRate, WorthChange)):
+            what = {
+                ErrorRate: "an error rate",
+                PublicationRate: "a publication's rate",
+                WorthChange: "the worth profile",
+            }
+            raise ParameterError(
+                "conditions",
+                f"change {what[type(condition)]} at {condition.at_seconds:g} s, which real packets do not follow; "
+                "remove that, or use triage simulate",
+            )
 
 
 async def play_conditions(rig: Rig, conditions: Conditions, begun_ns: int) -> None:
@@ -73,7 +70,7 @@ class _Actors:
 
     async def situation_changed(self, situation: Situation) -> None:
         """Links that have failed or returned: the coordinator hears what the way to each switch carries now."""
-        now = carried(self._rig.scenario, situation)
+        now = situation.carried_bps(self._rig.scenario)
         for row in np.flatnonzero(now != self._told).tolist():
             await self._tell(row, float(now[row]))
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.control import PlannerSettings, decide
 from triagemq.coordinator.control import Situation as ToDecide
-from triagemq.coordinator.emulate.conditions import carried, play_conditions
+from triagemq.coordinator.emulate.conditions import play_conditions, require_playable
 from triagemq.coordinator.emulate.merging import merge_trace
 from triagemq.coordinator.emulate.rig import Rig
 from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.up.comparison import Promise, promise
 from triagemq.coordinator.up.measured import Measured, Transmission, load_reading, measure
 from triagemq.errors import NetworkError, OutputError
-from triagemq.plan import Plan, dump_plan
+from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load, port_paths
 from triagemq.scenario.conditions import load_conditions
-from triagemq.scenario.model import take
-from triagemq.scenario.situations import Situation, situations
-from triagemq.simulate import Change, SimulationResult, simulate
+from triagemq.scenario.situations import situations
+from triagemq.simulate import SimulationResult, simulate
+from triagemq.simulate.conditions import condition_changes
 from triagemq.simulate.recorded import recorded_publications
 
 __all__ = ["EmulationResult", "run_emulation"]
@@ -85,6 +85,7 @@ async def run_emulation(
         raise OutputError(f"{where}: exists and is not empty; choose another directory or remove it")
     if options.replay is not None:
         recorded_publications(options.replay, scenario)
+    require_playable(conditions)
     course = situations(scenario, conditions)
     settings = PlannerSettings(**options.planner, priority_classes=options.classes)
     if options.no_triage:
@@ -136,7 +137,8 @@ async def run_emulation(
         transmission=None
         if options.dataplane == "embedded"
         else _transmission(
-            scenario, [(begun_ns + round(each.at_seconds * 1e9), carried(scenario, each)) for each in course]
+            scenario,
+            [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
         ),
     )
     if not measured.publications:
@@ -152,7 +154,13 @@ async def run_emulation(
         warmup=_WARM_UP_SHARE,
         seed=options.seed,
         replications=8,
-        changes=_changes(scenario, course, settings, lasted) if conditions.timeline else (),
+        changes=condition_changes(
+            scenario,
+            conditions,
+            lambda network: decide(ToDecide(network, settings=settings)).plan,
+            until_seconds=lasted,
+            with_rates=False,
+        ),
     )
     return EmulationResult(scenario, measured, simulated, expected, where)
 
@@ -191,36 +199,3 @@ def _transmission(scenario: Scenario, widths: Sequence[tuple[int, Floats]]) -> T
         seconds_per_byte=np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in widths]),
         overhead_bytes=scenario.overhead_bytes,
     )
-
-
-def _changes(
-    scenario: Scenario, course: Sequence[Situation], settings: PlannerSettings, lasted: float
-) -> tuple[Change, ...]:
-    """The conditions as the simulator takes them, with the plan that each of them calls for."""
-    changes = []
-    for situation in course:
-        if situation.at_seconds >= lasted:
-            continue
-        changes.append(
-            Change(
-                at_seconds=situation.at_seconds,
-                plan=_plan(scenario, situation, settings),
-                active_subscriptions=situation.active_subscriptions(scenario),
-                bandwidth_bps=carried(scenario, situation),
-            )
-        )
-    return tuple(changes)
-
-
-def _plan(scenario: Scenario, situation: Situation, settings: PlannerSettings) -> Plan:
-    """What the coordinator decides when it hears of a situation: whoever has left takes nothing from the others."""
-    network, wanted = situation.network(scenario), scenario.subscriptions
-    there = np.flatnonzero(situation.subscriber_present[wanted.subscriber])
-    if not there.size:
-        there = np.arange(len(wanted))
-    plan = decide(ToDecide(replace(network, subscriptions=take(wanted, there)), settings=settings)).plan
-    # Those of nobody need a flow, too; what is on its way to them is in nobody's.
-    last = int(np.argmax(plan.flows.priority_class))
-    flow, rank = np.full(len(wanted), last, dtype=plan.flow.dtype), np.zeros(len(wanted))
-    flow[there], rank[there] = plan.flow, plan.rank
-    return replace(plan, scenario_fingerprint=scenario.fingerprint, flow=flow, rank=rank)
