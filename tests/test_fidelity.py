@@ -81,7 +81,7 @@ def test_a_wrong_figure_counts_against_the_forecast_unless_it_is_flagged(
     scenario: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(scenario)
-    for error, reason in ((0.0, Reason.NONE), (0.5, Reason.FINITE_BUFFER)):
+    for error, reason in ((0.0, Reason.NONE), (0.5, Reason.BUFFER)):
         monkeypatch.setattr(fidelity, "forecast", doubting(error, reason))
         found = compare(scenario, plan, kind=kind, duration_seconds=200.0, replications=8, threads=1)
         told = found.counts()

@@ -18,8 +18,7 @@ from triagemq.errors import ParameterError
 from triagemq.forecast import REASONS, Forecast, finite_or_none, forecast, summary
 from triagemq.forecast.doubts import CLAIMED
 from triagemq.plan import Plan
-from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Integers, Scenario
+from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
 
 __all__ = ["ALLOWED", "KNOWN", "Comparison", "Figure", "Kind", "compare", "seconds_for_copies"]
@@ -94,18 +93,18 @@ class Figure:
 class Comparison:
     """All cells of a scenario under a plan. `names` holds what a cell is called by, column by column.
 
-    `reason` is a code into `triagemq.forecast.REASONS`: what the forecast says makes a cell approximate.
+    `flags` are in words what the forecast says makes each cell approximate; None where it claims to be right.
     """
 
     kind: Kind
     names: Mapping[str, tuple[Any, ...]]
     figures: Mapping[str, Figure]
-    reason: Integers
+    flags: tuple[str | None, ...]
     replications: int
     simulated_seconds: float
 
     def __len__(self) -> int:
-        return len(self.reason)
+        return len(self.flags)
 
     @property
     def judged(self) -> Truths:
@@ -132,7 +131,7 @@ class Comparison:
         return {
             "cells": len(self),
             "judged": int(self.judged.sum()),
-            "flagged": int((self.reason > 0).sum()),
+            "flagged": sum(flag is not None for flag in self.flags),
             "outside_unflagged": int(self.outside_unflagged.sum()),
             "outside_flagged": int(self.outside_flagged.sum()),
             "not_known": int(_any([figure.not_known for figure in self.figures.values()]).sum()),
@@ -157,8 +156,8 @@ class Comparison:
                     "known": bool(figure.known[place]),
                     "outside": bool(figure.outside[place]),
                 }
-        for row, code in zip(told, self.reason, strict=True):
-            row["flag"] = REASONS[code] or None
+        for row, flag in zip(told, self.flags, strict=True):
+            row["flag"] = flag
         return told
 
     def as_json(self) -> dict[str, Any]:
@@ -211,8 +210,8 @@ def compare(
         progress=progress,
     )
     cells = _by_class if kind == "class" else _by_subscription
-    names, figures, reason = cells(scenario, plan, predicted, simulated)
-    return Comparison(kind, names, figures, reason, replications, replications * seconds)
+    names, figures, flags = cells(scenario, plan, predicted, simulated)
+    return Comparison(kind, names, figures, flags, replications, replications * seconds)
 
 
 def seconds_for_copies(scenario: Scenario, copies: float) -> float:
@@ -229,7 +228,7 @@ def _any(truths: Sequence[Truths]) -> Truths:
     return np.asarray(np.any(truths, axis=0))
 
 
-_Cells = tuple[dict[str, tuple[Any, ...]], dict[str, Figure], Integers]
+_Cells = tuple[dict[str, tuple[Any, ...]], dict[str, Figure], tuple[str | None, ...]]
 
 
 def _by_subscription(
@@ -250,54 +249,43 @@ def _by_subscription(
         ),
         "success": Figure(predicted.success, found.success_rate, found.success_ci95, predicted.success_error),
     }
-    return names, figures, predicted.reason.astype(np.int32)
+    return names, figures, tuple(REASONS[code] or None for code in predicted.reason)
 
 
 def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: SimulationResult) -> _Cells:
-    """A class is as doubtful as its subscriptions are in the mean, by what each adds to its figure."""
     told = summary(scenario, plan, predicted)["classes"]
-    level = np.array([row["priority_class"] for row in told], dtype=np.int32)
-    count = int(plan.flows.priority_class.max(initial=0)) + 1
-
-    def in_mean(error: Floats, weight: Floats) -> Floats:
-        known = np.where(np.isfinite(weight), weight, 0.0)
-        whole = total_by(plan.subscription_class, known, count)
-        part = total_by(plan.subscription_class, known * error, count)
-        share = np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)[level]
-        return np.where(share > CLAIMED, share, 0.0)
+    levels = [row["priority_class"] for row in told]
+    found = simulated.classes
+    place = {int(level): row for row, level in enumerate(found.priority_class)}
 
     def column(name: str) -> Floats:
         return np.array([np.nan if row[name] is None else row[name] for row in told], dtype=np.float64)
 
-    found = simulated.classes
+    def measured(values: Floats) -> Floats:
+        return np.array([values[place[level]] if level in place else np.nan for level in levels])
 
-    def of_class(values: Floats) -> Floats:
-        every = np.full(count, np.nan)
-        every[found.priority_class] = values
-        return every[level]
+    def stated(name: str) -> Floats:
+        """As doubtful as its subscriptions in the mean; within what is claimed, it is not."""
+        error = column(name)
+        return np.where(error > CLAIMED, error, 0.0)
 
-    waited = predicted.received_rate * predicted.latency_seconds
     figures = {
         "latency": Figure(
             column("mean_latency_seconds"),
-            of_class(found.mean_latency_seconds),
-            of_class(found.ci95_seconds),
-            in_mean(predicted.latency_error, waited),
+            measured(found.mean_latency_seconds),
+            measured(found.ci95_seconds),
+            stated("latency_error"),
         ),
         "success": Figure(
             column("success_rate"),
-            of_class(found.success_rate),
-            of_class(found.success_ci95),
-            in_mean(predicted.success_error, predicted.received_rate),
+            measured(found.success_rate),
+            measured(found.success_ci95),
+            stated("success_error"),
         ),
     }
-    named = np.zeros((count, len(REASONS)))
-    np.add.at(named, (plan.subscription_class, predicted.reason), predicted.published_rate)
-    named[:, 0] = 0.0
     doubtful = _any([figure.flagged | ~np.isfinite(figure.forecast) for figure in figures.values()])
-    reason = np.where(doubtful, named[level].argmax(axis=1), 0).astype(np.int32)
     names: dict[str, tuple[Any, ...]] = {
-        "priority_class": tuple(level.tolist()),
+        "priority_class": tuple(levels),
         "subscriptions": tuple(row["subscriptions"] for row in told),
     }
-    return names, figures, reason
+    return names, figures, tuple(row["flag"] if doubtful[each] else None for each, row in enumerate(told))
