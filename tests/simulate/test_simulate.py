@@ -122,6 +122,27 @@ def test_figures_are_those_of_the_trace(busy: Any, plan_of: Any, memory_sink: An
         assert (rows[times][known] <= rows[later][known]).all()
 
 
+def test_percentiles_of_subscriptions_are_those_of_the_trace(
+    busy: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    sink = memory_sink()
+    plan = plan_of(busy, classes_of(busy))
+    found = simulate(busy, plan, publications=4_000, warmup=0.0, percentiles=True, sink=sink).subscriptions
+    rows = sink.table("deliveries")
+    delivered = rows["outcome"] == Outcome.delivered
+    latency = (rows["delivered_ns"] - rows["published_ns"])[delivered]
+    for row in range(0, len(found), 100):
+        own = latency[rows["subscription_id"][delivered] == row]
+        for share, name in ((0.95, "p95_seconds"), (0.99, "p99_seconds")):
+            exact = np.quantile(own, share, method="inverted_cdf") * 1e-9
+            assert getattr(found, name)[row] == pytest.approx(exact, rel=1 / 64)
+    both = simulate(busy, plan, publications=4_000, percentiles=True, replications=3, threads=1)
+    assert (both.subscriptions.p95_ci95_seconds > 0).mean() > 0.8
+    assert (both.classes.p99_ci95_seconds > 0).all()
+    plain = simulate(busy, plan, publications=400, replications=2, threads=1)
+    assert np.isnan(plain.subscriptions.p95_seconds).all()
+
+
 def test_queue_samples_add_up(busy: Any, plan_of: Any, memory_sink: Any) -> None:
     sink = memory_sink()
     simulate(busy, plan_of(busy, classes_of(busy), 0.1), publications=12_000, sink=sink)

@@ -24,13 +24,17 @@ from triagemq.simulate.statistics import (
     forget_arrived,
     new_tally,
 )
+from triagemq.trace.latency_bins import percentiles_ns
 
-__all__ = ["Extent", "Replication", "run_replication"]
+__all__ = ["PERCENTILES", "Extent", "Replication", "run_replication"]
 
 COPIES_PER_BLOCK = 1 << 15
 """Copies that a block makes on average: enough to forget the cost of calling a kernel, few enough for the caches."""
 
 LARGEST_BLOCK = 1 << 15
+
+PERCENTILES = (0.95, 0.99)
+"""The latencies that these shares of a subscription's deliveries do not exceed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Extent:
     expected_seconds: float
     measured_from_ns: int
     block_events: int
+    percentiles: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +54,7 @@ class Replication:
     """What one replication counted. `utilisation` is per output port, over the measured time.
 
     `drained_seconds` is how long after the last publication the last copy arrived; 0 where none did.
+    `percentiles_ns` has a row for each of PERCENTILES and a column per subscription, none if nobody asked for them.
     """
 
     tally: Tally
@@ -57,6 +63,7 @@ class Replication:
     simulated_seconds: float
     drained_seconds: float
     utilisation: Floats
+    percentiles_ns: Floats
 
 
 def run_replication(
@@ -99,7 +106,12 @@ class _Run:
         )
         self._path = Path(scenario, timeline.epochs, timeline.classes, seeds, clock, self._collect)
         self._path.make_room(extent.block_events)
-        self._tally = new_tally(len(scenario.subscriptions), timeline.classes, len(timeline.phases))
+        self._tally = new_tally(
+            len(scenario.subscriptions),
+            timeline.classes,
+            len(timeline.phases),
+            own_histograms=extent.percentiles,
+        )
         self._phase_begins_ns = np.array([round(each.begins_seconds * 1e9) for each in timeline.phases])
         self._measured_from = extent.measured_from_ns * 1e-9
         measured_seconds = max(extent.expected_seconds - self._measured_from, 1e-9)
@@ -136,13 +148,16 @@ class _Run:
         self._finish(boundaries)
         measured_seconds = frontier - self._measured_from
         drained_ns = int(self._tally.last_delivered_ns[0]) - self._frontier_ns
+        own = self._tally.own_histogram
         return Replication(
-            tally=self._tally,
+            # Histograms of all subscriptions take room: what is needed of them is computed here.
+            tally=self._tally._replace(own_histogram=own[:0]),
             publications=self._published,
             measured_publications=self._measured,
             simulated_seconds=frontier,
             drained_seconds=max(drained_ns, 0) * 1e-9,
             utilisation=busy_seconds / measured_seconds if measured_seconds > 0 else busy_seconds * np.nan,
+            percentiles_ns=np.stack([percentiles_ns(own, share) for share in PERCENTILES]),
         )
 
     def _boundaries(self) -> list[float]:

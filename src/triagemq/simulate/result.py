@@ -13,10 +13,10 @@ from scipy.special import stdtrit
 
 from triagemq.scenario import Floats, Integers, Scenario, Table
 from triagemq.simulate.changes import Phase
-from triagemq.simulate.engine import Replication
+from triagemq.simulate.engine import PERCENTILES, Replication
 from triagemq.simulate.statistics import Tally, add_tallies, ratio
 from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
-from triagemq.trace.latency_bins import percentile_ns
+from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome
 
 __all__ = [
@@ -53,7 +53,9 @@ class ClassResults(Table):
     ci95_seconds: Floats
     p50_seconds: Floats
     p95_seconds: Floats
+    p95_ci95_seconds: Floats
     p99_seconds: Floats
+    p99_ci95_seconds: Floats
     max_seconds: Floats
 
 
@@ -62,6 +64,7 @@ class SubscriptionResults(Table):
     """One row per subscription: copies of events published in the measured time, by what became of them.
 
     `success_ci95` and `ci95_seconds` are half-widths of 95 % intervals over the replications, NaN for a single one.
+    Percentiles are the mean over the replications, with their intervals; NaN where they were not asked for.
     """
 
     count: NDArray[np.int64]
@@ -76,6 +79,10 @@ class SubscriptionResults(Table):
     success_ci95: Floats
     mean_latency_seconds: Floats
     ci95_seconds: Floats
+    p95_seconds: Floats
+    p95_ci95_seconds: Floats
+    p99_seconds: Floats
+    p99_ci95_seconds: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +174,7 @@ def summarise(
     judged = not late_counts and bool(
         (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
     )
-    subscriptions = _subscriptions(total, tallies, judged)
+    subscriptions = _subscriptions(total, replications, judged)
     ends = sum(each.simulated_seconds for each in replications) / len(replications)
     utility, phase_results = worth(
         scenario,
@@ -233,6 +240,13 @@ def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResul
         * 1e-9
         for share in (0.5, 0.95, 0.99)
     }
+    tails = {
+        share: _half_widths(
+            np.stack([percentiles_ns(each.histogram[rows], share) for each in tallies], axis=1)
+        )
+        * 1e-9
+        for share in PERCENTILES
+    }
     longest = np.where(delivered > 0, total.longest_ns * 1e-9, np.nan)
     return ClassResults(
         priority_class=rows.astype(np.int32),
@@ -247,12 +261,15 @@ def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResul
         ci95_seconds=half_width[rows],
         p50_seconds=percentiles[0.5],
         p95_seconds=percentiles[0.95],
+        p95_ci95_seconds=tails[0.95],
         p99_seconds=percentiles[0.99],
+        p99_ci95_seconds=tails[0.99],
         max_seconds=longest[rows],
     )
 
 
-def _subscriptions(total: Tally, tallies: Sequence[Tally], judged: bool) -> SubscriptionResults:
+def _subscriptions(total: Tally, replications: Sequence[Replication], judged: bool) -> SubscriptionResults:
+    tallies = [each.tally for each in replications]
     count = total.outcomes.sum(axis=1)
     delivered = total.outcomes[:, Outcome.delivered]
     latencies = [ratio(each.latency_ns, each.outcomes[:, Outcome.delivered]) for each in tallies]
@@ -271,7 +288,21 @@ def _subscriptions(total: Tally, tallies: Sequence[Tally], judged: bool) -> Subs
         ),
         mean_latency_seconds=ratio(total.latency_ns, delivered) * 1e-9,
         ci95_seconds=_half_widths(np.stack(latencies, axis=1)) * 1e-9,
+        **_percentiles(replications, len(count)),
     )
+
+
+def _percentiles(replications: Sequence[Replication], subscriptions: int) -> dict[str, Floats]:
+    """Of every subscription; unknown where no replication counted them."""
+    samples = np.stack([each.percentiles_ns for each in replications], axis=2) * 1e-9
+    if not samples.shape[1]:
+        samples = np.full((len(PERCENTILES), subscriptions, 1), np.nan)
+    found = {}
+    for share, each in zip(PERCENTILES, samples, strict=True):
+        known = np.isfinite(each)
+        found[f"p{100 * share:g}_seconds"] = ratio(np.where(known, each, 0.0).sum(axis=1), known.sum(axis=1))
+        found[f"p{100 * share:g}_ci95_seconds"] = _half_widths(each)
+    return found
 
 
 def _exact_sums(values: NDArray[np.int64]) -> Floats:

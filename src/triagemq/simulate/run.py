@@ -49,6 +49,7 @@ def simulate(
     threads: int | None = None,
     block_events: int | None = None,
     late_counts: bool = False,
+    percentiles: bool = False,
 ) -> SimulationResult:
     """Simulate a plan: every queue from the publishers to the subscribers, event by event.
 
@@ -61,7 +62,8 @@ def simulate(
 
     `precision` adds replications until the 95 % interval of every class's mean latency is within that share of it on
     either side. `replay` publishes a recorded table (published_ns, publication, size_bytes) instead of random
-    events. `sink` records one replication as a Trace. `progress` is called with the share done, from 0 to 1.
+    events. `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one
+    replication as a Trace. `progress` is called with the share done, from 0 to 1.
 
     >>> from triagemq.scenario.generators import table2
     >>> from triagemq.plan import make_plan
@@ -73,6 +75,7 @@ def simulate(
     when = timeline(scenario, plan, changes)
     recorded = None if replay is None else Replayed(scenario, replay)
     extent = _extent(scenario, when, publications, duration_seconds, warmup, recorded, block_events)
+    extent = replace(extent, percentiles=percentiles)
     _check(replications, precision, sink, recorded, changes, threads)
     compile_seconds = _warm_kernels(scenario, when, extent)
     runner = _Runner(scenario, when, extent, seed, replay, sink, progress, threads or os.cpu_count() or 1)

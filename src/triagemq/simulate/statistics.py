@@ -48,7 +48,8 @@ class Tally(NamedTuple):
     `late` and `class_late` are those of the delivered copies that arrived after the last publication, while the queues
     ran empty; `last_delivered_ns` is when the last one did. `phases` has a row per phase, where worth changes during a
     run (none where it does not), and per subscription what was published in it: copies, those delivered, those of them
-    that came late, and the sum of their latencies.
+    that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are asked for,
+    else none.
     """
 
     outcomes: NDArray[np.int64]
@@ -62,9 +63,10 @@ class Tally(NamedTuple):
     class_late: NDArray[np.int64]
     last_delivered_ns: NDArray[np.int64]
     phases: NDArray[np.int64]
+    own_histogram: NDArray[np.int32]
 
 
-def new_tally(subscriptions: int, classes: int, phases: int = 1) -> Tally:
+def new_tally(subscriptions: int, classes: int, phases: int = 1, *, own_histograms: bool = False) -> Tally:
     kinds = len(Outcome)
     return Tally(
         outcomes=np.zeros((subscriptions, kinds), dtype=np.int64),
@@ -78,6 +80,7 @@ def new_tally(subscriptions: int, classes: int, phases: int = 1) -> Tally:
         class_late=np.zeros(classes, dtype=np.int64),
         last_delivered_ns=np.zeros(1, dtype=np.int64),
         phases=np.zeros((phases if phases > 1 else 0, subscriptions, 4), dtype=np.int64),
+        own_histogram=np.zeros((subscriptions if own_histograms else 0, BINS), dtype=np.int32),
     )
 
 
@@ -95,6 +98,7 @@ def add_tallies(first: Tally, second: Tally) -> Tally:
         class_late=first.class_late + second.class_late,
         last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
         phases=first.phases + second.phases,
+        own_histogram=first.own_histogram + second.own_histogram,
     )
 
 
@@ -140,6 +144,8 @@ def count_endings(
         tally.batch_delivered[priority_class, batch] += 1
         tally.batch_latency_ns[priority_class, batch] += latency
         tally.histogram[priority_class, _bin_of(latency)] += 1
+        if len(tally.own_histogram) > 0:
+            tally.own_histogram[subscription, _bin_of(latency)] += 1
         if latency > tally.longest_ns[priority_class]:
             tally.longest_ns[priority_class] = latency
         if phase > -1:

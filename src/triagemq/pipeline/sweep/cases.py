@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Case", "case_seconds", "forget_cases", "simulate_cases"]
 
-_FLOATS = ("success_rate", "success_ci95", "mean_latency_seconds", "ci95_seconds")
+_FLOATS = [column.name for column in fields(SubscriptionResults) if column.type == "Floats"]
 _COLUMNS = [column.name for column in fields(SubscriptionResults)]
 _SCHEMA = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in _COLUMNS)])
 # A simulation that cannot be run gives its problem, not a failed task, which Spark would try again.
