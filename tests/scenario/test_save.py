@@ -198,6 +198,7 @@ def draw_subscriptions(draw: st.DrawFn, subscriber: Integers, wanted: Integers) 
     count = len(subscriber)
     shape = np.array([draw(st.sampled_from(UtilityShape)) for _ in range(count)], dtype=np.int8)
     threshold = floats(draw, st.floats(0, 1, exclude_min=True), count)
+    latest = floats(draw, seconds_or_none, count)
     return Subscriptions(
         subscriber=subscriber,
         topic=wanted,
@@ -205,8 +206,9 @@ def draw_subscriptions(draw: st.DrawFn, subscriber: Integers, wanted: Integers) 
         utility_weight=floats(draw, st.one_of(st.just(0.0), positive), count),
         utility_threshold=np.where(shape == UtilityShape.STEP, threshold, 0.0),
         freshness_seconds=floats(draw, seconds_or_none, count),
-        max_latency_seconds=floats(draw, seconds_or_none, count),
+        max_latency_seconds=latest,
         max_separation_seconds=floats(draw, seconds_or_none, count),
+        max_latency_share=np.where(np.isfinite(latest), floats(draw, st.floats(0, 1), count), 0.0),
     )
 
 

@@ -148,6 +148,7 @@ def build_scenario(
             np.full(p, np.inf),
             np.full(p, np.inf),
             np.full(p, np.inf),
+            np.zeros(p),
         ),
         mtu_bytes=mtu,
         overhead_bytes=overhead,

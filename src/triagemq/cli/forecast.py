@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from triagemq.cli import options
-from triagemq.cli.options import class_table, print_json, screen, utility_line
+from triagemq.cli.options import class_table, print_deadlines, print_json, screen, utility_line
 
 __all__ = ["forecast"]
 
@@ -56,3 +56,4 @@ def forecast(
         f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"]
     )
     console.print(utility_line(result["utility"]))
+    print_deadlines(result["deadlines"])

@@ -46,6 +46,7 @@ __all__ = [
     "duration",
     "percent",
     "plan_for",
+    "print_deadlines",
     "print_json",
     "progress_bar",
     "require",
@@ -197,7 +198,7 @@ def print_json(result: dict[str, Any]) -> None:
 def class_table(title: str, classes: list[dict[str, Any]], *, console: Console | None = None) -> None:
     """Success and latency per class, as a person reads them."""
     table = Table(title=title, title_justify="left")
-    columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency")
+    columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency", "p95", "p99")
     for column in columns:
         table.add_column(column, justify="right")
     doubted = any(row.get("flagged") for row in classes)
@@ -210,7 +211,7 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
             str(row["subscriptions"]),
             percent(row["drop_rate"]),
             percent(row["success_rate"]),
-            duration(row["mean_latency_seconds"]),
+            *(duration(row[name]) for name in ("mean_latency_seconds", "p95_seconds", "p99_seconds")),
             *([_doubt(row)] if doubted else []),
         )
     output = console or screen()
@@ -235,6 +236,13 @@ def utility_line(utility: dict[str, float | None]) -> str:
         f"utility {utility['achieved']:.1f} of {utility['maximum']:.1f} = {percent(utility['rate'])} "
         f"(mean of the subscriptions' ratios {percent(utility['rate_mean'])})"
     )
+
+
+def print_deadlines(deadlines: dict[str, int]) -> None:
+    """How many deadlines are met, if there are any."""
+    if deadlines["judged"]:
+        met = f"{deadlines['met']} of {deadlines['judged']}"
+        screen().print(f"deadlines: {met} subscriptions get the share they ask for in time")
 
 
 def percent(share: float | None) -> str:

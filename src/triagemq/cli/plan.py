@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import class_table, percent, print_json, screen, utility_line
+from triagemq.cli.options import class_table, percent, print_deadlines, print_json, screen, utility_line
 from triagemq.errors import ParameterError
 
 __all__ = ["plan"]
@@ -64,9 +64,8 @@ def plan(
             json,
         )
         return
-    from triagemq.forecast import forecast, summary
+    from triagemq.forecast import explain_with_forecast, forecast, summary
     from triagemq.plan import diff, load_plan, save_plan
-    from triagemq.plan import explain as explain_plan
     from triagemq.scenario import load
 
     scenario = load(file)
@@ -85,7 +84,7 @@ def plan(
     if out is not None:
         save_plan(made, out)
     if explain is not None:
-        words = explain_plan(scenario, made, *explain)
+        words = explain_with_forecast(scenario, made, *explain)
         if json:
             print_json({"subscriber": explain[0], "topic": explain[1], "explanation": words})
         else:
@@ -103,6 +102,7 @@ def plan(
         console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
     class_table(f"{made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"])
     console.print(utility_line(result["utility"]))
+    print_deadlines(result["deadlines"])
     for line in result.get("changes", ()):
         console.print(line)
     for decision in result["decisions"][:SHOWN_PORTS]:

@@ -129,6 +129,7 @@ def wanted_tables(
         freshness_seconds=block[3],
         max_latency_seconds=block[4],
         max_separation_seconds=block[5],
+        max_latency_share=np.zeros(block.shape[1]),
     )
     known = network.scenario.subscribers
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)

@@ -4,17 +4,14 @@ from triagemq.forecast.doubts import REASONS, Reason
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.planning import plan_ahead
-from triagemq.forecast.summary import (
-    finite_or_none,
-    subscription_rows,
-    summary,
-    utility_figures,
-)
+from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
+from triagemq.forecast.words import explain_with_forecast
 
 __all__ = [
     "REASONS",
     "Forecast",
     "Reason",
+    "explain_with_forecast",
     "finite_or_none",
     "forecast",
     "plan_ahead",

@@ -28,13 +28,18 @@ from triagemq.plan import Demand, Plan
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, port_hops
 from triagemq.theory import (
+    Cumulants,
     FirstPackets,
+    Times,
     finite_buffer_loss,
     finite_buffer_sojourn,
     fragmented_waits,
+    fragmented_work,
     gg1_factor,
+    mean_waits,
     merged_ca2,
     served_share,
+    sojourn_times,
     split_ca2,
 )
 from triagemq.theory.ladder import build_ladder
@@ -51,6 +56,7 @@ class Copies:
 
     survival: Floats
     seconds: Floats
+    times: Times
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +96,7 @@ def cross_network(
     keep = plan.subscription_keep
     hops = port_hops(scenario)[asked.port]
     survival, seconds = broker_outbound(scenario, notify_rate)
+    times = Times.of(Cumulants.exponential(seconds.copy()))
     spread = Spread(np.zeros_like(seconds), np.zeros_like(seconds), seconds.copy())
     before = Before(
         arrivals.queue_wait_seconds[cell],
@@ -134,7 +141,7 @@ def cross_network(
                 single=asked.sizes.single_packet_bytes[on] / bytes_per_second,
             ),
         )
-        carried, waited = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
+        carried, waited, law = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
         batches = batch_at(port, batch[on], at_ports.present, at_ports.priority_class)
         together = _overlap(at_ports, batches, looked_up.spread, waited) if hop == 0 else np.zeros(on.size)
         passed, doubtful = passed_before(
@@ -155,13 +162,15 @@ def cross_network(
         )
         survival[on] *= carried
         seconds[on] += waited + at_ports.last_packet_seconds
+        port_times = law.with_mean(waited + at_ports.last_packet_seconds)
+        times[on] = port_times.after(times[on].overall + Cumulants.exponential(looked_up.seconds))
         # The link of a trunk; a subscriber's own link comes last.
         further = hops[on, hop + 1] >= 0 if hop + 1 < hops.shape[1] else np.zeros(on.size, dtype=np.bool_)
         survival[on] *= np.where(further, 1 - ports.error_rate[port], 1.0)
         seconds[on] += np.where(further, ports.propagation_seconds[port], 0.0)
     survival *= 1 - subscribers.error_rate[subscriber]
     seconds += subscribers.propagation_seconds[subscriber]
-    return Copies(survival, seconds)
+    return Copies(survival, seconds, times)
 
 
 def _load_and_variability(copies: _AtPorts) -> tuple[Floats, Floats]:
@@ -206,8 +215,8 @@ def _overlap(copies: _AtPorts, batches: BatchAt, spread: Spread, wait: Floats) -
 
 def _cross_ports(
     scenario: Scenario, copies: _AtPorts, rows: NDArray[np.int64], doubts: Doubts, *, poisson: bool
-) -> tuple[Floats, Floats]:
-    """Share carried and mean wait at output ports with strict priorities."""
+) -> tuple[Floats, Floats, Times]:
+    """Share carried, mean wait and, but for its mean, the law of the time at output ports with strict priorities."""
     ports = scenario.ports
     class_count = int(copies.priority_class.max(initial=0)) + 1
     shape = (len(ports), class_count)
@@ -222,7 +231,7 @@ def _cross_ports(
     carried = served_share(load)
     if finite.any():
         carried[finite] = 1 - finite_buffer_loss(load[finite], ports.buffer_packets[finite])
-    wait = fragmented_waits(
+    brought = fragmented_work(
         copies.rate,
         copies.event_seconds,
         copies.event_scv,
@@ -236,6 +245,7 @@ def _cross_ports(
         copies_scale=copies.copies_scale,
         random_order=copies.first_packets,
     )
+    wait = mean_waits(*brought)
     if not poisson:
         factor = _variability_factor(copies, load.sum(axis=1))[copies.port]
         doubts.add(Reason.ARRIVALS, rows, seconds=0.5 * np.abs(factor - 1.0) * wait)
@@ -247,7 +257,7 @@ def _cross_ports(
         moved = np.subtract(bounded, wait, out=bounded.copy(), where=np.isfinite(wait))
         doubts.add(Reason.BUFFER, rows, seconds=0.3 * np.abs(moved), success=0.5 * lost)
         wait = bounded
-    return carried.reshape(-1)[cell], wait
+    return carried.reshape(-1)[cell], wait, sojourn_times(*brought)
 
 
 def _variability_factor(copies: _AtPorts, port_load: Floats) -> Floats:

@@ -9,7 +9,8 @@ from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
-from triagemq.scenario import Scenario, achieved_utility, maximum_utility
+from triagemq.scenario import Floats, Scenario, achieved_utility, maximum_utility
+from triagemq.theory import Times, share_within
 
 __all__ = ["forecast"]
 
@@ -39,15 +40,28 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
     latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
     # What never arrives has no latency, and is worth nothing whatever its freshness.
     known = np.where(np.isnan(latency), np.inf, latency)
+    times = copies.times.after(arrivals.delay[cell]).moved_to(latency)
+    timely = _share_within(times, subscriptions.max_latency_seconds)
     reason, latency_error, success_error = doubts.judge(latency, success)
     return Forecast(
         published_rate=asked.published_rate,
         received_rate=received,
         success=success,
         latency_seconds=latency,
-        utility=achieved_utility(subscriptions, success, known),
+        times=times,
+        share_within=timely,
+        utility=achieved_utility(subscriptions, success, known, timely),
         maximum_utility=maximum_utility(subscriptions),
         reason=reason,
         latency_error=latency_error,
         success_error=success_error,
     )
+
+
+def _share_within(times: Times, limit: Floats) -> Floats:
+    """The share of each subscription's times within its limit; NaN where it has none."""
+    found = np.full(len(limit), np.nan)
+    limited = np.flatnonzero(np.isfinite(limit))
+    if limited.size:
+        found[limited] = share_within(times[limited], limit[limited])
+    return found

@@ -14,7 +14,8 @@ import numpy as np
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.plan import Decision, LatencyFactors, Plan, carry, make_plan
-from triagemq.scenario import Scenario
+from triagemq.scenario import Floats, Scenario, deadline_factor
+from triagemq.theory import share_within
 
 __all__ = [
     "LEAST_GAIN",
@@ -31,13 +32,17 @@ MOST_ROUNDS = 4
 LEAST_GAIN = 0.005
 """A plan that another is to replace is worth this share less by the forecast: what the forecast itself may be off."""
 
+_NEARBY = 0.05
+"""The density of a latency at a limit is taken over this part of it."""
+
 CONVERGED = 1e-4
 """A round that changes the utility by a smaller share is the last."""
 
 
 def judged_by_latency(scenario: Scenario) -> bool:
     """Whether the latency of any subscription changes what it is worth; if not, one plan is all there is to make."""
-    return bool(np.isfinite(scenario.subscriptions.freshness_seconds).any())
+    wanted = scenario.subscriptions
+    return bool(np.isfinite(wanted.freshness_seconds).any() or (wanted.max_latency_share > 0).any())
 
 
 def latency_factors(
@@ -45,10 +50,12 @@ def latency_factors(
 ) -> LatencyFactors:
     """The factors under a forecast: everything that latency does to worth reaches the planner through here.
 
-    Freshness is exp(-T/tau), falling by 1/tau of itself a second. A further way to judge by latency multiplies its own
-    factor in, adds its own fall, and says so in `judged_by_latency` and in the forecast's utility; `make_plan` lowers a
-    subscription's worth by the factor when it sets drops, and cuts flows and classes by worth per byte times urgency
-    (the c-mu rule: what loses most per byte and second of waiting goes first).
+    Freshness is exp(-T/tau), falling by 1/tau of itself a second. A deadline's factor is the part that is met of the
+    share asked for; it falls by the density of the latency there, met or not, so that what is met stays so. A further
+    way to judge by latency multiplies its own factor in, adds its own fall, and says so in `judged_by_latency` and in
+    the forecast's utility; `make_plan` lowers a subscription's worth by the factor when it sets drops, and cuts flows
+    and classes by worth per byte times urgency (the c-mu rule: what loses most per byte and second of waiting goes
+    first).
 
     Where nothing arrives there is no latency. What was known `before` stands then, so that nothing is left out only
     because it has been left out once; at first it is worth all it can be, and not urgent.
@@ -57,11 +64,25 @@ def latency_factors(
     arriving = predicted.received_rate > 0
     late = np.where(np.isnan(predicted.latency_seconds), np.inf, predicted.latency_seconds)
     factor = np.exp(-np.where(arriving & np.isfinite(tau), late, 0.0) / tau)
-    urgency = np.where(arriving, factor / tau, 0.0)
+    timely, falling = _deadlines(scenario, predicted)
+    urgency = np.where(arriving, timely * factor / tau + factor * falling, 0.0)
+    factor = np.where(arriving, factor * timely, factor)
     if before is not None:
         factor = np.where(arriving, factor, before.factor)
         urgency = np.where(arriving, urgency, before.urgency)
     return LatencyFactors(factor, urgency)
+
+
+def _deadlines(scenario: Scenario, predicted: Forecast) -> tuple[Floats, Floats]:
+    """What lateness leaves of each worth by its deadline share, and how fast that falls by the second."""
+    wanted = scenario.subscriptions
+    falling = np.zeros(len(wanted))
+    asked = np.flatnonzero(wanted.max_latency_share > 0)
+    if asked.size:
+        limit, share = wanted.max_latency_seconds[asked], wanted.max_latency_share[asked]
+        earlier = share_within(predicted.times[asked], limit * (1 - _NEARBY))
+        falling[asked] = (predicted.share_within[asked] - earlier) / (_NEARBY * limit) / share
+    return deadline_factor(wanted, predicted.share_within), falling
 
 
 def plan_ahead(

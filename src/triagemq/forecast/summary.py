@@ -12,8 +12,10 @@ from triagemq.forecast.model import Forecast
 from triagemq.plan import Plan, demand
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Scenario
+from triagemq.theory import mixture_percentile
 
 __all__ = [
+    "deadline_figures",
     "finite_or_none",
     "port_loads",
     "subscription_rows",
@@ -24,6 +26,8 @@ __all__ = [
 NEGLIGIBLE_SHARE = 1e-9
 """A class's latency is unknown as soon as more than this share of what it delivers has no known latency."""
 
+PERCENTILES = {"p95_seconds": 0.95, "p99_seconds": 0.99}
+"""Latencies that this share does not exceed, by the names that the simulation has for them."""
 
 EXAMPLES = 3
 """Topics that are named for each class."""
@@ -47,6 +51,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
         "ports": port_loads(scenario, plan),
         "classes": _classes(scenario, plan, predicted),
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
+        "deadlines": deadline_figures(scenario, predicted.share_within),
         "approximations": list(predicted.approximations),
         "decisions": [
             {
@@ -64,6 +69,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
 def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
     """One row per subscription, for `triage forecast --full`."""
     subscriptions = scenario.subscriptions
+    percentiles = {name: predicted.percentile_seconds(share) for name, share in PERCENTILES.items()}
     return [
         {
             "subscriber": scenario.subscribers.name[subscriptions.subscriber[row]],
@@ -73,7 +79,10 @@ def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> li
             "drop_rate": float(plan.flows.drop_rate[plan.flow[row]]),
             "success_rate": float(predicted.success[row]),
             "mean_latency_seconds": finite_or_none(predicted.latency_seconds[row]),
+            **{name: finite_or_none(column[row]) for name, column in percentiles.items()},
             "max_latency_seconds": finite_or_none(subscriptions.max_latency_seconds[row]),
+            "max_latency_share": float(subscriptions.max_latency_share[row]) or None,
+            "share_within_max_latency": finite_or_none(predicted.share_within[row]),
             "utility": float(predicted.utility[row]),
             "maximum_utility": float(predicted.maximum_utility[row]),
             "flag": REASONS[predicted.reason[row]] or None,
@@ -92,6 +101,16 @@ def utility_figures(achieved: Floats, maximum: Floats) -> dict[str, float | None
         "maximum": float(maximum.sum()),
         "rate": float(achieved.sum() / maximum.sum()) if wanted.any() else None,
         "rate_mean": float((achieved[wanted] / maximum[wanted]).mean()) if wanted.any() else None,
+    }
+
+
+def deadline_figures(scenario: Scenario, share_within: Floats) -> dict[str, int]:
+    """How many subscriptions ask for a share within a latency, and how many of them get it."""
+    asked = scenario.subscriptions.max_latency_share
+    judged = asked > 0
+    return {
+        "judged": int(judged.sum()),
+        "met": int((np.nan_to_num(share_within[judged]) >= asked[judged]).sum()),
     }
 
 
@@ -131,6 +150,7 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
                 "subscriptions": int(members[each]),
                 "success_rate": float(received[each] / published[each]) if published[each] > 0 else None,
                 "mean_latency_seconds": float(seconds[each] / known_rate[each]) if mostly_known else None,
+                **_percentiles(predicted, (level == each) & known, known=mostly_known),
                 "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
                 "flagged": int(flagged[each]),
                 "flag": _commonest_reason(predicted, level == each),
@@ -147,6 +167,17 @@ def _commonest_reason(predicted: Forecast, members: NDArray[np.bool_]) -> str | 
     named = np.bincount(predicted.reason[members], minlength=1)
     named[0] = 0
     return REASONS[int(named.argmax())] or None
+
+
+def _percentiles(predicted: Forecast, rows: NDArray[np.bool_], *, known: bool) -> dict[str, float | None]:
+    """Of everything that a class delivers: the mixture of its subscriptions, by what each receives."""
+    if not known:
+        return dict.fromkeys(PERCENTILES)
+    received, times = predicted.received_rate[rows], predicted.times[rows]
+    return {
+        name: finite_or_none(mixture_percentile(times, received, share))
+        for name, share in PERCENTILES.items()
+    }
 
 
 def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:

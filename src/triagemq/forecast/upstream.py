@@ -22,6 +22,7 @@ from triagemq.scenario import (
     broker_routes,
 )
 from triagemq.theory import (
+    Cumulants,
     departure_ca2,
     gg1_factor,
     merged_ca2,
@@ -29,6 +30,7 @@ from triagemq.theory import (
     on_off_ca2,
     pareto_ca2,
     priority_waits,
+    queue_times,
     split_ca2,
 )
 
@@ -45,12 +47,16 @@ class TopicArrivals:
     """
 
     rate: Floats
-    delay_seconds: Floats
+    delay: Cumulants
     ca2: Floats
     streams: Floats
     queue_wait_seconds: Floats
     queue_service_seconds: Floats
     queue_load: Floats
+
+    @property
+    def delay_seconds(self) -> Floats:
+        return self.delay.mean
 
     @property
     def poisson(self) -> bool:
@@ -63,7 +69,7 @@ class _Entering:
     """Columns over publications at their own broker's door."""
 
     rate: Floats
-    delay_seconds: Floats
+    delay: Cumulants
     ca2: Floats
     queue_wait_seconds: Floats
     queue_service_seconds: Floats
@@ -76,7 +82,7 @@ class _Hops:
 
     broker_seconds: Floats
     broker_share: Floats
-    link_wait_seconds: Floats
+    link_wait: Cumulants
     link_share: Floats
     link_load: Floats
 
@@ -95,11 +101,14 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     entering_rate = by_topic(entering.rate)
     entering_bytes = by_topic(entering.rate * sizes.event_bytes)
     entering_squares = by_topic(entering.rate * sizes.event_square_bytes)
-    entering_delay = by_topic(entering.rate * np.where(entering.rate > 0, entering.delay_seconds, 0.0))
+    entering_delay = _mixed(
+        entering_rate, [by_topic(_weighted(entering.rate, each)) for each in entering.delay.moments]
+    )
     mean_bytes = _ratio(entering_bytes, entering_rate)
+    scv = np.maximum(_ratio(_ratio(entering_squares, entering_rate), mean_bytes**2) - 1, 0.0)
     hops = _cross_brokers(scenario, routes, entering, home, entering_rate, entering_bytes, entering_squares)
 
-    rate, delay_sum = np.zeros(shape), np.zeros(shape)
+    rate, delay_sums = np.zeros(shape), [np.zeros(shape) for _ in range(3)]
     switches = [
         _ratio(by_topic(entering.rate * column), entering_rate)
         for column in (entering.queue_wait_seconds, entering.queue_service_seconds, entering.queue_load)
@@ -112,12 +121,13 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
         for target in range(shape[0]):
             if routes.reach[source, target] == 0.0:
                 continue
-            survival, seconds = _broker_path(scenario, routes, hops, source, target, mean_bytes[source])
+            survival, path = _broker_path(
+                scenario, routes, hops, source, target, mean_bytes[source], scv[source]
+            )
             arriving = entering_rate[source] * survival
             rate[target] += arriving
-            delay_sum[target] += entering_delay[source] * survival + np.where(
-                arriving > 0, arriving * seconds, 0.0
-            )
+            for total, moment in zip(delay_sums, (entering_delay[source] + path).moments, strict=True):
+                total[target] += _weighted(arriving, moment)
             queue = _slowest(scenario, routes, hops, source, target, mean_bytes[source], switches)
             for total, column in zip(queue_sums, queue, strict=True):
                 total[target] += np.where(arriving > 0, arriving * column, 0.0)
@@ -126,7 +136,7 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
             square_sum[target] += squares_entering[source] * survival**2
     return TopicArrivals(
         rate=rate,
-        delay_seconds=_ratio(delay_sum, rate),
+        delay=_mixed(rate, delay_sums),
         ca2=np.maximum(1.0 + _ratio(ca2_sum, rate), 0.0),
         streams=np.maximum(_ratio(rate**2, square_sum), 1.0),
         queue_wait_seconds=_ratio(queue_sums[0], rate),
@@ -154,7 +164,7 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
     """FIFO switches between publishers and their broker (Pollaczek-Khinchine, not PrioDeX eq. 12)."""
     publications, publishers = scenario.publications, scenario.publishers
     rate, ca2 = publications.rate_per_second.copy(), publication_ca2(publications)
-    delay = publishers.propagation_seconds[publications.publisher].copy()
+    delay = Cumulants.constant(publishers.propagation_seconds[publications.publisher].copy())
     switch = publishers.unmanaged_switch[publications.publisher]
     crossing = np.flatnonzero(switch >= 0)
     queue_columns = [np.zeros(len(rate)) for _ in range(3)]
@@ -167,7 +177,8 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
         merged, service_scv = _merged_at(queue, count, rate[crossing], service, scv, ca2[crossing], load)
         factor = gg1_factor(merged, service_scv)[queue]
         wait = priority_waits(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
-        delay[crossing] += wait * factor + service
+        law = queue_times(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
+        delay[crossing] = delay[crossing] + law.with_mean(wait * factor + service).overall
         for column, values in zip(queue_columns, (wait * factor, service, load[queue]), strict=True):
             column[crossing] = values
         share_of_queue = rate[crossing] / total_by(queue, rate[crossing], count)[queue]
@@ -199,15 +210,17 @@ def _cross_brokers(
             link_squares[link] += share * entering_squares[source, topics].sum()
     finite = np.isfinite(links.bandwidth_bps) & (link_rate > 0)
     link_load = np.where(finite, link_bytes * 8 / links.bandwidth_bps, 0.0)
-    wait = np.zeros(len(links))
+    wait = Cumulants.constant(np.zeros(len(links)))
     rows = np.flatnonzero(finite)
     if rows.size:
         mean_bytes = link_bytes[rows] / link_rate[rows]
         scv = np.maximum(link_squares[rows] / link_rate[rows] / mean_bytes**2 - 1, 0.0)
         service = mean_bytes * 8 / links.bandwidth_bps[rows]
-        wait[rows] = priority_waits(
+        found = queue_times(
             link_rate[rows], service, scv, np.zeros(rows.size, np.int64), queues=np.arange(rows.size)
         )
+        # First in, first out: the wait does not depend on the own size.
+        wait[rows] = wait[rows] + found.overall - Cumulants.service(service, scv)
     broker_rate = entering_rate.sum(axis=1) + total_by(
         links.target_broker, link_rate * (1 - links.error_rate), len(brokers)
     )
@@ -218,7 +231,7 @@ def _cross_brokers(
     return _Hops(
         broker_seconds=1 / mu + (sojourn - 1 / mu) * gg1_factor(merged, np.ones(len(brokers))),
         broker_share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300)),
-        link_wait_seconds=wait,
+        link_wait=wait,
         link_share=np.minimum(1.0, 1.0 / np.maximum(link_load, 1e-300)),
         link_load=link_load,
     )
@@ -239,18 +252,28 @@ def _links_used(scenario: Scenario, routes: BrokerRoutes, source: int) -> dict[i
 
 
 def _broker_path(
-    scenario: Scenario, routes: BrokerRoutes, hops: _Hops, source: int, target: int, event_bytes: Floats
-) -> tuple[float, Floats]:
+    scenario: Scenario,
+    routes: BrokerRoutes,
+    hops: _Hops,
+    source: int,
+    target: int,
+    event_bytes: Floats,
+    event_scv: Floats,
+) -> tuple[float, Cumulants]:
     """Share of events that gets from one broker through another's inbound queue, and the time it takes."""
     links = scenario.broker_links
     survival = float(hops.broker_share[source])
-    seconds = np.full(len(event_bytes), hops.broker_seconds[source])
+    seconds = Cumulants.exponential(np.full(len(event_bytes), hops.broker_seconds[source]))
     for link in routes.path(source, target, links.target_broker):
         survival *= float(hops.link_share[link] * (1 - links.error_rate[link]))
-        seconds += hops.link_wait_seconds[link] + links.propagation_seconds[link]
-        seconds += event_bytes * 8 / links.bandwidth_bps[link]
+        transmission = Cumulants.service(event_bytes * 8 / links.bandwidth_bps[link], event_scv)
+        constant = np.full(len(event_bytes), links.propagation_seconds[link])
+        waited = hops.link_wait[np.full(len(event_bytes), link)]
+        seconds += transmission + waited + Cumulants.constant(constant)
         survival *= float(hops.broker_share[links.target_broker[link]])
-        seconds += hops.broker_seconds[links.target_broker[link]]
+        seconds += Cumulants.exponential(
+            np.full(len(event_bytes), hops.broker_seconds[links.target_broker[link]])
+        )
     return survival, seconds
 
 
@@ -269,7 +292,7 @@ def _slowest(
         service = event_bytes * 8 / scenario.broker_links.bandwidth_bps[link]
         slower = service > slowest[1]
         for column, value in zip(
-            slowest, (hops.link_wait_seconds[link], service, hops.link_load[link]), strict=True
+            slowest, (hops.link_wait.mean[link], service, hops.link_load[link]), strict=True
         ):
             column[slower] = np.broadcast_to(value, service.shape)[slower]
     return slowest
@@ -295,6 +318,16 @@ def _after_queue(ca2: Floats, departing: Floats, share: Floats, load: Floats) ->
     busy = np.minimum(load, 1.0) ** 2
     calm = np.where(busy < 1, (1 - busy) * ca2, 0.0)
     return np.asarray(busy * split_ca2(departing, share) + calm)
+
+
+def _weighted(weight: Floats, values: Floats) -> Floats:
+    """Products, in which nothing weighs nothing however long it takes."""
+    return np.where(weight > 0, weight * np.where(weight > 0, values, 0.0), 0.0)
+
+
+def _mixed(rate: Floats, moments: list[Floats]) -> Cumulants:
+    first, second, third = (_ratio(each, rate) for each in moments)
+    return Cumulants.of_moments(first, second, third)
 
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:

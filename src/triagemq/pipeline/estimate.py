@@ -205,6 +205,7 @@ def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
             freshness_seconds=np.full(count, np.inf),
             max_latency_seconds=np.full(count, np.inf),
             max_separation_seconds=np.full(count, np.inf),
+            max_latency_share=np.zeros(count),
         ),
     )
 

@@ -16,7 +16,7 @@ from triagemq.plan.dataplane import (
 from triagemq.plan.demand import Demand, WireSizes, demand, wire_sizes
 from triagemq.plan.difference import PlanDifference, SubscriptionChanges, diff
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
-from triagemq.plan.explain import explain
+from triagemq.plan.explain import explain, subscription_row
 from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.instructions import (
@@ -93,6 +93,7 @@ __all__ = [
     "make_plan",
     "parse_plan",
     "save_plan",
+    "subscription_row",
     "wire_sizes",
     "within_class_variance",
 ]

@@ -13,7 +13,7 @@ from triagemq.plan.model import Plan
 from triagemq.plan.planner import RANKINGS
 from triagemq.scenario import Scenario, UtilityShape, maximum_utility, port_paths
 
-__all__ = ["explain"]
+__all__ = ["explain", "subscription_row"]
 
 
 def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
@@ -28,7 +28,7 @@ def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
     True
     """
     plan.require(scenario)
-    row = _subscription(scenario, subscriber, topic)
+    row = subscription_row(scenario, subscriber, topic)
     return "\n".join(
         [
             _in_short(scenario, plan, row, subscriber, topic),
@@ -67,7 +67,8 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
     return f"{subscriber} gets {gets} of {topic}, {turn}, because {why}."
 
 
-def _subscription(scenario: Scenario, subscriber: str, topic: str) -> int:
+def subscription_row(scenario: Scenario, subscriber: str, topic: str) -> int:
+    """The row of a subscription among the scenario's; ParameterError, with the nearest names, if there is none."""
     who = _index(scenario.subscribers.name, subscriber, "subscriber", "the scenario")
     wanted = scenario.subscriptions
     own = np.flatnonzero(wanted.subscriber == who)
@@ -95,6 +96,9 @@ def _worth(scenario: Scenario, row: int) -> str:
     }[shape]
     fresh = wanted.freshness_seconds[row]
     aging = f", times exp(-latency / {fresh:.6g} s)" if np.isfinite(fresh) else ""
+    if wanted.max_latency_share[row] > 0:
+        share, seconds = wanted.max_latency_share[row], wanted.max_latency_seconds[row]
+        aging += f", times the part that is met of {share:.4g} within {seconds:.6g} s"
     return (
         f"worth {formula}{aging}, at most {maximum_utility(wanted)[row]:.6g}. "
         f"{asked.notify_rate[row]:.6g} events/s of {asked.sizes.event_bytes[row]:.6g} bytes on the wire take "

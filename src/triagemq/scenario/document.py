@@ -48,6 +48,7 @@ PLANNING = PlanningSettings()
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Part = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -330,7 +331,7 @@ class Utility(Entry):
 
     shape: Literal["log", "linear", "step"]
     weight: NotNegative = Field(examples=["10"])
-    threshold: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = Field(None, examples=["0.8"])
+    threshold: Part | None = Field(None, examples=["0.8"])
     freshness_seconds: Positive | None = Field(None, examples=["2"])
 
     @model_validator(mode="after")
@@ -354,12 +355,15 @@ class SubscriptionEntry(Entry):
 
     utility: Annotated[Utility, BeforeValidator(_utility)] | None = Field(None, examples=["log:10"])
     max_latency_seconds: Positive | None = Field(None, examples=["0.05"])
+    max_latency_share: Part | None = Field(None, examples=["0.95"])
     max_separation_seconds: Positive | None = Field(None, examples=["1"])
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> SubscriptionEntry:
         if self.utility is None and self.max_latency_seconds is None:
             raise mistake("utility", "is missing", "add utility: log:10, or max_latency_seconds")
+        if self.max_latency_share is not None and self.max_latency_seconds is None:
+            raise mistake("max_latency_share", "is a share within no time", "add max_latency_seconds: 0.2")
         return self
 
 

@@ -181,7 +181,10 @@ class Subscribers(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subscriptions(Table):
-    """What one topic is worth to one subscriber, and how late or how rarely it may come."""
+    """What one topic is worth to one subscriber, and how late or how rarely it may come.
+
+    Where `max_latency_share` is above 0, this share of what arrives shall come within `max_latency_seconds`.
+    """
 
     subscriber: Integers
     topic: Integers
@@ -191,6 +194,7 @@ class Subscriptions(Table):
     freshness_seconds: Floats
     max_latency_seconds: Floats
     max_separation_seconds: Floats
+    max_latency_share: Floats
 
 
 @dataclass(frozen=True, slots=True)

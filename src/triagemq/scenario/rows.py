@@ -276,13 +276,14 @@ def _subscription(entry: SubscriptionEntry) -> tuple[float, ...]:
         utility.weight if utility else 0.0,
         (utility.threshold if utility else None) or 0.0,
         *(math.inf if seconds is None else seconds for seconds in longest),
+        entry.max_latency_share or 0.0,
     )
 
 
 def _subscription_rows(
     reader: Reader, rows: list[_Row], columns: list[tuple[float, ...]]
 ) -> SubscriptionRows:
-    table = np.array(columns, dtype=np.float64).reshape(len(columns), 6).T
+    table = np.array(columns, dtype=np.float64).reshape(len(columns), 7).T
     return SubscriptionRows(
         Subscriptions(
             subscriber=np.array([row.owner for row in rows], dtype=np.int32),
@@ -293,6 +294,7 @@ def _subscription_rows(
             freshness_seconds=table[3].copy(),
             max_latency_seconds=table[4].copy(),
             max_separation_seconds=table[5].copy(),
+            max_latency_share=table[6].copy(),
         ),
         _reporter(reader, rows),
     )

@@ -55,6 +55,7 @@ def write_subscription_table(scenario: Scenario, path: Path) -> None:
         ("utility_threshold", 0.0),
         ("freshness_seconds", np.inf),
         ("max_latency_seconds", np.inf),
+        ("max_latency_share", 0.0),
         ("max_separation_seconds", np.inf),
     ):
         _add_optional(columns, name, getattr(table, name), none)

@@ -280,6 +280,7 @@ def _subscription(scenario: Scenario, row: int) -> str:
     utility = f"{word}:{weight}@{threshold}" if step else f"{word}:{weight}"
     limits: Fields = []
     _stated(limits, "max_latency_seconds", table.max_latency_seconds[row], np.inf)
+    _stated(limits, "max_latency_share", table.max_latency_share[row], 0.0)
     _stated(limits, "max_separation_seconds", table.max_separation_seconds[row], np.inf)
     freshness = table.freshness_seconds[row]
     if np.isfinite(freshness):

@@ -45,6 +45,7 @@ SUBSCRIPTION_COLUMNS = {
     "utility_threshold": Column("number"),
     "freshness_seconds": Column("number"),
     "max_latency_seconds": Column("number"),
+    "max_latency_share": Column("number"),
     "max_separation_seconds": Column("number"),
 }
 
@@ -219,7 +220,16 @@ def read_subscription_table(
     for name in ("freshness_seconds", "max_latency_seconds", "max_separation_seconds"):
         limits[name] = columns.numbers(name, default=np.inf)
         columns.check(name, limits[name], limits[name] > 0, "write seconds above 0, or null for no limit")
+    share = columns.numbers("max_latency_share", default=0.0)
+    timed = np.isfinite(limits["max_latency_seconds"]) & (share > 0) & (share <= 1)
+    columns.check(
+        "max_latency_share",
+        share,
+        timed | (share == 0),
+        "write a share above 0, at most 1, with max_latency_seconds, or null",
+    )
     columns.check_pairs("subscriber", subscriber, topic)
     return SubscriptionRows(
-        Subscriptions(subscriber, topic, shape, weight, threshold, *limits.values()), columns.report_rows
+        Subscriptions(subscriber, topic, shape, weight, threshold, **limits, max_latency_share=share),
+        columns.report_rows,
     )

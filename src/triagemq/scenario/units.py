@@ -20,6 +20,7 @@ UNIT_NAMES = {
     "_packets": "packets",
     "_rate": "a share of at least 0 and below 1",
     "_tolerance": "a share of at least 0 and below 1",
+    "_share": "a share above 0, at most 1",
     "threshold": "a share above 0, at most 1",
 }
 PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 1024.0, "mi": 1024.0**2, "gi": 1024.0**3}
@@ -127,7 +128,7 @@ def _factor(unit: str, suffix: str | None) -> float | None:
         return _bits_or_bytes(unit, suffix)
     if suffix == "_per_second":
         return _frequency(unit.lower())
-    if suffix in ("_rate", "_tolerance", "threshold"):
+    if suffix in ("_rate", "_tolerance", "_share", "threshold"):
         return 0.01 if unit in ("%", "percent") else None
     if suffix == "_packets":
         return 1.0 if unit.lower() in ("packet", "packets", "pkt", "pkts") else None

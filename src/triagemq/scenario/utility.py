@@ -1,4 +1,4 @@
-"""What a delivered share of a topic is worth: log, linear and step utilities, and their freshness factor."""
+"""What a delivered share of a topic is worth: log, linear and step utilities, and what lateness leaves of them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import numpy as np
 from triagemq.scenario.kinds import UtilityShape
 from triagemq.scenario.model import Floats, Subscriptions
 
-__all__ = ["achieved_utility", "maximum_utility"]
+__all__ = ["achieved_utility", "deadline_factor", "maximum_utility"]
 
 
 def achieved_utility(
-    subscriptions: Subscriptions, success: Floats, latency_seconds: Floats | None = None
+    subscriptions: Subscriptions,
+    success: Floats,
+    latency_seconds: Floats | None = None,
+    share_within: Floats | None = None,
 ) -> Floats:
     """The utility of every subscription at the given success rates (PrioDeX eq. 19 and its siblings).
 
     log: weight * log(1 + x); linear: weight * x; step: weight where x reaches the threshold, else nothing.
     With latencies, each is multiplied by exp(-latency / freshness); an infinite latency is worth nothing to a
-    subscription that asks for freshness, and does not matter to the others.
+    subscription that asks for freshness, and does not matter to the others. With the share of what arrives that comes
+    within each one's max_latency_seconds, those that ask for a share are worth as much of it as they get.
 
     >>> import numpy as np
     >>> from triagemq.scenario.generators import table2
@@ -41,7 +45,17 @@ def achieved_utility(
         fresh = np.isfinite(subscriptions.freshness_seconds)
         late = np.where(fresh, latency_seconds, 0.0)
         worth = worth * np.exp(-late / subscriptions.freshness_seconds)
+    if share_within is not None:
+        worth = worth * deadline_factor(subscriptions, share_within)
     return np.asarray(weight * worth, dtype=np.float64)
+
+
+def deadline_factor(subscriptions: Subscriptions, share_within: Floats) -> Floats:
+    """What is left of a worth when such a share comes in time: the part of the share that is asked for, at most all."""
+    asked = subscriptions.max_latency_share
+    part = np.ones(len(subscriptions))
+    np.divide(np.nan_to_num(share_within), asked, out=part, where=asked > 0)
+    return np.minimum(part, 1.0)
 
 
 def maximum_utility(subscriptions: Subscriptions) -> Floats:

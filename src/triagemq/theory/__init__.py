@@ -6,6 +6,7 @@ priority. A wait ends when service starts; a sojourn ends when it is complete. N
 
 from __future__ import annotations
 
+from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.finite_buffer import finite_buffer_loss, finite_buffer_sojourn
 from triagemq.theory.fragments import (
     FirstPackets,
@@ -13,9 +14,12 @@ from triagemq.theory.fragments import (
     fragment_sizes,
     fragment_sizes_from_values,
     fragmented_waits,
+    fragmented_work,
 )
+from triagemq.theory.percentiles import Times, mixture_percentile, percentile, share_within
 from triagemq.theory.priority import priority_waits
 from triagemq.theory.single_queue import fifo_waits, mm1_sojourn
+from triagemq.theory.spread import queue_times, sojourn_times
 from triagemq.theory.stability import served_share
 from triagemq.theory.variability import (
     departure_ca2,
@@ -25,10 +29,13 @@ from triagemq.theory.variability import (
     pareto_ca2,
     split_ca2,
 )
+from triagemq.theory.work_level import mean_waits
 
 __all__ = [
+    "Cumulants",
     "FirstPackets",
     "FragmentSizes",
+    "Times",
     "departure_ca2",
     "fifo_waits",
     "finite_buffer_loss",
@@ -36,12 +43,19 @@ __all__ = [
     "fragment_sizes",
     "fragment_sizes_from_values",
     "fragmented_waits",
+    "fragmented_work",
     "gg1_factor",
+    "mean_waits",
     "merged_ca2",
+    "mixture_percentile",
     "mm1_sojourn",
     "on_off_ca2",
     "pareto_ca2",
+    "percentile",
     "priority_waits",
+    "queue_times",
     "served_share",
+    "share_within",
+    "sojourn_times",
     "split_ca2",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.bernoulli import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
-from triagemq.theory.work_level import Work, check_batches, mean_waits
+from triagemq.theory.work_level import Batches, Work, check_batches, mean_waits
 
 __all__ = [
     "FirstPackets",
@@ -19,6 +19,7 @@ __all__ = [
     "fragment_sizes",
     "fragment_sizes_from_values",
     "fragmented_waits",
+    "fragmented_work",
 ]
 
 # e^-700 is the last power that float64 holds: an event this much smaller than the payload has one packet.
@@ -143,7 +144,7 @@ def fragment_sizes_from_values(
     )
 
 
-def fragmented_waits(
+def fragmented_work(
     arrival_rates: ArrayLike,
     event_mean: ArrayLike,
     event_scv: ArrayLike,
@@ -157,23 +158,19 @@ def fragmented_waits(
     queues: ArrayLike | None = None,
     copies_scale: ArrayLike | None = None,
     random_order: FirstPackets | None = None,
-) -> NDArray[np.float64]:
-    """Mean time from an event's arrival until its last packet starts, when events are cut into packets.
+) -> tuple[Work, Batches]:
+    """What events bring to their queues when they are cut into packets: for `mean_waits` and `sojourn_times`.
 
     theory.md section 2, M^[X]/G/1 (derivation in work_level.py): with B an event's whole transmission time,
     U_k = (1/2 sum_{class<=k} lambda E[B^2] + 1/2 sum_{class>k} packet_rate E[S_packet^2] + copies) /
-    (1 - sigma_k) and the wait is (U_k + b_r E[B_r] + E[B_r] - last_packet_mean_r)/(1 - sigma_{k-1}): a higher
-    class waits for one packet of a lower one, not for its event. An event's packets stay together in
-    their class, and copies share the event's size. With one packet per event this is priority_waits.
+    (1 - sigma_k) and the wait until the last packet starts is
+    (U_k + b_r E[B_r] + E[B_r] - last_packet_mean_r)/(1 - sigma_{k-1}): a higher class waits for one packet of a lower
+    one, not for its event. An event's packets stay together in their class, and copies share the event's size. With
+    one packet per event this is priority_waits.
 
     `event_mean`, `event_scv`: of B; `packet_rate`: the subscription's packets per second;
     `packet_second_moment`: mean over packets of the squared transmission time; `random_order`: what the first packets
     take, where copies come in random order; the rest as priority_waits.
-
-    Events of 2 seconds in two packets of 1 second each:
-
-    >>> fragmented_waits([0.25, 0.125], 2.0, 0.0, [0.5, 0.25], 1.0, 1.0, [0, 1])
-    array([2.25, 8. ])
     """
     rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
     count = rates.size
@@ -205,8 +202,20 @@ def fragmented_waits(
         first_mean=per_row("first packet mean", reals("first packet mean", first.mean), count),
         first_product=per_row("first packet product", reals("first packet product", first.product), count),
         single_mean=per_row("single packet mean", reals("single packet mean", first.single), count),
+        packet_rates=packets,
     )
-    return mean_waits(work, batches)
+    return work, batches
+
+
+def fragmented_waits(*arguments: ArrayLike, **options: Any) -> NDArray[np.float64]:
+    """Mean time from an event's arrival until its last packet starts, of what `fragmented_work` takes.
+
+    Events of 2 seconds in two packets of 1 second each:
+
+    >>> fragmented_waits([0.25, 0.125], 2.0, 0.0, [0.5, 0.25], 1.0, 1.0, [0, 1])
+    array([2.25, 8. ])
+    """
+    return mean_waits(*fragmented_work(*arguments, **options))
 
 
 def _payload(mtu: NDArray[np.float64], overhead: NDArray[np.float64]) -> NDArray[np.float64]:

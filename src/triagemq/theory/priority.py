@@ -65,5 +65,6 @@ def priority_waits(
         first_mean=service,
         first_product=copy_product,
         single_mean=service,
+        packet_rates=rates,
     )
     return mean_waits(work, batches)

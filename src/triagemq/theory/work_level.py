@@ -30,11 +30,12 @@ first_copy.py, r's rate lambda_r and the share k_j of copy j that survives to th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triagemq.theory.first_copy import first_copies
+from triagemq.theory.first_copy import FirstCopies, first_copies
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.stability import carried_share
 from triagemq.theory.validate import integers, per_row, reals
@@ -51,6 +52,7 @@ class Work:
     packet (what a lower class blocks with), `before_last` the event's own service before its last packet.
     `first_mean` is that of an event's first packet, `first_product` the mean product of it and another copy's whole
     service, `single_mean` the mean of an event's service where it is one packet, and 0 where it is several.
+    `packet_rates` are packets a second.
     """
 
     rates: NDArray[np.float64]
@@ -62,9 +64,10 @@ class Work:
     first_mean: NDArray[np.float64]
     first_product: NDArray[np.float64]
     single_mean: NDArray[np.float64]
+    packet_rates: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batches:
     """Where each subscription queues and which copies come with it; no `topics` means Poisson arrivals.
 
@@ -78,11 +81,24 @@ class Batches:
     copies_scale: NDArray[np.float64]
     random_order: bool = False
 
-    def ladder(self) -> Ladder | None:
+    @cached_property
+    def ladder(self) -> Ladder:
+        """The classes of each queue, highest first."""
+        return build_ladder(self.queues, self.classes)
+
+    @cached_property
+    def together(self) -> Ladder | None:
         """The classes of each batch, highest first; None for Poisson arrivals."""
         if self.topics is None:
             return None
         return build_ladder(combine_keys(self.queues, self.topics)[0], self.classes)
+
+    @cached_property
+    def first(self) -> FirstCopies | None:
+        """Which copies come first out of turn; None where none does."""
+        if self.together is None or not self.random_order:
+            return None
+        return first_copies(self.together, self.keep)
 
 
 def check_batches(
@@ -112,17 +128,17 @@ def check_batches(
     )
 
 
-def copies_ahead(batches: Batches, ladder: Ladder | None) -> NDArray[np.float64]:
-    """b_r: mean number of copies of r's own publication that are served before r's copy; `ladder` is the batches' own.
+def copies_ahead(batches: Batches) -> NDArray[np.float64]:
+    """b_r: mean number of copies of r's own publication that are served before r's copy.
 
     theory.md section 2: every other subscription of the topic on the queue counts its keep probability, whole
     if its class is higher, half if it is the same (copies of one class leave in random order), not at all if
     it is lower.
 
-    >>> three = check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8], None, None)
-    >>> copies_ahead(three, three.ladder())
+    >>> copies_ahead(check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8], None, None))
     array([0. , 0.9, 1. ])
     """
+    ladder = batches.together
     if ladder is None:
         return np.zeros(batches.classes.size)
     kept = ladder.total(batches.keep)
@@ -135,13 +151,12 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     """Mean time from an event's arrival to the start of its last packet, by the formula at the file's top.
 
     >>> one = np.ones(1)
-    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 0 * one, one, 2 * one, one),
+    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 0 * one, one, 2 * one, one, 0.5 * one),
     ...            check_batches(1, [0], None, None, None, None))
     array([1.])
     """
-    ladder = build_ladder(batches.queues, batches.classes)
-    together = batches.ladder()
-    ahead = copies_ahead(batches, together)
+    ladder = batches.ladder
+    ahead = copies_ahead(batches)
     load = ladder.total(work.rates * work.mean)
     sigma = ladder.through(load)
     sigma_higher = ladder.above(load)
@@ -149,9 +164,9 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     blocking = ladder.total(work.blocking) * carried_share(load, sigma, sigma_higher)
     jumps = work.rates * (0.5 * work.second_moment + ahead * work.copy_product)
     work_ahead = ahead * work.mean + work.before_last
-    if batches.random_order and together is not None:
+    if batches.first is not None:
+        first = batches.first
         idle = np.maximum(1.0 - sigma - ladder.below(load), 0.0)[ladder.step_of_row] * batches.copies_scale
-        first = first_copies(together, batches.keep)
         # A pair counts at every class from r's down to the one above j's: it comes with r and goes with j.
         jumps += idle * work.rates * work.first_product * (first.lower - first.higher)
         work_ahead += idle * (first.lower * work.first_mean - first.higher * work.single_mean)

@@ -183,6 +183,7 @@ class ForecastAnswer(BaseModel):
     ports: list[dict[str, Any]]
     classes: list[dict[str, Any]]
     utility: dict[str, float | None]
+    deadlines: dict[str, int]
     approximations: list[str]
     decisions: list[dict[str, Any]]
 

@@ -25,7 +25,8 @@ from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
 from triagemq.errors import ParameterError
-from triagemq.plan import dump_plan, explain
+from triagemq.forecast import explain_with_forecast
+from triagemq.plan import dump_plan
 from triagemq.scenario import dumps
 
 __all__ = ["router"]
@@ -128,10 +129,12 @@ async def explanation(
     subscriber: Annotated[str, Query(max_length=200)],
     topic: Annotated[str, Query(max_length=1_024)],
 ) -> ExplanationAnswer:
-    """Why one subscription is treated as it is, in words."""
+    """Why one subscription is treated as it is, and what is forecast for it, in words."""
     decided = _decided(here)
     try:
-        words = await asyncio.to_thread(explain, decided.scenario, decided.plan, subscriber, topic)
+        words = await asyncio.to_thread(
+            explain_with_forecast, decided.scenario, decided.plan, subscriber, topic
+        )
     except ParameterError as error:
         # Plan and scenario belong together: what can be wrong is a name.
         raise MissingError(str(error)) from error

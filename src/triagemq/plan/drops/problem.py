@@ -110,4 +110,5 @@ def subscription_columns(
         freshness_seconds=np.full(count, np.inf),
         max_latency_seconds=np.full(count, np.inf),
         max_separation_seconds=np.full(count, np.inf),
+        max_latency_share=np.zeros(count),
     )

@@ -224,6 +224,7 @@ def subscriptions(
         freshness_seconds=_floats(freshness_seconds, count),
         max_latency_seconds=np.full(count, np.inf),
         max_separation_seconds=np.full(count, np.inf),
+        max_latency_share=np.zeros(count),
     )
 
 

@@ -1,0 +1,253 @@
+"""The law of a time of which cumulants are known: its percentiles, and the share of times within a limit.
+
+A copy finds its port idle or busy, and the two are told apart, because at light load one is nearly a constant and the
+other is not. Each has the gamma law, shifted (Pearson's type III), that has its mean, variance and third cumulant:
+exact for constants and for M/M/1, close for the waits of priority queues. Where transmissions are constant, a copy that
+finds the port idle takes a whole number of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammainc, gammaincc, gammaincinv, ndtr, ndtri
+
+from triagemq.theory.cumulants import Cumulants
+
+__all__ = ["Times", "mixture_percentile", "percentile", "share_within"]
+
+Floats = NDArray[np.float64]
+
+MOSTLY_BUSY = 0.6
+"""A queue that is busy for a larger share is taken as a whole: what finds it idle is no longer in the tail."""
+
+# Below this skewness a gamma law is a normal one to four digits; above the other no time here comes.
+_NEARLY_SYMMETRIC = 0.01
+_MOST_SKEWED = 200.0
+_GRID = 600
+_HALVINGS = 16
+_MOST_PARTS = 1_000
+# Of the variance of what comes before the port, in transmissions squared: more of it blurs their whole number.
+_BLURRED = 0.02
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """Columns over times that find their last queue idle (`quiet`) or, a share of them, busy.
+
+    `count` is the law of the number of transmissions that a quiet one takes, its own included, at most `most`, and
+    `step` what each takes if that is a constant, else 0.
+    """
+
+    quiet: Cumulants
+    busy: Cumulants
+    busy_share: Floats
+    count: Cumulants
+    most: Floats
+    step: Floats
+
+    @classmethod
+    def of(cls, law: Cumulants) -> Times:
+        """Times that are all alike."""
+        share, count, most, step = (np.zeros_like(law.mean) for _ in range(4))
+        return cls(law, law.copy(), share, Cumulants.constant(count), most, step)
+
+    @property
+    def overall(self) -> Cumulants:
+        """Of all times together."""
+        with np.errstate(invalid="ignore"):
+            both = zip(self.quiet.moments, self.busy.moments, strict=True)
+            mixed = [
+                np.where(np.isfinite(busy), quiet + self.busy_share * (busy - quiet), busy)
+                for quiet, busy in both
+            ]
+        return Cumulants.of_moments(*mixed)
+
+    def after(self, before: Cumulants) -> Times:
+        """These times after independent others."""
+        return Times(
+            self.quiet + before, self.busy + before, self.busy_share, self.count, self.most, self.step
+        )
+
+    def with_mean(self, mean: Floats) -> Times:
+        """These times multiplied by what gives them this mean; where they are endless and it is not, a constant."""
+        own = self.overall.mean
+        scaled = np.isfinite(own) & (own > 0) & np.isfinite(mean)
+        factor = np.zeros_like(mean)
+        np.divide(mean, own, out=factor, where=scaled)
+        found = Times(
+            self.quiet.times(factor),
+            Cumulants(*(np.where(scaled, each, 0.0) for each in self.busy.columns)).times(factor),
+            self.busy_share,
+            self.count,
+            self.most,
+            self.step * factor,
+        )
+        other = np.flatnonzero(~scaled)
+        found[other] = Times.of(Cumulants.constant(mean[other]))
+        return found
+
+    def moved_to(self, mean: Floats) -> Times:
+        """These times with what constant time gives them this mean; endless or unknown where it is."""
+        own = self.overall.mean
+        known = np.isfinite(own) & np.isfinite(mean)
+        missing = np.zeros_like(mean)
+        np.subtract(mean, own, out=missing, where=known)
+        found = self.after(Cumulants.constant(missing))
+        other = np.flatnonzero(~known)
+        found[other] = Times.of(Cumulants.constant(mean[other]))
+        return found
+
+    def __getitem__(self, rows: Any) -> Times:
+        return Times(*(getattr(self, field.name)[rows] for field in fields(Times)))
+
+    def __setitem__(self, rows: Any, other: Times) -> None:
+        for field in fields(Times):
+            getattr(self, field.name)[rows] = getattr(other, field.name)
+
+
+def percentile(times: Times, share: float) -> Floats:
+    """The time that a share of the times does not exceed; infinite or NaN where the mean is.
+
+    >>> percentile(Times.of(Cumulants.exponential(np.ones(1))), 0.95).round(3)
+    array([2.996])
+    >>> percentile(Times.of(Cumulants.constant(np.ones(1))), 0.95)
+    array([1.])
+    """
+    found = _alike(times.overall, share)
+    rows = np.flatnonzero(_told_apart(times) & np.isfinite(found))
+    if rows.size:
+        some = times[rows]
+        quiet, busy = _alike(some.quiet, share), _alike(some.busy, share)
+        counted = some.step > 0
+        low = np.minimum(np.where(counted, some.quiet.mean - some.count.mean * some.step, quiet), busy)
+        high = np.maximum(np.where(counted, quiet + some.step, quiet), busy)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            reached = share_within(some, middle) >= share
+            high, low = np.where(reached, middle, high), np.where(reached, low, middle)
+        found[rows] = high
+    return found
+
+
+def share_within(times: Times, seconds: ArrayLike) -> Floats:
+    """The share of times that do not exceed a limit; 0 where the mean is infinite or unknown.
+
+    >>> share_within(Times.of(Cumulants.exponential(np.ones(1))), 3.0).round(4)
+    array([0.9502])
+    >>> share_within(Times.of(Cumulants.constant(np.ones(2))), [1.0, 0.9])
+    array([1., 0.])
+    """
+    limit = np.broadcast_to(np.asarray(seconds, dtype=np.float64), times.busy_share.shape)
+    apart = _told_apart(times)
+    whole = _within(times.overall, limit) if not apart.all() else np.zeros(limit.shape)
+    rows = np.flatnonzero(apart)
+    if rows.size:
+        some = times[rows]
+        quiet = np.where(some.step > 0, _counted_within(some, limit[rows]), _within(some.quiet, limit[rows]))
+        whole[rows] = quiet + some.busy_share * (_within(some.busy, limit[rows]) - quiet)
+    return whole
+
+
+def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
+    """The time that a share of all does not exceed, where each row stands for so many of them; NaN if there are none.
+
+    Of more than a thousand rows as many stand for all: evenly spread in the order of their means.
+
+    >>> both = Times.of(Cumulants.constant(np.array([1.0, 2.0])))
+    >>> round(mixture_percentile(both, np.array([3.0, 1.0]), 0.7), 3)
+    1.0
+    """
+    rows = np.flatnonzero(weights > 0)
+    weight = weights[rows]
+    if rows.size > _MOST_PARTS:
+        order = np.argsort(times.overall.mean[rows], kind="stable")
+        total = np.cumsum(weight[order])
+        middles = (np.arange(_MOST_PARTS) + 0.5) / _MOST_PARTS * total[-1]
+        rows, weight = rows[order[np.searchsorted(total, middles)]], np.ones(_MOST_PARTS)
+    parts, weight = times[rows], weight / weight.sum()
+    own = percentile(parts, share)
+    if rows.size == 0 or np.isnan(own).any():
+        return float("nan")
+    if weight[np.isinf(own)].sum() > 1 - share:
+        return float("inf")
+    low, high = float(own.min()), float(own[np.isfinite(own)].max())
+    # Where endless waits take a part of the tail, the others' own percentile is not the end of the search.
+    while float(weight @ share_within(parts, high)) < share:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if float(weight @ share_within(parts, middle)) < share:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _told_apart(times: Times) -> NDArray[np.bool_]:
+    return (times.busy_share > 0) & (times.busy_share < MOSTLY_BUSY)
+
+
+def _alike(law: Cumulants, share: float) -> Floats:
+    """A percentile of shifted gamma laws.
+
+    Its distance from the mean in standard deviations depends on the skewness alone, so it is read off a table.
+    """
+    skewness, distance = _distances(share)
+    away = np.interp(_skewness(law), skewness, distance)
+    return np.where(np.isfinite(law.mean), law.mean + away * _deviation(law), law.mean)
+
+
+def _within(law: Cumulants, limit: Floats) -> Floats:
+    """The share of shifted gamma laws within a limit, mirrored where the skewness is negative."""
+    deviation, skewness = _deviation(law), _skewness(law)
+    spread = (deviation > 1e-9 * np.abs(law.mean)) & np.isfinite(law.mean)
+    away = np.where(limit >= law.mean * (1 - 1e-9), np.inf, -np.inf)
+    np.divide(limit - law.mean, deviation, out=away, where=spread)
+    skewed = np.abs(skewness) > _NEARLY_SYMMETRIC
+    steep = np.where(skewed, skewness, 1.0)
+    shape = 4 / steep**2
+    reached = np.maximum(shape + np.sign(steep) * away * np.sqrt(shape), 0.0)
+    gamma = np.where(steep > 0, gammainc(shape, reached), gammaincc(shape, reached))
+    return np.where(np.isfinite(law.mean), np.where(skewed, gamma, ndtr(away)), 0.0)
+
+
+def _counted_within(times: Times, limit: Floats) -> Floats:
+    """The share of quiet times within a limit where they are whole numbers of constant transmissions."""
+    count, step = times.count, np.where(times.step > 0, times.step, 1.0)
+    before = times.quiet.mean - count.mean * step
+    whole = np.floor((limit - before) / step + 1e-6)
+    # A whole number stands for all that is rounded to it, which adds a twelfth to the variance.
+    rounded = Cumulants(count.mean, count.variance + 1 / 12, count.third)
+    share = np.where(
+        count.variance > 1e-12, _within(rounded, whole + 0.5), (whole >= count.mean - 0.5).astype(np.float64)
+    )
+    share = np.where(whole < 1, 0.0, np.where(whole >= times.most, 1.0, share))
+    blurred = times.quiet.variance / step**2 - count.variance > _BLURRED
+    return np.where(blurred, _within(times.quiet, limit), share)
+
+
+def _deviation(law: Cumulants) -> Floats:
+    return np.asarray(np.sqrt(np.maximum(law.variance, 0.0)))
+
+
+def _skewness(law: Cumulants) -> Floats:
+    variance = np.maximum(law.variance, 0.0)
+    cube = variance * np.sqrt(variance)
+    skewness = np.zeros_like(cube)
+    np.divide(law.third, cube, out=skewness, where=(cube > 0) & np.isfinite(cube))
+    return np.asarray(np.clip(skewness, -_MOST_SKEWED, _MOST_SKEWED))
+
+
+@cache
+def _distances(share: float) -> tuple[Floats, Floats]:
+    """Over a grid of skewness, how many standard deviations the percentile is above the mean."""
+    steps = np.geomspace(_NEARLY_SYMMETRIC, _MOST_SKEWED, _GRID)
+    shape = 4 / steps**2
+    above = (gammaincinv(shape, share) - shape) / np.sqrt(shape)
+    below = (shape - gammaincinv(shape, 1 - share)) / np.sqrt(shape)
+    return np.concatenate([-steps[::-1], [0.0], steps]), np.concatenate([below[::-1], [ndtri(share)], above])

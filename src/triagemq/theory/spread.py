@@ -1,0 +1,305 @@
+"""How the time in a queue with priorities and batches spreads around its mean.
+
+As work_level.py does for the mean, let U_k be the work of classes 0..k in the queue plus what is left of the packet in
+service. U_k falls at rate 1, jumps by B_v with every publication and by a packet S of a lower class whenever it is 0.
+In equilibrium U_k^2, U_k^3 and U_k^4 have no drift:
+
+    E[U_k]   (1 - sigma_k) = 1/2 (J2 + L2)                  Jn = sum_v lambda_v E[B_v^n]
+    E[U_k^2] (1 - sigma_k) = E[U_k] J2 + 1/3 (J3 + L3)      Ln = sum over packets of lower classes of S^n, a second
+    E[U_k^3] (1 - sigma_k) = 3/2 E[U_k^2] J2 + E[U_k] J3 + 1/4 (J4 + L4)
+
+B_v = N B: N is the number of copies of classes 0..k that survive to the queue, B the event's transmission time, which
+all of them share. A copy waits for X = U_k + M B, M the copies of its own event that go first, and for the higher
+classes that come until it starts: a busy period, whose cumulants are X times c1, c2 and c3,
+
+    c1 = 1 / (1 - a)     c2 = H2 / (1 - a)^3     c3 = H3 / (1 - a)^4 + 3 H2^2 / (1 - a)^5     a = sigma_{k-1}
+
+with Hn as Jn of the higher classes. Without batches this is Kesten and Runnenburg's second moment (Takagi, Queueing
+Analysis, vol. 1, section 3.2). Approximate are: what a first copy at an idle port changes, of which the mean is right
+(first_copy.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
+exponential ones do, or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triagemq.theory.cumulants import Cumulants
+from triagemq.theory.first_copy import FirstCopies
+from triagemq.theory.percentiles import Times
+from triagemq.theory.stability import carried_share
+from triagemq.theory.validate import per_row, reals
+from triagemq.theory.work_level import Batches, Work, check_batches
+
+__all__ = ["queue_times", "sojourn_times"]
+
+Floats = NDArray[np.float64]
+
+
+def queue_times(
+    arrival_rates: ArrayLike,
+    mean_service: ArrayLike,
+    scv: ArrayLike,
+    classes: ArrayLike,
+    *,
+    queues: ArrayLike | None = None,
+) -> Times:
+    """The law of wait and service together in the queues of priority_waits, without batches.
+
+    >>> queue_times([0.5], [1.0], 1.0, [0]).overall.variance
+    array([4.])
+    """
+    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
+    service = per_row("mean_service", reals("mean_service", mean_service, positive=True), rates.size)
+    square = (1.0 + per_row("scv", reals("scv", scv), rates.size)) * service**2
+    nothing = np.zeros(rates.size)
+    return sojourn_times(
+        Work(rates, service, square, square, 0.5 * rates * square, nothing, service, square, service, rates),
+        check_batches(rates.size, classes, None, None, queues, None),
+    )
+
+
+def sojourn_times(work: Work, batches: Batches) -> Times:
+    """The law of the time from an event's arrival to the end of its last packet; infinite in an unstable class.
+
+    The copies of an event are taken to share its size.
+
+    >>> found = queue_times([0.5], [1.0], 1.0, [0]).overall
+    >>> found.mean, found.variance, found.third
+    (array([2.]), array([4.]), array([16.]))
+    """
+    ladder = batches.ladder
+    step = ladder.step_of_row
+    event = Cumulants.service(work.mean, np.maximum(work.second_moment / work.mean**2 - 1.0, 0.0))
+    before = work.before_last / work.mean
+    copies = _copies(work, event, batches)
+    load = ladder.total(work.rates * work.mean)
+    sigma, above = ladder.through(load), ladder.above(load)
+    busy = np.minimum(sigma + ladder.below(load), 1.0)
+    jumps = [ladder.total(each) for each in copies.jumps]
+    carried = carried_share(load, sigma, above)
+    coming = [ladder.through(each) for each in jumps]
+    drawn = [
+        each + ladder.below(ladder.total(blocking) * carried)
+        for each, blocking in zip(coming, _blocking(work), strict=True)
+    ]
+    out_of_turn = ladder.through(ladder.total(copies.out_of_turn * (1 - busy)[step]))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        half = 0.5 * drawn[0]
+        level = half / (1 - sigma)
+        square = (level * coming[0] + drawn[1] / 3) / (1 - sigma)
+        cube = (1.5 * square * coming[0] + level * coming[1] + drawn[2] / 4) / (1 - sigma)
+        # What a first copy out of turn adds to the mean level widens its law in proportion.
+        gained = np.where(half > 0, 1 + out_of_turn / half, 1.0)
+        found = Cumulants.of_moments(
+            gained * level / busy, gained**2 * square / busy, gained**3 * cube / busy
+        )
+        found = Cumulants(
+            *(np.where(busy > 0, each, 0.0) for each in (found.mean, found.variance, found.third))
+        )
+        higher_two, higher_three = ladder.above(jumps[0]), ladder.above(jumps[1])
+        c1 = 1 / (1 - above)
+        factors = (c1, higher_two * c1**3, higher_three * c1**4 + 3 * higher_two**2 * c1**5)
+        stretched = (factors[0][step], factors[1][step], factors[2][step])
+        busy_law = _through_busy_period(event, before, found[step], copies.ahead, stretched)
+        nothing = Cumulants.constant(np.zeros(step.size))
+        idle_law = _through_busy_period(event, before, nothing, copies.ahead_idle, stretched)
+        # As if batches of the higher classes were all alike.
+        disturbing = np.where(higher_two > 0, above**2 / higher_two, 0.0)[step]
+        return _told_apart(
+            event, before, copies, busy[step], busy_law, idle_law, disturbing, (sigma < 1)[step]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Copies:
+    """Of each row's batch: what it adds to J2, J3 and J4 of its class and those below, and to the level out of turn;
+    three moments of the copies ahead of it at a busy and at an idle queue, and how many there can be."""
+
+    jumps: tuple[Floats, Floats, Floats]
+    out_of_turn: Floats
+    ahead: tuple[Floats, Floats, Floats]
+    ahead_idle: tuple[Floats, Floats, Floats]
+    most_ahead: Floats
+
+
+def _told_apart(
+    event: Cumulants,
+    before: Floats,
+    copies: _Copies,
+    busy_share: Floats,
+    busy_law: Cumulants,
+    idle_law: Cumulants,
+    disturbing: Floats,
+    stable: NDArray[np.bool_],
+) -> Times:
+    """Quiet are those that find the queue idle and whose copies ahead no higher class disturbs; busy all others."""
+    one, two, three = copies.ahead_idle
+    count = Cumulants.of_moments(one + 1, two + 2 * one + 1, three + 3 * two + 3 * one + 1)
+    quiet = _product(count, event)
+    quiet_share = (1 - busy_share) * np.exp(-disturbing * one * event.mean)
+    rest = 1 - quiet_share
+    together = zip(quiet.moments, idle_law.moments, busy_law.moments, strict=True)
+    mixed = [
+        np.where(rest > 0, (idle + busy_share * (busy - idle) - quiet_share * calm) / rest, busy)
+        for calm, idle, busy in together
+    ]
+    endless = np.full(busy_share.size, np.inf)
+    other = Cumulants.of_moments(*mixed)
+    return Times(
+        quiet=quiet,
+        busy=Cumulants(
+            *(np.where(stable, each, endless) for each in (other.mean, other.variance, other.third))
+        ),
+        busy_share=np.where(stable, rest, 1.0),
+        count=count,
+        most=copies.most_ahead + 1,
+        step=np.where((event.variance <= 1e-12 * event.mean**2) & (before == 0), event.mean, 0.0),
+    )
+
+
+def _product(count: Cumulants, each: Cumulants) -> Cumulants:
+    """Of a number of transmissions of one size."""
+    return Cumulants.of_moments(*(one * two for one, two in zip(count.moments, each.moments, strict=True)))
+
+
+def _through_busy_period(
+    event: Cumulants,
+    before: Floats,
+    work: Cumulants,
+    ahead: tuple[Floats, Floats, Floats],
+    factors: tuple[Floats, Floats, Floats],
+) -> Cumulants:
+    """Wait and own transmission: the work found, the copies ahead, the higher classes that come meanwhile.
+
+    The copies ahead are as large as the own one, so that their wait and the own transmission are one product: the
+    number ahead, stretched by c1, plus the own, times the size.
+    """
+    c1, c2, c3 = factors
+    first, second, third = ahead
+    own = c1 * before + 1 - before
+    one, two, three = event.moments
+    mean = (c1 * first + own) * one
+    c1_square, own_square = c1 * c1, own * own
+    square = (c1_square * second + 2 * c1 * own * first + own_square) * two
+    cube = (c1 * (c1_square * third + 3 * own * (c1 * second + own * first)) + own * own_square) * three
+    product = Cumulants.of_moments(mean, square, cube)
+    waited = (first + before) * one
+    together = (c1 * second + (own + c1 * before) * first + before * own) * two - waited * mean
+    found = work.mean + waited
+    return Cumulants(
+        c1 * work.mean + mean,
+        c1_square * work.variance + product.variance + c2 * found,
+        c1 * c1_square * work.third + product.third + 3 * c2 * (c1 * work.variance + together) + c3 * found,
+    )
+
+
+def _copies(work: Work, event: Cumulants, batches: Batches) -> _Copies:
+    """Moments of numbers of copies that survive.
+
+    The n-th factorial moment of such a number is the sum over ordered n-tuples of the product of their keep
+    probabilities, which power sums give. Copies of one class leave in random order: of n others all go first with
+    probability 1/(n + 1).
+    """
+    two, three, four = _higher_moments(event)
+    jumps = (work.rates * two, work.rates * three, work.rates * four)
+    nothing = np.zeros(work.rates.size)
+    ladder = batches.together
+    if ladder is None:
+        nobody = (nothing, nothing, nothing)
+        return _Copies(jumps, nothing, nobody, nobody, nothing)
+    keep, spread, step = batches.keep, batches.copies_scale, ladder.step_of_row
+    square = keep * keep
+    powers = (keep, square, keep * square, square * square)
+    sums = [ladder.total(each) for each in powers]
+    above = _factorial(*(ladder.above(each) for each in sums))
+    through = _factorial(*(ladder.through(each) for each in sums))
+    # What comes with a step is told to one of its rows; the rows of a step and topic are events of one law.
+    told = np.zeros(len(sums[0]), dtype=np.int64)
+    told[step] = np.arange(step.size)
+    rate = _ratio(ladder.through(ladder.total(work.rates)), ladder.through(sums[0]))
+    apart = spread[told]
+    pairs, triples, fours = (rate * apart**number * (through[number] - above[number]) for number in (1, 2, 3))
+    jumps[0][told] += pairs * two[told]
+    jumps[1][told] += (3 * pairs + triples) * three[told]
+    jumps[2][told] += (7 * pairs + 6 * triples + fours) * four[told]
+    same = _factorial(*(np.maximum(each[step] - own, 0.0) for own, each in zip(powers, sums, strict=True)))
+    high = tuple(each[step] for each in above)
+    shared = (same[0] / 2, same[1] / 3, same[2] / 4)
+    ahead = _raw(
+        spread * (high[0] + shared[0]),
+        spread * spread * (high[1] + 2 * high[0] * shared[0] + shared[1]),
+        spread * spread * spread * (high[2] + 3 * high[1] * shared[0] + 3 * high[0] * shared[1] + shared[2]),
+    )
+    count = ladder.total((keep > 0).astype(np.float64))
+    most_ahead = ladder.through(count)[step] - 1
+    if batches.first is None:
+        return _Copies(jumps, nothing, ahead, ahead, most_ahead)
+    first = batches.first
+    return _Copies(
+        jumps,
+        spread * work.rates * work.first_product * (first.lower - first.higher),
+        ahead,
+        _ahead_at_idle(work, ahead, _raw(*high[:3]), first, spread),
+        most_ahead + (ladder.below(count)[step] > 0),
+    )
+
+
+def _ahead_at_idle(
+    work: Work,
+    ahead: tuple[Floats, Floats, Floats],
+    higher: tuple[Floats, Floats, Floats],
+    first: FirstCopies,
+    spread: Floats,
+) -> tuple[Floats, Floats, Floats]:
+    """Copies ahead where the first to come has started: one more if it is of a lower class, none if it is the own."""
+    before = spread * first.lower * work.first_mean / work.mean
+    behind = _ratio(spread * first.higher * work.single_mean / work.mean, higher[0])
+    one, two, three = ahead
+    return (
+        np.maximum(one + before - behind * higher[0], 0.0),
+        np.maximum(two + before * (2 * one + 1) - behind * higher[1], 0.0),
+        np.maximum(three + before * (3 * two + 3 * one + 1) - behind * higher[2], 0.0),
+    )
+
+
+def _blocking(work: Work) -> tuple[Floats, Floats, Floats]:
+    """What packets bring a second in squares, cubes and fourth powers of their transmission times."""
+    rate = np.where(work.packet_rates > 0, work.packet_rates, 1.0)
+    mean = np.where(work.packet_rates > 0, work.rates * work.mean / rate, work.mean)
+    scv = np.maximum(2 * work.blocking / rate / mean**2 - 1.0, 0.0)
+    two, three, four = _higher_moments(Cumulants.service(mean, scv))
+    return work.packet_rates * two, work.packet_rates * three, work.packet_rates * four
+
+
+def _higher_moments(service: Cumulants) -> tuple[Floats, Floats, Floats]:
+    """The means of the square, the cube and the fourth power of a time that varies as exponential ones do."""
+    mean, second, third = service.moments
+    square = mean * mean
+    fourth = square * (square + 6 * service.variance) + 4 * mean * service.third + 9 * service.variance**2
+    return second, third, fourth
+
+
+def _factorial(
+    one: Floats, two: Floats, three: Floats, four: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Factorial moments of a number of independent survivors, from power sums of their probabilities."""
+    square = one * one
+    return (
+        one,
+        np.maximum(square - two, 0.0),
+        np.maximum(one * (square - 3 * two) + 2 * three, 0.0),
+        np.maximum(square * (square - 6 * two) + 3 * two * two + 8 * one * three - 6 * four, 0.0),
+    )
+
+
+def _raw(first: Floats, second: Floats, third: Floats) -> tuple[Floats, Floats, Floats]:
+    """Moments of a number from its factorial moments."""
+    return first, second + first, third + 3 * second + first
+
+
+def _ratio(top: Floats, bottom: Floats) -> Floats:
+    return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)

@@ -1,0 +1,63 @@
+"""Percentiles of latency that are forecast, beside those that are simulated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from triagemq.forecast import explain_with_forecast, forecast, subscription_rows, summary
+from triagemq.plan import make_plan
+from triagemq.scenario import loads
+from triagemq.simulate import simulate
+
+BUSY = """
+name: two classes on a radio
+overhead_bytes: 28
+planning: {priority_classes: 3, flows_per_subscriber: 3}
+brokers: {b: {inbound_rate_per_second: 200, outbound_rate_per_second: 1000}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 40000}, q: {switch: x, bandwidth_bps: 200000}}
+publishers:
+  near: {publishes: {alarm: {rate_per_second: 4, size_bytes: 60, sizes: constant},
+                     state: {rate_per_second: 6, size_bytes: 120}}}
+  far: {propagation_seconds: 0.01, publishes: {picture: {rate_per_second: 1, size_bytes: 400}}}
+subscribers:
+  one: {port: p, subscribes: {alarm: log:9, state: log:3, picture: log:1}}
+  two: {port: p, propagation_seconds: 0.002, subscribes: {alarm: log:9, state: log:2}}
+  three: {port: q, subscribes: {alarm: log:9, state: log:3, picture: log:1}}
+"""
+
+
+def test_percentiles_of_classes_are_those_of_the_simulation() -> None:
+    scenario = loads(BUSY)
+    plan = make_plan(scenario, drops="none")
+    measured = simulate(scenario, plan, publications=400_000, seed=1, threads=1).classes
+    rows = summary(scenario, plan, forecast(scenario, plan))["classes"]
+    assert [row["priority_class"] for row in rows] == measured.priority_class.tolist()
+    for name, allowed in (("p95_seconds", 0.05), ("p99_seconds", 0.08)):
+        assert [row[name] for row in rows] == pytest.approx(getattr(measured, name).tolist(), rel=allowed)
+
+
+def test_every_subscription_has_percentiles_beyond_its_mean_and_an_explanation_tells_them() -> None:
+    scenario = loads(BUSY)
+    plan = make_plan(scenario, drops="none")
+    rows = subscription_rows(scenario, plan, forecast(scenario, plan))
+    assert all(row["mean_latency_seconds"] < row["p95_seconds"] < row["p99_seconds"] for row in rows)
+    row = next(row for row in rows if (row["subscriber"], row["topic"]) == ("two", "state"))
+    said = explain_with_forecast(scenario, plan, "two", "state").splitlines()[-1]
+    assert (
+        f"95 % of them within {row['p95_seconds']:.3g} s and 99 % within {row['p99_seconds']:.3g} s" in said
+    )
+
+
+def test_what_has_no_finite_mean_has_no_percentile_either() -> None:
+    scenario = loads(BUSY.replace("40000", "4000"))
+    plan = make_plan(scenario, drops="none")
+    predicted = forecast(scenario, plan)
+    endless = np.isinf(predicted.latency_seconds)
+    assert endless.any()
+    assert np.isinf(predicted.percentile_seconds(0.95)).tolist() == endless.tolist()
+    classes = summary(scenario, plan, predicted)["classes"]
+    assert [row["p95_seconds"] is None for row in classes] == [
+        row["mean_latency_seconds"] is None for row in classes
+    ]
