@@ -27,7 +27,7 @@ from pathlib import Path
 SCENARIO = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
 TRIAGE = [sys.executable, "-c", "from triagemq.cli import main; main()"]
 PORTS = ("--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0")
-MOST_SECONDS, ENDING_SECONDS = 2.0, 0.2
+MOST_SECONDS = 2.0
 FIRST_SECONDS, LATEST_SECONDS = 0.05, 20.0
 MARK = "TRIAGE_CONTROL_C"
 
@@ -103,6 +103,7 @@ def press(command: Command, folder: Path, number: int, chance: random.Random) ->
             return Press(moment, None, process.returncode, len(_left(here.name)), errors)
         except subprocess.TimeoutExpired:
             pass
+        had_ended = _signals(process, "SigIgn") >> (signal.SIGINT - 1) & 1
         began = time.monotonic()
         (os.killpg if number % 4 >= 2 else os.kill)(process.pid, signal.SIGINT)
         try:
@@ -114,19 +115,22 @@ def press(command: Command, folder: Path, number: int, chance: random.Random) ->
         for each in left:
             os.kill(each, signal.SIGKILL)
         _, errors = process.communicate()
-    if process.returncode == 0 and seconds < ENDING_SECONDS and not command.ends_well:
-        # It had done its work, and Python was taking itself apart.
-        return Press(moment, None, 0, len(left), errors)
+    if had_ended:
+        # It had done its work, heard no signals any more, and Python was taking itself apart.
+        return Press(moment, None, process.returncode, len(left), errors)
     return Press(moment, seconds, process.returncode, len(left), errors)
 
 
 def _wait_until_it_listens(process: subprocess.Popen[str]) -> None:
     """Until then Python itself is being loaded, and ends by the signal as any program does; it leaves SIGTERM alone."""
-    caught = 0
-    while not caught >> (signal.SIGTERM - 1) & 1:
+    while not _signals(process, "SigCgt") >> (signal.SIGTERM - 1) & 1:
         time.sleep(0.002)
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+
+
+def _signals(process: subprocess.Popen[str], kind: str) -> int:
+    """The signals that a process catches, or ignores, as bits."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition(f"{kind}:")[2].split()[0], 16)
 
 
 def _left(mark: str) -> list[int]:
