@@ -121,14 +121,25 @@ def test_copies_of_one_event_meet_at_a_shared_port() -> None:
     assert result.latency_seconds == pytest.approx([batch_wait + 0.025 + 0.05] * 2, abs=1e-6)
 
 
-def test_subscribers_of_different_brokers_get_no_common_batch() -> None:
-    link = "broker_links: [{between: [b, c], propagation_seconds: 1}]"
+def through_two_brokers(delay: float) -> Forecast:
+    """The shared port, with the copy of s2 coming through a second broker so many seconds later."""
+    link = f"broker_links: [{{between: [b, c], propagation_seconds: {delay}}}]"
     text = SHARED.replace("brokers: {b:", "brokers: {c: {}, b:")
     text = text.replace("publishers: {a: {", f"{link}\npublishers: {{a: {{broker: b, ")
     text = text.replace("s1: {", "s1: {broker: b, ").replace("s2: {", "s2: {broker: c, ")
-    _, result = predicted(text)
+    return predicted(text)[1]
+
+
+def test_copies_through_different_brokers_meet_only_if_they_come_close() -> None:
+    batch_wait = 2 * 0.1**2 / 2 / (1 - 0.2)
+    close = through_two_brokers(1e-6)
+    # One batch, in which the copy of the second broker is the last.
+    assert close.latency_seconds == pytest.approx([batch_wait + 0.05, batch_wait + 0.05 + 0.05], rel=0.01)
+    assert close.approximations == (REASONS[Reason.BROKERS],)
+    far = through_two_brokers(1.0)
     wait = 4 * 0.05**2 / 2 / (1 - 0.2)
-    assert result.latency_seconds[0] == pytest.approx(wait + 0.05, abs=1e-6)
+    assert far.latency_seconds == pytest.approx([wait + 0.05, wait + 1.05], rel=0.01)
+    assert far.approximations == ()
 
 
 @pytest.mark.parametrize("lookup", [0.001, 0.01, 0.02, 0.04])

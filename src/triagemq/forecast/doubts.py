@@ -27,6 +27,7 @@ class Reason(IntEnum):
     ARRIVALS = 2
     BUFFER = 3
     TANDEM = 4
+    BROKERS = 5
 
 
 REASONS: tuple[str, ...] = (
@@ -35,6 +36,7 @@ REASONS: tuple[str, ...] = (
     "arrivals not Poisson",
     "finite buffers",
     "queues in a row",
+    "copies through several brokers",
 )
 """In words, by code."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.doubts import Doubts, Reason
+from triagemq.forecast.meeting import met_waits
 from triagemq.forecast.switches import broker_outbound, look_up
 from triagemq.forecast.tandem import (
     BatchAt,
@@ -121,16 +122,18 @@ def cross_network(
         seconds[on] += looked_up.seconds
         survival[on] *= looked_up.share * keep[on] if hop == 0 else looked_up.share
         bytes_per_second = ports.bandwidth_bps[port] / 8
+        event_seconds = asked.sizes.event_bytes[on] / bytes_per_second
+        rate = notify_rate[on] * survival[on]
         at_ports = _AtPorts(
             port=port,
             batch=batch[on],
             priority_class=plan.subscription_class[on],
-            rate=notify_rate[on] * survival[on],
+            rate=rate,
             present=np.minimum(survival[on], 1.0),
             ca2=arrivals.ca2[cell][on],
             streams=arrivals.streams[cell][on],
             copies_scale=np.ones(on.size),
-            event_seconds=asked.sizes.event_bytes[on] / bytes_per_second,
+            event_seconds=event_seconds,
             event_scv=asked.sizes.event_scv[on],
             packets=asked.sizes.packets[on],
             packet_square_seconds=asked.sizes.packet_square_bytes[on] / bytes_per_second**2,
@@ -153,7 +156,18 @@ def cross_network(
             copied=hop > 0,
         )
         doubts.add(Reason.TANDEM, on, seconds=doubtful)
-        waited = np.maximum(waited - together - passed, 0.0)
+        met, doubtful = met_waits(
+            port,
+            subscriptions.topic[on],
+            broker[on],
+            at_ports.priority_class,
+            at_ports.rate,
+            at_ports.present,
+            arrivals.delay_seconds[cell][on],
+            at_ports.event_seconds,
+        )
+        doubts.add(Reason.BROKERS, on, seconds=doubtful)
+        waited = np.maximum(waited - together - passed, 0.0) + met
         before = slower(
             before, on, waited, at_ports.event_seconds, _load_and_variability(at_ports)[0], batches.ahead
         )

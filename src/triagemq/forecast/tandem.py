@@ -182,8 +182,14 @@ def passed_before(
     left = np.maximum(wait - own, 0.0)
     smaller, larger = np.minimum(earlier, left), np.maximum(earlier, left)
     ratio = np.divide(smaller, larger, out=np.zeros_like(smaller), where=larger > 0)
-    mutual = smaller * (1.0 + ratio**5) ** -0.2 * np.exp(-0.45 * scv)
+    mutual = (1.0 if copied else 0.5) * smaller * (1.0 + ratio**5) ** -0.2 * np.exp(-0.45 * scv)
     # A large packet is met twice by a small one behind it, unless the second queue is much the faster.
     alike = np.minimum(1.0, (2.0 * service / (service + before.service_seconds)) ** 2)
     again = (0.28 * scv - 0.12) * share * alike * before.service_seconds
-    return batch + mutual - again, 0.3 * smaller + 0.2 * share * np.minimum(before.service_seconds, service)
+    # Fitted to what simulations of trees and tandems differ by.
+    doubtful = 0.1 * smaller + share * (
+        0.17 * np.minimum(before.service_seconds, service) + 0.18 * alike * scv * before.service_seconds
+    )
+    if copied:
+        doubtful += 0.04 * wait * np.minimum(1.0, 20.0 * before.service_seconds / service)
+    return batch + mutual - again, doubtful
