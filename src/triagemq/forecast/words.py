@@ -39,7 +39,12 @@ def _foreseen(predicted: Forecast, row: int) -> str:
         return f"{arriving}, later and later: a queue on the way is overloaded."
     times = predicted.times[[row]]
     p95, p99 = (float(percentile(times, share)[0]) for share in (0.95, 0.99))
-    reason = REASONS[int(predicted.reason[row])]
-    sure = f"; approximate: {reason}" if reason else ""
+    doubts = [REASONS[int(predicted.reason[row])]]
+    doubts += [
+        f"{name} ± {error[row]:.0%}"
+        for name, error in (("latency", predicted.latency_error), ("success", predicted.success_error))
+        if error[row] > 0
+    ]
+    sure = f"; approximate: {', '.join(doubts)}" if doubts[0] else ""
     tail = f"95 % of them within {p95:.3g} s and 99 % within {p99:.3g} s"
     return f"{arriving}, after {mean:.3g} s in the mean, {tail}{sure}."
