@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import explain_with_forecast, forecast, subscription_rows, summary
+from triagemq.forecast import explain_with_forecast, forecast, plan_ahead, subscription_rows, summary
 from triagemq.plan import make_plan
 from triagemq.scenario import loads
 from triagemq.simulate import simulate
@@ -61,3 +61,44 @@ def test_what_has_no_finite_mean_has_no_percentile_either() -> None:
     assert [row["p95_seconds"] is None for row in classes] == [
         row["mean_latency_seconds"] is None for row in classes
     ]
+
+
+def test_a_share_within_a_time_is_forecast_and_simulated_and_lowers_the_worth_by_what_is_missed() -> None:
+    late = "{utility: log:9, max_latency_seconds: 0.15, max_latency_share: 0.99}"
+    easy = "{utility: log:3, max_latency_seconds: 5, max_latency_share: 0.9}"
+    scenario = loads(BUSY.replace("alarm: log:9, state: log:3", f"alarm: {late}, state: {easy}", 1))
+    plan = make_plan(scenario, drops="none")
+    predicted = forecast(scenario, plan)
+    measured = simulate(scenario, plan, publications=200_000, seed=1, threads=1)
+    asked = scenario.subscriptions.max_latency_share
+    judged = asked > 0
+    found = measured.subscriptions.share_within_max_latency
+    # In the tail: for a limit near the mean the law, which is fitted for tails, may be several points off.
+    assert predicted.share_within[judged] == pytest.approx(found[judged], abs=0.02)
+    assert np.isnan(found[~judged]).all()
+    assert np.isnan(predicted.share_within[~judged]).all()
+    assert sorted(found[judged] >= asked[judged]) == [False, True]
+    assert measured.deadlines == summary(scenario, plan, predicted)["deadlines"] == {"judged": 2, "met": 1}
+    row = int(np.flatnonzero(asked == 0.99)[0])
+    whole = forecast(loads(BUSY), make_plan(loads(BUSY), drops="none")).utility[row]
+    assert predicted.utility[row] == pytest.approx(whole * predicted.share_within[row] / 0.99)
+
+
+def test_a_deadline_moves_a_subscription_up_when_plans_are_made_by_forecast() -> None:
+    text = """
+name: one is in a hurry
+planning: {priority_classes: 2, flows_per_subscriber: 1}
+brokers: {b: {}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 20000}}
+publishers: {a: {publishes: {now: {rate_per_second: 8, size_bytes: 120}, later: {rate_per_second: 8, size_bytes: 120}}}}
+subscribers:
+  hurried: {port: p, subscribes: {now: {utility: log:5, max_latency_seconds: 0.15, max_latency_share: 0.95}}}
+  patient: {port: p, subscribes: {later: log:6}}
+"""
+    scenario = loads(text)
+    hurried = scenario.subscribers.name.index("hurried")
+    row = int(np.flatnonzero(scenario.subscriptions.subscriber == hurried)[0])
+    first, ahead = make_plan(scenario), plan_ahead(scenario)
+    assert (first.subscription_class[row], ahead.subscription_class[row]) == (1, 0)
+    assert forecast(scenario, ahead).share_within[row] > forecast(scenario, first).share_within[row] + 0.1

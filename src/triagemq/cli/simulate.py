@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, screen, utility_line
+from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
@@ -173,6 +173,7 @@ def _print(result: SimulationResult, title: str) -> None:
             f"utility {percent(row['utility_rate'])} of what it could be"
         )
     console.print(utility_line(report["utility"]))
+    print_deadlines(report["deadlines"])
     rate = result.copies / result.wall_seconds / 1e6
     console.print(
         f"{result.publications:,} publications, {result.copies:,} copies in {result.wall_seconds:.2f} s "

@@ -11,11 +11,10 @@ from triagemq.forecast.doubts import REASONS
 from triagemq.forecast.model import Forecast
 from triagemq.plan import Plan, demand
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Scenario
+from triagemq.scenario import Floats, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile
 
 __all__ = [
-    "deadline_figures",
     "finite_or_none",
     "port_loads",
     "subscription_rows",
@@ -51,7 +50,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
         "ports": port_loads(scenario, plan),
         "classes": _classes(scenario, plan, predicted),
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
-        "deadlines": deadline_figures(scenario, predicted.share_within),
+        "deadlines": deadline_figures(scenario.subscriptions, predicted.share_within),
         "approximations": list(predicted.approximations),
         "decisions": [
             {
@@ -101,16 +100,6 @@ def utility_figures(achieved: Floats, maximum: Floats) -> dict[str, float | None
         "maximum": float(maximum.sum()),
         "rate": float(achieved.sum() / maximum.sum()) if wanted.any() else None,
         "rate_mean": float((achieved[wanted] / maximum[wanted]).mean()) if wanted.any() else None,
-    }
-
-
-def deadline_figures(scenario: Scenario, share_within: Floats) -> dict[str, int]:
-    """How many subscriptions ask for a share within a latency, and how many of them get it."""
-    asked = scenario.subscriptions.max_latency_share
-    judged = asked > 0
-    return {
-        "judged": int(judged.sum()),
-        "met": int((np.nan_to_num(share_within[judged]) >= asked[judged]).sum()),
     }
 
 

@@ -22,7 +22,7 @@ from triagemq.scenario.model import (
 )
 from triagemq.scenario.routes import BrokerRoutes, broker_routes, port_depths, port_hops, port_paths
 from triagemq.scenario.saving import dumps, save
-from triagemq.scenario.utility import achieved_utility, deadline_factor, maximum_utility
+from triagemq.scenario.utility import achieved_utility, deadline_factor, deadline_figures, maximum_utility
 
 __all__ = [
     "ArrivalProcess",
@@ -49,6 +49,7 @@ __all__ = [
     "broker_routes",
     "check",
     "deadline_factor",
+    "deadline_figures",
     "dumps",
     "load",
     "loads",

@@ -7,7 +7,7 @@ import numpy as np
 from triagemq.scenario.kinds import UtilityShape
 from triagemq.scenario.model import Floats, Subscriptions
 
-__all__ = ["achieved_utility", "deadline_factor", "maximum_utility"]
+__all__ = ["achieved_utility", "deadline_factor", "deadline_figures", "maximum_utility"]
 
 
 def achieved_utility(
@@ -56,6 +56,14 @@ def deadline_factor(subscriptions: Subscriptions, share_within: Floats) -> Float
     part = np.ones(len(subscriptions))
     np.divide(np.nan_to_num(share_within), asked, out=part, where=asked > 0)
     return np.minimum(part, 1.0)
+
+
+def deadline_figures(subscriptions: Subscriptions, share_within: Floats) -> dict[str, int]:
+    """How many subscriptions ask for a share within a latency, and how many of them get it."""
+    asked = subscriptions.max_latency_share
+    judged = asked > 0
+    met = np.nan_to_num(share_within[judged]) >= asked[judged]
+    return {"judged": int(judged.sum()), "met": int(met.sum())}
 
 
 def maximum_utility(subscriptions: Subscriptions) -> Floats:

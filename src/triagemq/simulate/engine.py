@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.changes import Timeline
@@ -18,6 +19,7 @@ from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hop
 from triagemq.simulate.source import Generated
 from triagemq.simulate.statistics import (
     BATCHES,
+    NO_DEADLINE,
     Tally,
     count_endings,
     count_late,
@@ -111,6 +113,7 @@ class _Run:
             timeline.classes,
             len(timeline.phases),
             own_histograms=extent.percentiles,
+            deadline_ns=_deadline_ns(scenario.subscriptions.max_latency_seconds),
         )
         self._phase_begins_ns = np.array([round(each.begins_seconds * 1e9) for each in timeline.phases])
         self._measured_from = extent.measured_from_ns * 1e-9
@@ -243,3 +246,10 @@ class _Run:
             self._trace.deliveries(path.ended, self._timeline.plans[epoch])
             self._trace.hops(path.hops)
             self._trace.queue_samples(path.samples, 8 / self._timeline.epochs.seconds_per_byte[epoch])
+
+
+def _deadline_ns(max_latency_seconds: Floats) -> NDArray[np.int64]:
+    limited = max_latency_seconds < 1e-9 * NO_DEADLINE
+    found = np.full(len(limited), NO_DEADLINE)
+    found[limited] = np.rint(max_latency_seconds[limited] * 1e9).astype(np.int64)
+    return found

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from triagemq.scenario import Floats, Integers, Scenario, Table
+from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figures
 from triagemq.simulate.changes import Phase
 from triagemq.simulate.engine import PERCENTILES, Replication
-from triagemq.simulate.statistics import Tally, add_tallies, ratio
+from triagemq.simulate.statistics import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome
@@ -65,6 +65,8 @@ class SubscriptionResults(Table):
 
     `success_ci95` and `ci95_seconds` are half-widths of 95 % intervals over the replications, NaN for a single one.
     Percentiles are the mean over the replications, with their intervals; NaN where they were not asked for.
+    `share_within_max_latency` is the share of the delivered that came within the latency that the subscription asks
+    for, NaN where it asks for none.
     """
 
     count: NDArray[np.int64]
@@ -83,6 +85,7 @@ class SubscriptionResults(Table):
     p95_ci95_seconds: Floats
     p99_seconds: Floats
     p99_ci95_seconds: Floats
+    share_within_max_latency: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +126,7 @@ class SimulationResult:
     ports: PortResults
     phases: PhaseResults
     utility: SimulatedUtility
+    deadlines: dict[str, int]
     precision_reached: bool | None
 
     def as_json(self) -> dict[str, Any]:
@@ -152,6 +156,7 @@ class SimulationResult:
                 name: _plain(getattr(self.utility, name))
                 for name in ("achieved", "maximum", "rate", "rate_mean")
             },
+            "deadlines": self.deadlines,
         }
 
 
@@ -180,7 +185,11 @@ def summarise(
         scenario,
         phases,
         total,
-        (subscriptions.success_rate, subscriptions.mean_latency_seconds),
+        (
+            subscriptions.success_rate,
+            subscriptions.mean_latency_seconds,
+            subscriptions.share_within_max_latency,
+        ),
         judged,
         (measured_from_ns * 1e-9, ends),
     )
@@ -205,6 +214,7 @@ def summarise(
         ),
         phases=phase_results,
         utility=utility,
+        deadlines=deadline_figures(scenario.subscriptions, subscriptions.share_within_max_latency),
         precision_reached=precision_reached,
     )
 
@@ -289,6 +299,9 @@ def _subscriptions(total: Tally, replications: Sequence[Replication], judged: bo
         mean_latency_seconds=ratio(total.latency_ns, delivered) * 1e-9,
         ci95_seconds=_half_widths(np.stack(latencies, axis=1)) * 1e-9,
         **_percentiles(replications, len(count)),
+        share_within_max_latency=np.where(
+            total.deadline_ns < NO_DEADLINE, ratio(total.within, delivered), np.nan
+        ),
     )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "COPIES",
     "LATE",
     "LATENCY_NS",
+    "NO_DEADLINE",
     "Tally",
     "add_tallies",
     "count_endings",
@@ -34,6 +35,9 @@ __all__ = [
 ]
 
 BATCHES = 30
+
+NO_DEADLINE = np.iinfo(np.int64).max
+"""Of a subscription that asks for no latency."""
 
 # The last axis of Tally.phases.
 COPIES, ARRIVED, LATE, LATENCY_NS = range(4)
@@ -49,7 +53,7 @@ class Tally(NamedTuple):
     ran empty; `last_delivered_ns` is when the last one did. `phases` has a row per phase, where worth changes during a
     run (none where it does not), and per subscription what was published in it: copies, those delivered, those of them
     that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are asked for,
-    else none.
+    else none. `within` counts the delivered whose latency is at most the subscription's `deadline_ns`.
     """
 
     outcomes: NDArray[np.int64]
@@ -64,9 +68,18 @@ class Tally(NamedTuple):
     last_delivered_ns: NDArray[np.int64]
     phases: NDArray[np.int64]
     own_histogram: NDArray[np.int32]
+    deadline_ns: NDArray[np.int64]
+    within: NDArray[np.int64]
 
 
-def new_tally(subscriptions: int, classes: int, phases: int = 1, *, own_histograms: bool = False) -> Tally:
+def new_tally(
+    subscriptions: int,
+    classes: int,
+    phases: int = 1,
+    *,
+    own_histograms: bool = False,
+    deadline_ns: NDArray[np.int64] | None = None,
+) -> Tally:
     kinds = len(Outcome)
     return Tally(
         outcomes=np.zeros((subscriptions, kinds), dtype=np.int64),
@@ -81,6 +94,8 @@ def new_tally(subscriptions: int, classes: int, phases: int = 1, *, own_histogra
         last_delivered_ns=np.zeros(1, dtype=np.int64),
         phases=np.zeros((phases if phases > 1 else 0, subscriptions, 4), dtype=np.int64),
         own_histogram=np.zeros((subscriptions if own_histograms else 0, BINS), dtype=np.int32),
+        deadline_ns=np.full(subscriptions, NO_DEADLINE) if deadline_ns is None else deadline_ns,
+        within=np.zeros(subscriptions, dtype=np.int64),
     )
 
 
@@ -99,6 +114,8 @@ def add_tallies(first: Tally, second: Tally) -> Tally:
         last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
         phases=first.phases + second.phases,
         own_histogram=first.own_histogram + second.own_histogram,
+        deadline_ns=first.deadline_ns,
+        within=first.within + second.within,
     )
 
 
@@ -140,6 +157,8 @@ def count_endings(
             continue
         latency = record.delivered_ns - record.published_ns
         tally.latency_ns[subscription] += latency
+        if latency <= tally.deadline_ns[subscription]:
+            tally.within[subscription] += 1
         batch = min(int(since * batches_per_ns), BATCHES - 1)
         tally.batch_delivered[priority_class, batch] += 1
         tally.batch_latency_ns[priority_class, batch] += latency

@@ -44,14 +44,14 @@ def worth(
     scenario: Scenario,
     phases: Sequence[Phase],
     total: Tally,
-    measured: tuple[Floats, Floats],
+    measured: tuple[Floats, Floats, Floats],
     judged: bool,
     between: tuple[float, float],
 ) -> tuple[SimulatedUtility, PhaseResults]:
     """What a run was worth, and each of its phases; one without changes of worth has no phases to tell of.
 
-    `measured` are success rates and mean latencies over the whole run, which was measured `between` two times; where
-    its end is `judged`, late copies are no success.
+    `measured` are success rates, mean latencies and shares within the latency asked for over the whole run, which was
+    measured `between` two times; where its end is `judged`, late copies are no success.
     """
     if len(phases) == 1:
         weighed = replace(scenario.subscriptions, utility_weight=phases[0].utility_weight)
@@ -69,6 +69,7 @@ def worth(
             replace(scenario.subscriptions, utility_weight=phase.utility_weight),
             ratio(delivered[row], counts[row, :, COPIES]),
             ratio(counts[row, :, LATENCY_NS], counts[row, :, ARRIVED]) * 1e-9,
+            measured[2],
         )
         for row, phase in enumerate(phases)
     ]
@@ -84,10 +85,13 @@ def worth(
     return _utility(share @ achieved, share @ maximum), found
 
 
-def _utilities(wanted: Subscriptions, success: Floats, latency_seconds: Floats) -> tuple[Floats, Floats]:
+def _utilities(
+    wanted: Subscriptions, success: Floats, latency_seconds: Floats, share_within: Floats
+) -> tuple[Floats, Floats]:
     """Achieved and maximum; a subscription of which nothing was published, or nothing arrived, is worth nothing."""
     latency = np.where(np.isfinite(latency_seconds), latency_seconds, np.inf)
-    return achieved_utility(wanted, np.nan_to_num(success, nan=0.0), latency), maximum_utility(wanted)
+    achieved = achieved_utility(wanted, np.nan_to_num(success, nan=0.0), latency, share_within)
+    return achieved, maximum_utility(wanted)
 
 
 def _utility(achieved: Floats, maximum: Floats) -> SimulatedUtility:
