@@ -222,7 +222,10 @@ def _copies(work: Work, event: Cumulants, batches: Batches) -> _Copies:
     told[step] = np.arange(step.size)
     rate = _ratio(ladder.through(ladder.total(work.rates)), ladder.through(sums[0]))
     apart = spread[told]
-    pairs, triples, fours = (rate * apart**number * (through[number] - above[number]) for number in (1, 2, 3))
+    scale = rate * apart
+    pairs = scale * (through[1] - above[1])
+    triples = scale * apart * (through[2] - above[2])
+    fours = scale * apart * apart * (through[3] - above[3])
     jumps[0][told] += pairs * two[told]
     jumps[1][told] += (3 * pairs + triples) * three[told]
     jumps[2][told] += (7 * pairs + 6 * triples + fours) * four[told]
