@@ -9,6 +9,7 @@ Tests of processes and networks mostly wait, and measure time: those that comput
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 # How long one example takes tells about the machine and what else it does, not about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+# Who starts the suite in the background of a script ignores Ctrl-C, and so would all that the tests press it for.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ON_CI = os.environ.get("CI") == "true"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 
@@ -126,6 +125,8 @@ def _with_interval(words: str, figure: dict[str, Any]) -> str:
 
 def _worst_first(found: Comparison) -> list[int]:
     """Cells that are wrong without a flag, then the flagged ones that are outside, then by how far they are off."""
+    import numpy as np
+
     errors = np.max([np.nan_to_num(figure.error) for figure in found.figures.values()], axis=0)
     order = np.lexsort((-errors, ~found.outside_flagged, ~found.outside_unflagged))
     return [int(place) for place in order]

@@ -171,10 +171,19 @@ def _class_row(
         "delivered": int(delivered.sum()),
         "dropped_by_policy": int(on_purpose.sum()),
         "success_rate": float(delivered.mean()),
+        # What had not come when the run ended was never delivered.
+        "late": 0,
+        "success_ci95": _plain(_half_width(delivered.astype(np.float64), batch, 0.95)),
         "success_ci99": _plain(_half_width(delivered.astype(np.float64), batch)),
         "mean_latency_seconds": int(arrived.sum()) / len(arrived) * 1e-9 if len(arrived) else None,
         "ci95_seconds": _plain(_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], 0.95)),
         **percentiles,
+        **{
+            f"p{round(100 * share)}_ci95_seconds": _plain(
+                _percentile_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], share)
+            )
+            for share in (0.95, 0.99)
+        },
         "max_seconds": longest_ns * 1e-9 if len(arrived) else None,
     }
 
@@ -190,6 +199,18 @@ def _half_width(values: Floats, batch: NDArray[np.int64], confidence: float = _C
     centre = float((means * weight).mean())
     spread = math.sqrt(float(((weight * (means - centre)) ** 2).sum()) / (len(means) - 1))
     return float(stdtrit(len(means) - 1, (1 + confidence) / 2)) * spread / math.sqrt(len(means))
+
+
+def _percentile_half_width(values: Floats, batch: NDArray[np.int64], share: float) -> float:
+    """Of a 95 % interval of a percentile, by those of batches in time that are long enough to have one."""
+    found = [
+        float(np.quantile(some, share))
+        for each in np.unique(batch)
+        if (some := values[batch == each]).size * (1 - share) >= 1
+    ]
+    if len(found) < 2:
+        return math.nan
+    return float(stdtrit(len(found) - 1, 0.975)) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
 
 
 def _utility(
