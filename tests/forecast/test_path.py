@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from triagemq.forecast import REASONS, Forecast, Reason, forecast
-from triagemq.plan import make_plan
-from triagemq.scenario import Scenario, loads
+from triagemq.plan import demand, make_plan
+from triagemq.scenario import Floats, Scenario, loads
 
 
 def predicted(text: str, **options: object) -> tuple[Scenario, Forecast]:
@@ -297,3 +297,48 @@ def test_freshness_costs_utility_and_nothing_delivered_is_worth_nothing() -> Non
     assert result.maximum_utility == pytest.approx([np.log(2)])
     _, overloaded = predicted(text.replace("bandwidth_bps: 8000", "bandwidth_bps: 1600"))
     assert overloaded.utility == pytest.approx([0.0])
+
+
+LOSSY = """
+name: cut events over lossy links
+mtu_bytes: 100
+fragmentation: true
+brokers: {b: {}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 1e6}}
+publishers:
+  a:
+    error_rate: 0.1
+    publishes:
+      constant: {rate_per_second: 10, size_bytes: 250, sizes: constant}
+      mixed: {rate_per_second: 10, size_bytes: 50, sizes: constant}
+  c:
+    publishes: {mixed: {rate_per_second: 10, size_bytes: 350, sizes: constant}}
+subscribers:
+  s: {port: p, error_rate: 0.2, subscribes: {constant: log:1, mixed: log:1}}
+"""
+
+
+def test_an_event_is_lost_with_any_of_its_packets() -> None:
+    scenario, result = predicted(LOSSY)
+    constant, mixed = (scenario.topics.name.index(name) for name in ("constant", "mixed"))
+    assert result.success[constant] == pytest.approx((0.9 * 0.8) ** 3)
+    assert result.success[mixed] == pytest.approx((0.9 * 0.8 + 0.8**4) / 2)
+    # The planner expects the same, so that utility is planned with what arrives.
+    assert demand(scenario).ideal_success == pytest.approx(result.success)
+
+
+def test_what_lossy_links_spare_is_smaller_and_so_quicker() -> None:
+    scenario, result = predicted(LOSSY)
+    sizes = demand(scenario)
+    mixed = scenario.topics.name.index("mixed")
+    small, large = 10 * 0.9, 10.0
+    assert sizes.sizes.event_bytes[mixed] == pytest.approx((small * 50 + large * 350) / (small + large))
+    small, large = small * 0.8, large * 0.8**4
+    assert sizes.delivered.event_bytes[mixed] == pytest.approx((small * 50 + large * 350) / (small + large))
+    assert result.latency_seconds[mixed] < forecast_without_loss(LOSSY)[mixed]
+
+
+def forecast_without_loss(text: str) -> Floats:
+    _, result = predicted(text.replace("error_rate: 0.2, ", ""))
+    return result.latency_seconds

@@ -62,7 +62,10 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AtPorts:
-    """The copies that cross one level of output ports; columns over the crossing subscriptions."""
+    """The copies that cross one level of output ports; columns over the crossing subscriptions.
+
+    `own_event_seconds`, `last_packet_seconds` and the means of `first_packets` are of the events that will arrive.
+    """
 
     port: Integers
     batch: Integers
@@ -76,6 +79,7 @@ class _AtPorts:
     event_scv: Floats
     packets: Floats
     packet_square_seconds: Floats
+    own_event_seconds: Floats
     last_packet_seconds: Floats
     first_packets: FirstPackets
 
@@ -105,43 +109,46 @@ def cross_network(
         arrivals.queue_load[cell],
         np.zeros_like(seconds),
     )
+    # What queues and drops leave is counted in events, what links leave in packets: those of an event that lost one
+    # still take their room.
+    packets_left = np.ones(len(subscriptions))
     for hop in range(hops.shape[1]):
         on = np.flatnonzero(hops[:, hop] >= 0)
         port = hops[on, hop]
-        packets = asked.sizes.packets[on]
+        sizes, own = asked.sizes.of(on), asked.delivered.of(on)
+        packets = sizes.packets
         looked_up = look_up(
             scenario,
             port,
             batch[on],
             # Only at the first switch do the packets of a copy come together.
             notify_rate[on] if hop == 0 else notify_rate[on] * packets,
-            survival[on],
+            survival[on] * packets_left[on],
             packets if hop == 0 else np.ones_like(packets),
             spread.of(on),
         )
         seconds[on] += looked_up.seconds
         survival[on] *= looked_up.share * keep[on] if hop == 0 else looked_up.share
         bytes_per_second = ports.bandwidth_bps[port] / 8
-        event_seconds = asked.sizes.event_bytes[on] / bytes_per_second
-        rate = notify_rate[on] * survival[on]
         at_ports = _AtPorts(
             port=port,
             batch=batch[on],
             priority_class=plan.subscription_class[on],
-            rate=rate,
-            present=np.minimum(survival[on], 1.0),
+            rate=notify_rate[on] * survival[on] * packets_left[on],
+            present=np.minimum(survival[on] * packets_left[on], 1.0),
             ca2=arrivals.ca2[cell][on],
             streams=arrivals.streams[cell][on],
             copies_scale=np.ones(on.size),
-            event_seconds=event_seconds,
-            event_scv=asked.sizes.event_scv[on],
-            packets=asked.sizes.packets[on],
-            packet_square_seconds=asked.sizes.packet_square_bytes[on] / bytes_per_second**2,
-            last_packet_seconds=asked.sizes.last_packet_bytes[on] / bytes_per_second,
+            event_seconds=sizes.event_bytes / bytes_per_second,
+            event_scv=sizes.event_scv,
+            packets=sizes.packets,
+            packet_square_seconds=sizes.packet_square_bytes / bytes_per_second**2,
+            own_event_seconds=own.event_bytes / bytes_per_second,
+            last_packet_seconds=own.last_packet_bytes / bytes_per_second,
             first_packets=FirstPackets(
-                mean=asked.sizes.first_packet_bytes[on] / bytes_per_second,
-                product=asked.sizes.first_packet_product[on] / bytes_per_second**2,
-                single=asked.sizes.single_packet_bytes[on] / bytes_per_second,
+                mean=own.first_packet_bytes / bytes_per_second,
+                product=sizes.first_packet_product / bytes_per_second**2,
+                single=own.single_packet_bytes / bytes_per_second,
             ),
         )
         carried, waited, law = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
@@ -180,9 +187,9 @@ def cross_network(
         times[on] = port_times.after(times[on].overall + Cumulants.exponential(looked_up.seconds))
         # The link of a trunk; a subscriber's own link comes last.
         further = hops[on, hop + 1] >= 0 if hop + 1 < hops.shape[1] else np.zeros(on.size, dtype=np.bool_)
-        survival[on] *= np.where(further, 1 - ports.error_rate[port], 1.0)
+        packets_left[on] *= np.where(further, 1 - ports.error_rate[port], 1.0)
         seconds[on] += np.where(further, ports.propagation_seconds[port], 0.0)
-    survival *= 1 - subscribers.error_rate[subscriber]
+    survival *= asked.whole_share
     seconds += subscribers.propagation_seconds[subscriber]
     return Copies(survival, seconds, times)
 
@@ -222,6 +229,7 @@ def _overlap(copies: _AtPorts, batches: BatchAt, spread: Spread, wait: Floats) -
         copies.last_packet_seconds,
         copies.priority_class,
         queues=copies.port,
+        own_event_mean=copies.own_event_seconds,
     )
     whole = np.subtract(wait, single, out=np.zeros_like(wait), where=np.isfinite(wait))
     return overlap(late, own, np.maximum(whole, 0.0), sharpness(copies.event_scv))
@@ -258,6 +266,7 @@ def _cross_ports(
         queues=copies.port,
         copies_scale=copies.copies_scale,
         random_order=copies.first_packets,
+        own_event_mean=copies.own_event_seconds,
     )
     wait = mean_waits(*brought)
     if not poisson:

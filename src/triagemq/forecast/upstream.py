@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.plan.demand import WireSizes, sum_by, total_by, wire_sizes
+from triagemq.plan.demand import WireSizes, sum_by, survival_to_brokers, total_by, wire_sizes
 from triagemq.scenario import (
     ArrivalProcess,
     BrokerRoutes,
@@ -89,8 +89,10 @@ class _Hops:
 
 def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     """Follow every publication to every broker with subscribers of its topic."""
-    sizes = wire_sizes(scenario)
-    entering = _cross_unmanaged_switches(scenario, sizes)
+    publishers, publisher = scenario.publishers, scenario.publications.publisher
+    # What comes over a publisher's link has lost no packet, and so is smaller than what was sent.
+    sizes = wire_sizes(scenario, packet_survival=1 - publishers.error_rate[publisher])
+    entering = _cross_unmanaged_switches(scenario, wire_sizes(scenario), sizes)
     routes = broker_routes(scenario)
     home = scenario.publishers.broker[scenario.publications.publisher]
     shape = (len(scenario.brokers), len(scenario.topics))
@@ -117,13 +119,18 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     ca2_sum, square_sum = np.zeros(shape), np.zeros(shape)
     ca2_entering = by_topic(entering.rate * (entering.ca2 - 1.0))
     squares_entering = by_topic(entering.rate**2)
-    for source in range(shape[0]):
-        for target in range(shape[0]):
+    to_brokers = survival_to_brokers(scenario)
+    for target in range(shape[0]):
+        # Links between brokers lose packets too: an event is whole if none of its packets is lost on any link.
+        whole = wire_sizes(scenario, packet_survival=to_brokers[target]).survival
+        share_whole = _ratio(by_topic(entering.rate * _ratio(whole, sizes.survival)), entering_rate)
+        for source in range(shape[0]):
             if routes.reach[source, target] == 0.0:
                 continue
-            survival, path = _broker_path(
+            carried, path = _broker_path(
                 scenario, routes, hops, source, target, mean_bytes[source], scv[source]
             )
+            survival = carried * share_whole[source]
             arriving = entering_rate[source] * survival
             rate[target] += arriving
             for total, moment in zip(delay_sums, (entering_delay[source] + path).moments, strict=True):
@@ -160,8 +167,11 @@ def publication_ca2(publications: Publications) -> Floats:
     return ca2
 
 
-def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering:
-    """FIFO switches between publishers and their broker (Pollaczek-Khinchine, not PrioDeX eq. 12)."""
+def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: WireSizes) -> _Entering:
+    """FIFO switches between publishers and their broker (Pollaczek-Khinchine, not PrioDeX eq. 12).
+
+    `sizes` are of what is sent, `spared` of what the publishers' links do not lose.
+    """
     publications, publishers = scenario.publications, scenario.publishers
     rate, ca2 = publications.rate_per_second.copy(), publication_ca2(publications)
     delay = Cumulants.constant(publishers.propagation_seconds[publications.publisher].copy())
@@ -170,7 +180,8 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
     queue_columns = [np.zeros(len(rate)) for _ in range(3)]
     if crossing.size:
         queue = switch[crossing]
-        service = sizes.event_bytes[crossing] * 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
+        seconds_per_byte = 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
+        service = sizes.event_bytes[crossing] * seconds_per_byte
         scv = sizes.event_scv[crossing]
         count = len(scenario.unmanaged_switches)
         load = total_by(queue, rate[crossing] * service, count)
@@ -178,7 +189,10 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
         factor = gg1_factor(merged, service_scv)[queue]
         wait = priority_waits(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
         law = queue_times(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
-        delay[crossing] = delay[crossing] + law.with_mean(wait * factor + service).overall
+        delay[crossing] = (
+            delay[crossing]
+            + law.with_mean(wait * factor + spared.event_bytes[crossing] * seconds_per_byte).overall
+        )
         for column, values in zip(queue_columns, (wait * factor, service, load[queue]), strict=True):
             column[crossing] = values
         share_of_queue = rate[crossing] / total_by(queue, rate[crossing], count)[queue]
@@ -186,8 +200,7 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes) -> _Entering
             ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
         )
         rate[crossing] *= np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[queue]
-    survival = 1 - publishers.error_rate[publications.publisher]
-    return _Entering(rate * survival, delay, split_ca2(ca2, survival), *queue_columns)
+    return _Entering(rate * spared.survival, delay, split_ca2(ca2, spared.survival), *queue_columns)
 
 
 def _cross_brokers(
@@ -260,12 +273,12 @@ def _broker_path(
     event_bytes: Floats,
     event_scv: Floats,
 ) -> tuple[float, Cumulants]:
-    """Share of events that gets from one broker through another's inbound queue, and the time it takes."""
+    """Share of events that the queues carry from one broker through another's inbound one, and the time it takes."""
     links = scenario.broker_links
     survival = float(hops.broker_share[source])
     seconds = Cumulants.exponential(np.full(len(event_bytes), hops.broker_seconds[source]))
     for link in routes.path(source, target, links.target_broker):
-        survival *= float(hops.link_share[link] * (1 - links.error_rate[link]))
+        survival *= float(hops.link_share[link])
         transmission = Cumulants.service(event_bytes * 8 / links.bandwidth_bps[link], event_scv)
         constant = np.full(len(event_bytes), links.propagation_seconds[link])
         waited = hops.link_wait[np.full(len(event_bytes), link)]

@@ -26,6 +26,8 @@ class WireSizes:
     the mean square of one packet's size, `last_packet_bytes` the mean size of the packet that completes it and
     `first_packet_bytes` of the one that begins it. `first_packet_product` is the mean product of the first packet and
     the whole event, `single_packet_bytes` the mean of the event where it is one packet, and 0 where it is several.
+
+    Where links lose packets, they are of the events that keep all of theirs; `survival` is the share of those.
     """
 
     event_bytes: Floats
@@ -36,11 +38,16 @@ class WireSizes:
     first_packet_bytes: Floats
     first_packet_product: Floats
     single_packet_bytes: Floats
+    survival: Floats
 
     @property
     def event_scv(self) -> Floats:
         """Squared coefficient of variation of the event's size on the wire."""
         return np.maximum(self.event_square_bytes / self.event_bytes**2 - 1.0, 0.0)
+
+    def of(self, rows: IntegerColumn) -> WireSizes:
+        """The same columns over other rows."""
+        return WireSizes(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,19 +55,27 @@ class Demand:
     """Columns over subscriptions.
 
     `published_rate` counts events on the topic at all publishers; `notify_rate` those that reach the subscriber's home
-    broker; `ideal_success` is the share that would arrive with no drop and no full buffer.
+    broker; `ideal_success` is the share that would arrive with no drop and no full buffer. `sizes` are those of the
+    events at the home broker, `delivered` those of the events that arrive: the links below spare the smaller ones.
     """
 
     published_rate: Floats
     notify_rate: Floats
     ideal_success: Floats
     sizes: WireSizes
+    delivered: WireSizes
     port: Integers
 
     @property
     def load_bytes_per_second(self) -> Floats:
         """What each subscription puts on its ports when nothing is dropped."""
         return self.notify_rate * self.sizes.event_bytes
+
+    @property
+    def whole_share(self) -> Floats:
+        """Share of the events at the home broker that the links below it leave whole."""
+        whole = self.ideal_success * self.published_rate
+        return np.divide(whole, self.notify_rate, out=np.zeros_like(whole), where=self.notify_rate > 0)
 
 
 def demand(scenario: Scenario) -> Demand:
@@ -71,70 +86,57 @@ def demand(scenario: Scenario) -> Demand:
     >>> bool((asked.notify_rate <= asked.published_rate).all())
     True
     """
-    publications, publishers = scenario.publications, scenario.publishers
-    subscribers, subscriptions = scenario.subscribers, scenario.subscriptions
-    shape = (len(scenario.brokers), len(scenario.topics))
-    home = publishers.broker[publications.publisher]
-    reaching_home = publications.rate_per_second * (1 - publishers.error_rate[publications.publisher])
-    # Rate of every topic at every broker: what enters anywhere, times what survives the links to that broker.
-    entering = sum_by(home, publications.topic, shape, reaching_home)
-    reach = broker_routes(scenario).reach
-    at_broker = reach.T @ entering
-
-    def mixed(values: Floats) -> Floats:
-        """The mean over a topic's events at every broker, publishers mixed by the rates that reach it."""
-        total = reach.T @ sum_by(home, publications.topic, shape, reaching_home * values)
-        return np.divide(total, at_broker, out=np.ones_like(total), where=at_broker > 0)
-
-    broker = subscribers.broker[subscriptions.subscriber]
-    cell = (broker, subscriptions.topic)
-    published = total_by(publications.topic, publications.rate_per_second, shape[1])
-    own = wire_sizes(scenario)
-    packets = mixed(own.packets)
-    sizes = WireSizes(
-        event_bytes=mixed(own.event_bytes)[cell],
-        event_square_bytes=mixed(own.event_square_bytes)[cell],
-        packets=packets[cell],
-        packet_square_bytes=(mixed(own.packets * own.packet_square_bytes) / packets)[cell],
-        last_packet_bytes=mixed(own.last_packet_bytes)[cell],
-        first_packet_bytes=mixed(own.first_packet_bytes)[cell],
-        first_packet_product=mixed(own.first_packet_product)[cell],
-        single_packet_bytes=mixed(own.single_packet_bytes)[cell],
-    )
-    notify_rate = at_broker[cell]
+    publications, subscriptions = scenario.publications, scenario.subscriptions
+    subscribers = scenario.subscribers
+    cell = subscribers.broker[subscriptions.subscriber] * np.int64(len(scenario.topics)) + subscriptions.topic
+    rate_at_broker, sizes_at_broker = _at_brokers(scenario)
+    notify_rate, sizes = rate_at_broker[cell], sizes_at_broker.of(cell)
+    published = total_by(publications.topic, publications.rate_per_second, len(scenario.topics))
     published_rate = published[subscriptions.topic]
-    delivered = notify_rate * _survival_below_broker(scenario)[subscriptions.subscriber]
+    below = _survival_below_broker(scenario)[subscriptions.subscriber]
+    arriving, delivered = notify_rate * below, sizes
+    if (sizes.packets > 1.0).any() and (below < 1.0).any():
+        arriving, delivered = _whole_at_subscribers(scenario, cell, below)
     return Demand(
         published_rate=published_rate,
         notify_rate=notify_rate,
-        ideal_success=np.divide(
-            delivered, published_rate, out=np.zeros_like(delivered), where=published_rate > 0
-        ),
+        ideal_success=np.divide(arriving, published_rate, out=np.zeros_like(below), where=published_rate > 0),
         sizes=sizes,
+        delivered=delivered,
         port=subscribers.port[subscriptions.subscriber],
     )
 
 
-def wire_sizes(scenario: Scenario) -> WireSizes:
-    """Moments on the wire of every publication's events."""
-    publications = scenario.publications
-    columns = {field.name: np.zeros(len(publications)) for field in fields(FragmentSizes)}
+def wire_sizes(
+    scenario: Scenario, rows: IntegerColumn | None = None, packet_survival: Floats | None = None
+) -> WireSizes:
+    """Moments on the wire of the events of these publications (all of them), one element each.
 
-    def put(rows: NDArray[np.bool_], sizes: FragmentSizes) -> None:
+    `packet_survival` is the share of packets that the links on the way do not lose. An event is whole if none of its
+    packets is lost, so what survives is smaller than what was sent.
+    """
+    publications = scenario.publications
+    rows = np.arange(len(publications)) if rows is None else rows
+    survives = np.ones(len(rows)) if packet_survival is None else packet_survival
+    columns = {field.name: np.zeros(len(rows)) for field in fields(FragmentSizes)}
+
+    def put(chosen: NDArray[np.bool_], sizes: FragmentSizes) -> None:
         for name, column in columns.items():
-            column[rows] = getattr(sizes, name)
+            column[chosen] = getattr(sizes, name)
 
     mtu, overhead = scenario.mtu_bytes, scenario.overhead_bytes
-    exponential = publications.size_distribution == SizeDistribution.EXPONENTIAL
-    constant = publications.size_distribution == SizeDistribution.CONSTANT
-    put(exponential, fragment_sizes(publications.size_bytes[exponential], "exponential", mtu, overhead))
-    put(constant, fragment_sizes(publications.size_bytes[constant], "constant", mtu, overhead))
+    distribution, size = publications.size_distribution[rows], publications.size_bytes[rows]
+    exponential, constant = (
+        distribution == kind for kind in (SizeDistribution.EXPONENTIAL, SizeDistribution.CONSTANT)
+    )
+    put(exponential, fragment_sizes(size[exponential], "exponential", mtu, overhead, survives[exponential]))
+    put(constant, fragment_sizes(size[constant], "constant", mtu, overhead, survives[constant]))
     for sample in range(len(scenario.size_samples)):
         values, weights = scenario.size_samples.size_bytes[sample], scenario.size_samples.weight[sample]
-        put(
-            publications.size_samples == sample,
-            fragment_sizes_from_values(values, weights, mtu, overhead),
-        )
+        drawn = publications.size_samples[rows] == sample
+        for each in np.unique(survives[drawn]):
+            sizes = fragment_sizes_from_values(values, weights, mtu, overhead, float(each))
+            put(drawn & (survives == each), sizes)
     mean = columns["wire_bytes_mean"]
     return WireSizes(
         event_bytes=mean,
@@ -145,7 +147,78 @@ def wire_sizes(scenario: Scenario) -> WireSizes:
         first_packet_bytes=columns["first_packet_bytes_mean"],
         first_packet_product=columns["first_packet_product"],
         single_packet_bytes=columns["single_packet_bytes"],
+        survival=columns["survival"],
     )
+
+
+def survival_to_brokers(scenario: Scenario) -> Floats:
+    """The share of packets that the links from every publication (a column) to every broker (a row) do not lose."""
+    publishers, publisher = scenario.publishers, scenario.publications.publisher
+    reach = broker_routes(scenario).reach[publishers.broker[publisher]].T
+    return np.asarray((1 - publishers.error_rate[publisher]) * reach)
+
+
+class _Mixture:
+    """Events of several publications put together, cell by cell, in proportion to their rates."""
+
+    def __init__(self, cells: int) -> None:
+        self._rate, self._packets = np.zeros(cells), np.zeros(cells)
+        self._sums = {field.name: np.zeros(cells) for field in fields(WireSizes)}
+
+    def add(self, cell: IntegerColumn, rate: Floats, sizes: WireSizes) -> None:
+        count = len(self._rate)
+        packets = rate * sizes.packets
+        self._rate += total_by(cell, rate, count)
+        self._packets += total_by(cell, packets, count)
+        for name, column in self._sums.items():
+            # The mean square of a packet is a mean over packets, all else over events.
+            weight = packets if name == "packet_square_bytes" else rate
+            column += total_by(cell, weight * getattr(sizes, name), count)
+
+    def result(self) -> tuple[Floats, WireSizes]:
+        """The rate in every cell, and the means; 1 where nothing comes."""
+
+        def mean(name: str) -> Floats:
+            weight = self._packets if name == "packet_square_bytes" else self._rate
+            return np.divide(self._sums[name], weight, out=np.ones_like(weight), where=weight > 0)
+
+        return self._rate, WireSizes(**{name: mean(name) for name in self._sums})
+
+
+def _at_brokers(scenario: Scenario) -> tuple[Floats, WireSizes]:
+    """Rate and sizes of every topic at every broker; broker * topics + topic is the cell."""
+    publications, topics = scenario.publications, len(scenario.topics)
+    found = _Mixture(len(scenario.brokers) * topics)
+    for broker, survives in enumerate(survival_to_brokers(scenario)):
+        sizes = wire_sizes(scenario, packet_survival=survives)
+        found.add(broker * topics + publications.topic, publications.rate_per_second * sizes.survival, sizes)
+    return found.result()
+
+
+def _whole_at_subscribers(
+    scenario: Scenario, cell: NDArray[np.int64], below: Floats
+) -> tuple[Floats, WireSizes]:
+    """Rate and sizes of the whole events that would arrive without drops: an event is lost with any of its packets.
+
+    `below` is the share of packets that survives the links below the home broker. Subscriptions of one broker, topic
+    and share are alike and visited once.
+    """
+    publications, topics = scenario.publications, len(scenario.topics)
+    shares, share = np.unique(below, return_inverse=True)
+    kinds, kind = np.unique(cell * len(shares) + share, return_inverse=True)
+    broker, topic = np.divmod(kinds // len(shares), topics)
+    survives, to_brokers = shares[kinds % len(shares)], survival_to_brokers(scenario)
+    by_topic = np.argsort(publications.topic, kind="stable")
+    count = np.bincount(publications.topic, minlength=topics)
+    first = np.cumsum(count) - count
+    found = _Mixture(len(kinds))
+    for number in range(int(count.max(initial=0))):
+        those = np.flatnonzero(count[topic] > number)
+        publication = by_topic[first[topic[those]] + number]
+        sizes = wire_sizes(scenario, publication, survives[those] * to_brokers[broker[those], publication])
+        found.add(those, publications.rate_per_second[publication] * sizes.survival, sizes)
+    rate, mixed = found.result()
+    return rate[kind], mixed.of(kind)
 
 
 def _survival_below_broker(scenario: Scenario) -> Floats:

@@ -158,6 +158,7 @@ def fragmented_work(
     queues: ArrayLike | None = None,
     copies_scale: ArrayLike | None = None,
     random_order: FirstPackets | None = None,
+    own_event_mean: ArrayLike | None = None,
 ) -> tuple[Work, Batches]:
     """What events bring to their queues when they are cut into packets: for `mean_waits` and `sojourn_times`.
 
@@ -170,7 +171,8 @@ def fragmented_work(
 
     `event_mean`, `event_scv`: of B; `packet_rate`: the subscription's packets per second;
     `packet_second_moment`: mean over packets of the squared transmission time; `random_order`: what the first packets
-    take, where copies come in random order; the rest as priority_waits.
+    take, where copies come in random order; the rest as priority_waits. Where links behind the port spare the smaller
+    events, `own_event_mean`, `last_packet_mean` and the mean and single of `random_order` are of the spared ones.
     """
     rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
     count = rates.size
@@ -181,11 +183,14 @@ def fragmented_work(
         "packet_second_moment", reals("packet_second_moment", packet_second_moment), count
     )
     last = per_row("last_packet_mean", reals("last_packet_mean", last_packet_mean, positive=True), count)
-    too_long = last > event * (1.0 + 1e-9)
+    own = event
+    if own_event_mean is not None:
+        own = per_row("own_event_mean", reals("own_event_mean", own_event_mean, positive=True), count)
+    too_long = last > own * (1.0 + 1e-9)
     if too_long.any():
         row = int(np.argmax(too_long))
         raise ParameterError(
-            "last_packet_mean", f"element {row} is {last[row]}; must not exceed its event_mean {event[row]}"
+            "last_packet_mean", f"element {row} is {last[row]}; must not exceed its event_mean {own[row]}"
         )
     batches = check_batches(
         count, classes, batch_topics, keep, queues, copies_scale, random_order=random_order is not None
@@ -198,9 +203,10 @@ def fragmented_work(
         second_moment=second_moment,
         copy_product=second_moment,
         blocking=0.5 * packets * packet_square,
-        before_last=np.maximum(event - last, 0.0),
-        first_mean=per_row("first packet mean", reals("first packet mean", first.mean), count),
         first_product=per_row("first packet product", reals("first packet product", first.product), count),
+        own_mean=own,
+        before_last=np.maximum(own - last, 0.0),
+        first_mean=per_row("first packet mean", reals("first packet mean", first.mean), count),
         single_mean=per_row("single packet mean", reals("single packet mean", first.single), count),
         packet_rates=packets,
     )

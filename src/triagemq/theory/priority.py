@@ -61,9 +61,10 @@ def priority_waits(
         second_moment=second_moment,
         copy_product=copy_product,
         blocking=0.5 * rates * second_moment,
+        first_product=copy_product,
+        own_mean=service,
         before_last=np.zeros(rates.size),
         first_mean=service,
-        first_product=copy_product,
         single_mean=service,
         packet_rates=rates,
     )

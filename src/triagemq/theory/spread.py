@@ -57,7 +57,19 @@ def queue_times(
     square = (1.0 + per_row("scv", reals("scv", scv), rates.size)) * service**2
     nothing = np.zeros(rates.size)
     return sojourn_times(
-        Work(rates, service, square, square, 0.5 * rates * square, nothing, service, square, service, rates),
+        Work(
+            rates=rates,
+            mean=service,
+            second_moment=square,
+            copy_product=square,
+            blocking=0.5 * rates * square,
+            first_product=square,
+            own_mean=service,
+            before_last=nothing,
+            first_mean=service,
+            single_mean=service,
+            packet_rates=rates,
+        ),
         check_batches(rates.size, classes, None, None, queues, None),
     )
 

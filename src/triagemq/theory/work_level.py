@@ -49,10 +49,12 @@ class Work:
 
     `mean` and `second_moment` are those of one event's whole service time, `copy_product` is the mean
     product of two copies' service times, `blocking` is 1/2 packet rate times the second moment of one
-    packet (what a lower class blocks with), `before_last` the event's own service before its last packet.
-    `first_mean` is that of an event's first packet, `first_product` the mean product of it and another copy's whole
-    service, `single_mean` the mean of an event's service where it is one packet, and 0 where it is several.
-    `packet_rates` are packets a second.
+    packet (what a lower class blocks with), `first_product` the mean product of an event's first packet and another
+    copy's whole service, `packet_rates` are packets a second.
+
+    The rest is of the events whose wait is asked for, which may be smaller than the others: `own_mean` of the whole
+    event, `before_last` without its last packet, `first_mean` of its first packet, `single_mean` of the event where
+    it is one packet, and 0 where it is several.
     """
 
     rates: NDArray[np.float64]
@@ -60,9 +62,10 @@ class Work:
     second_moment: NDArray[np.float64]
     copy_product: NDArray[np.float64]
     blocking: NDArray[np.float64]
+    first_product: NDArray[np.float64]
+    own_mean: NDArray[np.float64]
     before_last: NDArray[np.float64]
     first_mean: NDArray[np.float64]
-    first_product: NDArray[np.float64]
     single_mean: NDArray[np.float64]
     packet_rates: NDArray[np.float64]
 
@@ -151,7 +154,7 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     """Mean time from an event's arrival to the start of its last packet, by the formula at the file's top.
 
     >>> one = np.ones(1)
-    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 0 * one, one, 2 * one, one, 0.5 * one),
+    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 2 * one, one, 0 * one, one, one, 0.5 * one),
     ...            check_batches(1, [0], None, None, None, None))
     array([1.])
     """
@@ -163,7 +166,7 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     # A class that blocks is one that is served: past saturation only what the server has left over.
     blocking = ladder.total(work.blocking) * carried_share(load, sigma, sigma_higher)
     jumps = work.rates * (0.5 * work.second_moment + ahead * work.copy_product)
-    work_ahead = ahead * work.mean + work.before_last
+    work_ahead = ahead * work.own_mean + work.before_last
     if batches.first is not None:
         first = batches.first
         idle = np.maximum(1.0 - sigma - ladder.below(load), 0.0)[ladder.step_of_row] * batches.copies_scale
