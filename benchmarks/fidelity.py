@@ -34,6 +34,7 @@ KNOWN = 0.05
 TAIL_KNOWN = 0.1
 """The same for percentiles."""
 REPLICATIONS = 8
+FEWEST_EVENTS = 500
 PRECISION = 0.015
 """Replications are added until nine in ten cells are known within this share, or the copies are used up."""
 
@@ -119,12 +120,14 @@ def compare(family: str, seed: int, copies: float) -> Cells:
     success: list[Floats] = []
     tails: dict[float, list[Floats]] = {0.95: [], 0.99: []}
     most = 4 * REPLICATIONS
+    # What is under way when a run is cut off counts as lost: with few events that would be seen.
+    seconds = max(copies / most / copy_rate, FEWEST_EVENTS / float(rate.sum()))
     while len(latency) < most:
         for number in range(len(latency), len(latency) + REPLICATIONS):
             found = simulate(
                 scenario,
                 plan,
-                duration_seconds=copies / most / copy_rate,
+                duration_seconds=seconds,
                 seed=1000 * seed + number,
                 threads=1,
                 percentiles=True,
