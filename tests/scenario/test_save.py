@@ -129,7 +129,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             floats(draw, share, len(subscribers)),
         ),
         subscriptions=draw_subscriptions(draw, subscriber, published[wanted].astype(np.int32)),
-        planning=PlanningSettings(draw(st.integers(1, 20)), classes, draw(share)),
+        planning=PlanningSettings(draw(st.integers(1, 20)), classes, draw(share), draw(st.floats(0.1, 1e6))),
         mtu_bytes=draw(st.one_of(st.just(np.inf), st.floats(1, 9000).map(lambda room: overhead + room))),
         overhead_bytes=overhead,
     )

@@ -13,24 +13,14 @@ import numpy as np
 
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
-from triagemq.plan import Decision, LatencyFactors, Plan, carry, make_plan
+from triagemq.plan import LEAST_GAIN, Decision, LatencyFactors, Plan, carry, make_plan
 from triagemq.scenario import Floats, Scenario, deadline_factor
 from triagemq.theory import share_within
 
-__all__ = [
-    "LEAST_GAIN",
-    "MOST_ROUNDS",
-    "LatencyFactors",
-    "judged_by_latency",
-    "latency_factors",
-    "plan_ahead",
-]
+__all__ = ["MOST_ROUNDS", "judged_by_latency", "latency_factors", "plan_ahead"]
 
 MOST_ROUNDS = 4
 """Plans made after the first one, each from the forecast of the one before; later ones hardly ever gain."""
-
-LEAST_GAIN = 0.005
-"""A plan that another is to replace is worth this share less by the forecast: what the forecast itself may be off."""
 
 _NEARBY = 0.05
 """The density of a latency at a limit is taken over this part of it."""

@@ -28,7 +28,8 @@ from triagemq.plan.instructions import (
     SetPort,
     instructions_for,
 )
-from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.plan.margin import step_targets
+from triagemq.plan.model import LEAST_GAIN, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.planner import SCOPES, Planner, make_plan
 from triagemq.plan.previous import RANK_BAND, Carried, carry
 from triagemq.plan.priorities import (
@@ -42,6 +43,7 @@ from triagemq.plan.priorities import (
 __all__ = [
     "DROP_POLICIES",
     "FLOW_ALGORITHMS",
+    "LEAST_GAIN",
     "PRIORITY_ALGORITHMS",
     "RANK_BAND",
     "SCOPES",
@@ -93,6 +95,7 @@ __all__ = [
     "make_plan",
     "parse_plan",
     "save_plan",
+    "step_targets",
     "subscription_row",
     "wire_sizes",
     "within_class_variance",

@@ -9,6 +9,7 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan.demand import demand
+from triagemq.plan.margin import step_targets
 from triagemq.plan.model import Plan
 from triagemq.plan.planner import RANKINGS
 from triagemq.scenario import Scenario, UtilityShape, maximum_utility, port_paths
@@ -94,6 +95,9 @@ def _worth(scenario: Scenario, row: int) -> str:
         UtilityShape.LINEAR: f"{weight:.6g} * share delivered",
         UtilityShape.STEP: f"{weight:.6g} once {wanted.utility_threshold[row]:.6g} of all is delivered",
     }[shape]
+    if shape == UtilityShape.STEP:
+        target, period = step_targets(scenario, asked)[row], scenario.planning.judged_over_seconds
+        formula += f" (planned for {target:.4g}, so that nearly every period of {period:.6g} s reaches it)"
     fresh = wanted.freshness_seconds[row]
     aging = f", times exp(-latency / {fresh:.6g} s)" if np.isfinite(fresh) else ""
     if wanted.max_latency_share[row] > 0:

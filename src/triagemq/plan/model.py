@@ -13,8 +13,11 @@ import numpy as np
 from triagemq.errors import PlanError
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
-__all__ = ["Decision", "Flows", "LatencyFactors", "Plan", "PlannerChoice", "PortLoads"]
+__all__ = ["LEAST_GAIN", "Decision", "Flows", "LatencyFactors", "Plan", "PlannerChoice", "PortLoads"]
 
+
+LEAST_GAIN = 0.005
+"""What a plan stays for unless another is worth this share more: the forecast itself may be off by as much."""
 
 LEAST_PRECEDENCE = 1e-9
 TINY = float(np.finfo(np.float64).tiny)

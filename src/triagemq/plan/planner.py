@@ -14,6 +14,7 @@ from triagemq.plan import ranking
 from triagemq.plan.demand import Demand, demand, survival_to_port
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
+from triagemq.plan.margin import with_margin
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.previous import carry
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
@@ -101,8 +102,9 @@ def make_plan(
     asked = demand(scenario)
     load = asked.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
-    if previous is not None and RANKINGS.get(previous.made_by.priorities) is RANKINGS.get(priorities):
-        rank = carry(previous, before or scenario, scenario).held(rank)
+    carried = None if previous is None else carry(previous, before or scenario, scenario)
+    if carried is not None and RANKINGS.get(carried.made_by.priorities) is RANKINGS.get(priorities):
+        rank = carried.held(rank)
     if latency is None:
         factors, cut_by = np.ones(len(rank)), rank
     else:
@@ -139,6 +141,8 @@ def make_plan(
         choice.priority_classes,
     )
     problem = _drop_problem(scenario, replace(made, priority_class=classes), flow, asked, choice, factors)
+    if carried is not None and carried.made_by == choice:
+        problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count))
     result = _drops(drops, set_drops, problem)
     plan = Plan(
         scenario_fingerprint=scenario.fingerprint,
@@ -266,7 +270,7 @@ def _drop_problem(
         subscription_flow=flow,
         subscription_success=asked.ideal_success,
         subscription_freshness=freshness,
-        subscriptions=scenario.subscriptions,
+        subscriptions=with_margin(scenario, asked),
         port_survival=survival,
     )
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from triagemq.plan.difference import matched
-from triagemq.plan.model import LatencyFactors, Plan
-from triagemq.scenario import Floats, Scenario
+from triagemq.plan.model import LatencyFactors, Plan, PlannerChoice
+from triagemq.scenario import Floats, Integers, Scenario
 
 __all__ = ["RANK_BAND", "Carried", "carry"]
 
@@ -25,6 +25,7 @@ RANK_BAND = 0.05
 class Carried:
     """The earlier plan's columns over the subscriptions of the new scenario; NaN for those that are new."""
 
+    made_by: PlannerChoice
     rank: Floats
     keep: Floats
     latency: LatencyFactors | None
@@ -33,11 +34,13 @@ class Carried:
         """These ranks, but those within the band of the earlier ones as they were.
 
         What is compared with is the rank that was set, not the one last seen: small steps add up until they count.
-
-        >>> Carried(np.array([1.0, 1.0, np.nan]), np.ones(3), None).held(np.array([1.02, 1.2, 3.0])).tolist()
-        [1.0, 1.2, 3.0]
         """
         return np.where(np.abs(rank - self.rank) <= RANK_BAND * np.abs(self.rank), self.rank, rank)
+
+    def flow_keep(self, flow: Integers, count: int) -> Floats:
+        """What was kept of the subscriptions that each flow carries now, in the mean; what is new counts as dropped."""
+        kept = np.bincount(flow, np.nan_to_num(self.keep), minlength=count)
+        return np.asarray(kept / np.bincount(flow, minlength=count))
 
 
 def carry(previous: Plan, before: Scenario, scenario: Scenario) -> Carried:
@@ -52,6 +55,7 @@ def carry(previous: Plan, before: Scenario, scenario: Scenario) -> Carried:
 
     factors = previous.latency
     return Carried(
+        made_by=previous.made_by,
         rank=moved(previous.rank),
         keep=moved(previous.subscription_keep),
         latency=None if factors is None else LatencyFactors(moved(factors.factor), moved(factors.urgency)),

@@ -69,6 +69,7 @@ class Planning(Entry):
     flows_per_subscriber: int = Field(PLANNING.flows_per_subscriber, ge=1, examples=["9"])
     priority_classes: int = Field(PLANNING.priority_classes, ge=1, examples=["9"])
     rho_tolerance: Share = Field(PLANNING.rho_tolerance, examples=["0.1"])
+    judged_over_seconds: Positive = Field(PLANNING.judged_over_seconds, examples=["60"])
 
 
 class Header(Entry):

@@ -247,7 +247,10 @@ def _built(
         ),
         subscriptions=subscribed.table,
         planning=PlanningSettings(
-            planning.flows_per_subscriber, planning.priority_classes, planning.rho_tolerance
+            planning.flows_per_subscriber,
+            planning.priority_classes,
+            planning.rho_tolerance,
+            planning.judged_over_seconds,
         ),
         # Without fragmentation an event is one packet, whatever its size: the MTU was a check, and done with.
         mtu_bytes=header.mtu_bytes if header.mtu_bytes is not None and header.fragmentation else np.inf,

@@ -199,11 +199,16 @@ class Subscriptions(Table):
 
 @dataclass(frozen=True, slots=True)
 class PlanningSettings:
-    """What planners may use: flows a subscriber can open, classes, and the share of a port left free."""
+    """What planners may use: flows a subscriber can open, classes, and the share of a port left free.
+
+    `judged_over_seconds` is the period over which a success rate is judged: a share of few events scatters, and a step
+    that is to be reached in such a period is planned with a margin.
+    """
 
     flows_per_subscriber: int = 9
     priority_classes: int = 9
     rho_tolerance: float = 0.1
+    judged_over_seconds: float = 60.0
 
 
 @dataclass(frozen=True, eq=False)

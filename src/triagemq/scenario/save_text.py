@@ -94,7 +94,7 @@ def _header(scenario: Scenario) -> Iterator[str]:
         yield f"overhead_bytes: {number_text(scenario.overhead_bytes)}"
     planning: Fields = []
     default = PlanningSettings()
-    for key in ("flows_per_subscriber", "priority_classes", "rho_tolerance"):
+    for key in ("flows_per_subscriber", "priority_classes", "rho_tolerance", "judged_over_seconds"):
         _stated(planning, key, getattr(scenario.planning, key), getattr(default, key))
     if planning:
         yield f"planning: {flow(planning)}"

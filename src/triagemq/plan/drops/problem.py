@@ -26,6 +26,8 @@ class DropProblem:
     `port_survival`, the share of what is sent towards it that the links before it let through: loads are as sent.
     `subscription_success` is s_r, what arrives when nothing is dropped; `subscription_freshness` is the
     factor exp(-T/tau) by which a previous forecast's latency lowers the worth, 1 where there is none.
+    `subscriptions` have steps where they are to be planned, which is a margin above their thresholds.
+    `flow_keep_before` is what an earlier plan kept of each flow, if there is one: to stay near it, all else equal.
     """
 
     flow_load_bytes_per_second: Floats
@@ -38,6 +40,7 @@ class DropProblem:
     subscription_freshness: Floats
     subscriptions: Subscriptions
     port_survival: Floats | None = None
+    flow_keep_before: Floats | None = None
 
     def __post_init__(self) -> None:
         for column in fields(self):

@@ -20,12 +20,16 @@ from triagemq.plan.drops.levels import StepLevels, step_levels
 from triagemq.plan.drops.problem import FITS, DropProblem
 from triagemq.plan.drops.waterfilling import fill_ports
 from triagemq.plan.grouping import Rows, group_rows
+from triagemq.plan.model import LEAST_GAIN
 from triagemq.scenario import Floats, Integers
 
 __all__ = ["StepSolution", "solve_steps"]
 
 SEARCH_WORK = 2_000_000
 """Flows that the local search may evaluate in all: it bounds the search on large plans to seconds."""
+
+LEVEL_BAND = 0.02
+"""A level within this share above what an earlier plan kept was that plan's."""
 
 MOST_TRIALS = 2_000
 FEWEST_TRIALS = 8
@@ -72,6 +76,8 @@ def solve_steps(problem: DropProblem) -> StepSolution:
         members = rows[offsets[group] : offsets[group + 1]]
         part = _Part.of(flows, levels, depths, capacity, piece_price, members)
         found = _search(part, [relaxed[members], keep[members], equal[members]], trials)
+        if problem.flow_keep_before is not None:
+            found = _rather_as_before(part, problem.flow_keep_before[members], found)
         keep[members] = found.keep
         price[part.ports] = np.where(np.isnan(found.price), price[part.ports], found.price)
     # Sums over a million subscriptions round; a bound must not fall below what it bounds because of that.
@@ -175,6 +181,17 @@ def _search(part: _Part, starts: list[Floats], trials: int) -> _Answer:
                 best, improved = answer, True
                 break
     return best
+
+
+def _rather_as_before(part: _Part, keep: Floats, found: _Answer) -> _Answer:
+    """The levels that an earlier plan reached, if they fit and what was found gains less than LEAST_GAIN over them.
+
+    Levels have moved a little since, as rates and margins do: one that was nearly reached counts.
+    """
+    before = part.settle(part.levels.below(keep * (1 + LEVEL_BAND)))
+    if before is not None and found.value <= before.value * (1 + LEAST_GAIN):
+        return before
+    return found
 
 
 def _neighbours(part: _Part, best: _Answer, moves: Rows) -> Iterator[Rows]:
