@@ -158,8 +158,10 @@ def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: b
         outcome = (
             f"round {best - stays} is the best and gains {gain}" if best else f"from nothing it gains {gain}"
         )
-    else:
+    elif largest > asked:
         outcome = f"{kept}, the best would gain {gain} and a change is made from {LEAST_GAIN:.1%} on"
+    else:
+        outcome = f"{kept}, no other is worth more"
     return Decision(
         kind="planned_by_forecast",
         subject=name,
