@@ -342,3 +342,22 @@ def test_what_lossy_links_spare_is_smaller_and_so_quicker() -> None:
 def forecast_without_loss(text: str) -> Floats:
     _, result = predicted(text.replace("error_rate: 0.2, ", ""))
     return result.latency_seconds
+
+
+def test_copies_that_come_together_fill_a_buffer_sooner_than_single_ones() -> None:
+    def lost(topics: list[str]) -> float:
+        publishes = ", ".join(f"{name}: {{rate_per_second: 10, size_bytes: 50}}" for name in set(topics))
+        subscribers = "\n".join(
+            f"  s{n}: {{port: p, subscribes: {{{name}: log:1}}}}" for n, name in enumerate(topics)
+        )
+        _, result = predicted(
+            "name: buffer\nbrokers: {b: {}}\nswitches: {x: {}}\n"
+            "ports: {p: {switch: x, bandwidth_bps: 20000, buffer_packets: 20}}\n"
+            f"publishers: {{a: {{publishes: {{{publishes}}}}}}}\nsubscribers:\n{subscribers}\n"
+        )
+        return float(1 - result.success.mean())
+
+    one_by_one, together = lost(["t1", "t2", "t3", "t4"]), lost(["t"] * 4)
+    # M/M/1/20 at 0.8; a batch of four of one size holds 4 times as much work at once, so 5 of its packets fit.
+    assert one_by_one == pytest.approx(0.2 * 0.8**20 / (1 - 0.8**21), rel=1e-6)
+    assert together == pytest.approx(0.2 * 0.8**5 / (1 - 0.8**6), rel=1e-6)

@@ -44,6 +44,7 @@ from triagemq.theory import (
     split_ca2,
 )
 from triagemq.theory.ladder import build_ladder
+from triagemq.theory.work_level import Batches, Work, copies_ahead
 
 __all__ = ["Copies", "cross_network"]
 
@@ -251,8 +252,6 @@ def _cross_ports(
     packet_rate = by_class(copies.rate * copies.packets)
     finite = np.isfinite(ports.buffer_packets)
     carried = served_share(load)
-    if finite.any():
-        carried[finite] = 1 - finite_buffer_loss(load[finite], ports.buffer_packets[finite])
     brought = fragmented_work(
         copies.rate,
         copies.event_seconds,
@@ -269,6 +268,9 @@ def _cross_ports(
         own_event_mean=copies.own_event_seconds,
     )
     wait = mean_waits(*brought)
+    if finite.any():
+        buffer = _buffer_for_batches(ports.buffer_packets, copies.port, *brought, load, packet_rate)
+        carried[finite] = 1 - finite_buffer_loss(load[finite], buffer[finite])
     if not poisson:
         factor = _variability_factor(copies, load.sum(axis=1))[copies.port]
         doubts.add(Reason.ARRIVALS, rows, seconds=0.5 * np.abs(factor - 1.0) * wait)
@@ -301,6 +303,26 @@ def _variability_factor(copies: _AtPorts, port_load: Floats) -> Floats:
     with_load = port_load > 0
     scv = np.divide(square * rate, port_load**2, out=np.ones_like(rate), where=with_load) - 1.0
     return gg1_factor(merged, np.maximum(scv, 0.0))
+
+
+def _buffer_for_batches(
+    buffer_packets: Floats,
+    port: Integers,
+    work: Work,
+    batches: Batches,
+    load: Floats,
+    packet_rate: Floats,
+) -> Floats:
+    """The buffer that would lose as much if packets came one by one and with exponential sizes, as M/M/1/K has them.
+
+    A queue's length falls off like exp(-2 (1 - rho) n / I) in heavy traffic, with I the second moment of the work that
+    comes at once, per second, over load and mean packet: 2 for M/M/1, more for batches. K packets then are 2 K / I.
+    """
+    count = len(buffer_packets)
+    together = work.second_moment + 2.0 * copies_ahead(batches) * work.copy_product
+    squares = total_by(port, work.rates * together, count) * packet_rate.sum(axis=1)
+    scale = np.divide(2.0 * load.sum(axis=1) ** 2, squares, out=np.ones(count), where=squares > 0)
+    return np.asarray(np.maximum(buffer_packets * scale, 1.0))
 
 
 def _bounded_by_buffer(
