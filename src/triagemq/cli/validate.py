@@ -19,6 +19,8 @@ __all__ = ["validate"]
 _SHOWN = 40
 """Cells in the table; --json has all."""
 
+_WORTH_A_WORD = 0.0005
+
 
 def validate(
     file: options.File,
@@ -118,9 +120,10 @@ def _print(found: Comparison, title: str) -> None:
 
 
 def _with_interval(words: str, figure: dict[str, Any]) -> str:
-    """A simulated figure with its interval as a share of it."""
+    """A simulated figure with its interval as a share of it, if that is worth a word."""
     simulated, interval = figure["simulated"], figure["ci95"]
-    return f"{words} ± {100 * interval / simulated:.1f} %" if simulated and interval is not None else words
+    share = interval / simulated if simulated and interval is not None else 0.0
+    return f"{words} ± {percent(share)}" if share >= _WORTH_A_WORD else words
 
 
 def _worst_first(found: Comparison) -> list[int]:
