@@ -58,6 +58,10 @@ def test_an_exact_forecast_holds(scenario: Any, kind: Any) -> None:
         assert row["latency"]["error"] < 0.02
         assert 0 < row["latency"]["ci95"] < 0.02 * row["latency"]["simulated"]
         assert row["flag"] is None
+        for name in ("p95", "p99"):
+            assert row[name]["known"]
+            assert row[name]["error"] < 0.1
+    assert found.percentiles == ("p95", "p99")
 
 
 def doubting(error: float, reason: Reason) -> Any:

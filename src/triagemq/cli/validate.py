@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ _SHOWN = 40
 """Cells in the table; --json has all."""
 
 _WORTH_A_WORD = 0.0005
+_MEANS = ("latency", "success")
 
 
 def validate(
@@ -81,13 +83,21 @@ def validate(
 
 
 def _print(found: Comparison, title: str) -> None:
-    from triagemq.fidelity import ALLOWED, KNOWN
+    from triagemq.fidelity import ALLOWED, KNOWN, TAIL_ALLOWED
 
     console = screen()
     table = Table(title=title, title_justify="left")
     for name in found.names:
         table.add_column(name.replace("priority_class", "class"))
-    for column in ("success", "simulated", "latency", "simulated", "off"):
+    columns = (
+        "success",
+        "simulated",
+        "latency",
+        "simulated",
+        "off",
+        *(f"{each} off" for each in found.percentiles),
+    )
+    for column in columns:
         table.add_column(column, justify="right")
     table.add_column("verdict")
     rows = found.rows()
@@ -101,7 +111,8 @@ def _print(found: Comparison, title: str) -> None:
             duration(latency["forecast"]),
             _with_interval(duration(latency["simulated"]), latency),
             percent(latency["error"]),
-            _verdict(row),
+            *(percent(row[name]["error"]) for name in found.percentiles),
+            _verdict(row, found.figures),
         )
     console.print(table)
     if len(found) > _SHOWN:
@@ -112,9 +123,15 @@ def _print(found: Comparison, title: str) -> None:
             f"{told['not_known']} cells have a figure that is not known within {100 * KNOWN:g} %: simulate for longer "
             f"(--for, {found.simulated_seconds / found.replications:.0f} s this time)"
         )
+    for name in found.percentiles:
+        console.print(f"{name}: {_outside(found.counts((name,)), TAIL_ALLOWED)}")
+    console.print(_outside(told, ALLOWED))
+
+
+def _outside(told: dict[str, int], allowed: float) -> str:
     outside = told["outside_unflagged"] + told["outside_flagged"]
-    console.print(
-        f"{outside} of {told['judged']:,} cells outside {100 * ALLOWED:g} % + interval: "
+    return (
+        f"{outside} of {told['judged']:,} cells outside {100 * allowed:g} % + interval: "
         f"{told['outside_flagged']} flagged, {told['outside_unflagged']} not"
     )
 
@@ -130,18 +147,18 @@ def _worst_first(found: Comparison) -> list[int]:
     """Cells that are wrong without a flag, then the flagged ones that are outside, then by how far they are off."""
     import numpy as np
 
-    errors = np.max([np.nan_to_num(figure.error) for figure in found.figures.values()], axis=0)
-    order = np.lexsort((-errors, ~found.outside_flagged, ~found.outside_unflagged))
+    errors = np.max([np.nan_to_num(found.figures[name].error) for name in _MEANS], axis=0)
+    order = np.lexsort((-errors, ~found.outside_flagged(), ~found.outside_unflagged()))
     return [int(place) for place in order]
 
 
-def _verdict(row: dict[str, Any]) -> str:
-    figures = {name: row[name] for name in ("latency", "success")}
+def _verdict(row: dict[str, Any], names: Iterable[str]) -> str:
+    figures = {name: row[name] for name in names}
     words = [f"{name} outside" for name, figure in figures.items() if figure["outside"]]
     words += [
         f"{name} not known"
         for name, figure in figures.items()
-        if figure["simulated"] is not None and not figure["known"]
+        if name in _MEANS and figure["simulated"] is not None and not figure["known"]
     ]
     if row["flag"] is not None:
         stated = max((figure["expected_error"] or 0.0) for figure in figures.values())
