@@ -11,6 +11,7 @@ from triagemq.forecast import forecast, plan_ahead, planning
 from triagemq.plan import Plan, explain, make_plan
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import table2
+from triagemq.simulate import simulate
 
 
 def aging(seed: int) -> Scenario:
@@ -37,6 +38,21 @@ def test_planning_by_the_forecast_gains_and_is_never_worse_than_the_first_plan()
         gains.append(utility(scenario, plan_ahead(scenario)) / utility(scenario, make_plan(scenario)) - 1)
     assert min(gains) >= 0.0
     assert np.mean(gains) > 0.01
+
+
+def test_what_is_gained_by_the_forecast_is_gained_in_simulation() -> None:
+    """The quick form of benchmarks/plan_quality.py: the same random numbers for both plans."""
+    gains = []
+    for seed in (1, 4):
+        scenario = aging(seed)
+        first, ahead = (
+            simulate(scenario, plan, publications=20_000, seed=seed, threads=1).as_json()["utility"][
+                "achieved"
+            ]
+            for plan in (make_plan(scenario), plan_ahead(scenario))
+        )
+        gains.append(ahead / first - 1)
+    assert np.mean(gains) > 0.0
 
 
 def test_what_loses_worth_by_waiting_goes_before_what_does_not() -> None:
