@@ -3,7 +3,8 @@
 A cell is one subscription of one scenario. Its mean latency (and its success) is outside when forecast and simulation
 differ by more than 2 % and the simulation's 95 % interval; of percentiles the errors are shown. The forecast may flag
 a cell: it then names the reason and the error to expect, and claims nothing closer. Cells that a simulation of this
-length does not know within 5 % are left out. Scenario N of a family is always the same one:
+length does not know within 5 % are left out. About half of the scenarios send the copies of one event by class, the
+others in random order. Scenario N of a family is always the same one:
 `--family trees --seed 7 --scenarios 1 --cells` shows its cells.
 """
 
@@ -104,8 +105,9 @@ def drawn(family: str, seed: int) -> tuple[Scenario, dict[str, Any]]:
     """Scenario number `seed` of a family, and the planner it is planned by."""
     random = np.random.default_rng([list(FAMILIES).index(family), seed])
     found = FAMILIES[family].draw(random)
+    document = {"sending_order": str(random.choice(["by_class", "random"])), **found.document}
     # JSON is YAML: the document goes the way of a user's file.
-    return loads(json.dumps(found.document), f"{family}-{seed}"), found.planner
+    return loads(json.dumps(document), f"{family}-{seed}"), found.planner
 
 
 def compare(family: str, seed: int, copies: float) -> Cells:

@@ -8,6 +8,7 @@ import pytest
 from triagemq.forecast import REASONS, Forecast, Reason, forecast
 from triagemq.plan import demand, make_plan
 from triagemq.scenario import Floats, Scenario, loads
+from triagemq.simulate import simulate
 
 
 def predicted(text: str, **options: object) -> tuple[Scenario, Forecast]:
@@ -114,11 +115,72 @@ subscribers:
 """
 
 
+TWO_CLASSES = """
+planning: {priority_classes: 2}
+brokers: {b: {}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 80000}}
+publishers: {a: {publishes: {t: {rate_per_second: 10, size_bytes: 100, sizes: constant}}}}
+subscribers:
+  s1: {port: p, subscribes: {t: log:10}}
+  s2: {port: p, subscribes: {t: log:1}}
+"""
+
+MANY_COPIES = """
+planning: {priority_classes: 4}
+brokers: {b: {}}
+switches: {x: {}}
+ports: {p: {switch: x, bandwidth_bps: 800000}, q: {switch: x, bandwidth_bps: 200000}}
+publishers:
+  a:
+    publishes:
+      t: {rate_per_second: 10, size_bytes: 100, sizes: constant}
+      u: {rate_per_second: 5, size_bytes: 300}
+      v: {rate_per_second: 20, size_bytes: 50}
+subscribers:
+  s1: {port: p, subscribes: {t: log:10, u: log:1, v: log:1}}
+  s2: {port: p, subscribes: {t: log:1, u: log:5, v: log:2}}
+  s3: {port: p, subscribes: {t: log:2, u: log:2, v: log:9}}
+  s4: {port: q, subscribes: {t: log:1, u: log:9, v: log:1}}
+  s5: {port: q, subscribes: {t: log:9, u: log:1, v: log:3}}
+"""
+
+
 def test_copies_of_one_event_meet_at_a_shared_port() -> None:
     _, result = predicted(SHARED)
     # M^[2]/D/1: a batch of two is one customer of 0.1 s, and a copy waits half a copy for its twin.
     batch_wait = 2 * 0.1**2 / 2 / (1 - 0.2)
     assert result.latency_seconds == pytest.approx([batch_wait + 0.025 + 0.05] * 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("order", "milliseconds"),
+    [
+        # Half the squares of a batch are 1/2 * 10/s * (10 ms)^2 and, for both, 1/2 * 10/s * (20 ms)^2.
+        ("by_class", [1 / 0.9 + 10, (2 / 0.8 + 10) / 0.9 + 10]),
+        # Half the time at an idle port class 1 comes first: 0.8 * 1/2 transmissions, and F B of that in the squares.
+        ("random", [(1 + 0.4) / 0.9 + 0.4 * 10 + 10, (2 / 0.8 + 10 - 0.4 * 10) / 0.9 + 10]),
+    ],
+)
+def test_the_first_copy_at_an_idle_port_is_that_of_the_sending_order(
+    order: str, milliseconds: list[float]
+) -> None:
+    scenario, result = predicted(f"sending_order: {order}\n{TWO_CLASSES}", priorities="greedy")
+    assert result.latency_seconds * 1000 == pytest.approx(milliseconds, abs=0.01)
+    found = simulate(scenario, make_plan(scenario, drops="none"), publications=40_000, seed=5).subscriptions
+    assert result.latency_seconds == pytest.approx(found.mean_latency_seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("order", ["by_class", "random"])
+def test_forecast_is_that_of_the_simulation_in_both_sending_orders(order: str) -> None:
+    """A light load, where the order matters most: four classes, and topics of several sizes."""
+    text = f"sending_order: {order}\n{MANY_COPIES}"
+    scenario, result = predicted(text, priorities="greedy")
+    found = simulate(
+        scenario, make_plan(scenario, drops="none"), publications=60_000, replications=2, seed=5, threads=1
+    ).subscriptions
+    off = np.abs(result.latency_seconds / found.mean_latency_seconds - 1)
+    assert (off <= 0.02 + found.ci95_seconds / found.mean_latency_seconds).mean() >= 0.95
 
 
 def through_two_brokers(delay: float) -> Forecast:
@@ -156,10 +218,18 @@ def test_a_lookup_and_a_port_in_a_row_charge_a_batch_once(lookup: float) -> None
     assert result.latency_seconds == pytest.approx([1.5 * lookup + second / 2 + transmission] * 2, rel=0.02)
 
 
-def test_copies_that_come_through_slow_outbound_queues_do_not_meet_at_the_port() -> None:
+@pytest.mark.parametrize(
+    ("order", "seconds"),
+    # An outbound time of half a second: of each alone, so that copies do not meet at the port; or of both together.
+    [("random", 0.5 + 0.05), ("by_class", 0.5 + 0.025 + 0.05)],
+)
+def test_copies_that_come_through_slow_outbound_queues_meet_at_the_port_if_they_are_sent_together(
+    order: str, seconds: float
+) -> None:
     text = SHARED.replace("rate_per_second: 2,", "rate_per_second: 0.01,")
-    _, result = predicted(text.replace("outbound_rate_per_second: 1e9", "outbound_rate_per_second: 2"))
-    assert result.latency_seconds == pytest.approx([0.5 + 0.05] * 2, rel=0.02)
+    text = text.replace("outbound_rate_per_second: 1e9", "outbound_rate_per_second: 2")
+    _, result = predicted(f"sending_order: {order}\n{text}")
+    assert result.latency_seconds == pytest.approx([seconds] * 2, rel=0.02)
 
 
 def test_a_switch_looks_up_packets_not_events() -> None:

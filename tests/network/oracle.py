@@ -1,4 +1,7 @@
-"""An output port as slow and obvious as can be: the specification that the embedded data plane is compared with."""
+"""An output port as slow and obvious as can be: the specification that the embedded data plane is compared with.
+
+Whoever uses it lets the packets of one moment arrive in the order of their classes, control first.
+"""
 
 from __future__ import annotations
 

@@ -138,6 +138,7 @@ class Comparison:
 
     def _send(self, step: Send) -> None:
         now_ns, model, batch = self.time.now_ns, self.model, []
+        coming: list[tuple[OraclePort, Waiting]] = []
         for flow, control, size in step.packets:
             number = self.numbers
             self.numbers += 1
@@ -153,7 +154,9 @@ class Comparison:
                 model.policy_drops.append(number)
             else:
                 packet = Waiting(number, -1 if control else place.priority_class, size + 42)
-                model.ports[place.port].arrive(packet, now_ns)
+                coming.append((model.ports[place.port], packet))
+        for port, packet in sorted(coming, key=lambda one: one[1].priority_class):
+            port.arrive(packet, now_ns)
         self.plane.send(batch)
 
     def _receive(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> None:

@@ -74,6 +74,24 @@ def test_packets_leave_at_the_end_of_their_transmission() -> None:
     ]
 
 
+@pytest.mark.parametrize("flows", [(3, 1, 0, 2), (0, 1, 2, 3), (2, 3, 1, 0)])
+def test_an_idle_port_starts_with_the_highest_class_of_the_moment(flows: tuple[int, ...]) -> None:
+    rig = Rig()
+    packets = [OutgoingPacket(KEYS[flow], datagram(flow), False, flow) for flow in flows]
+    rig.plane.send([*packets, OutgoingPacket(KEYS[3], datagram(9), True, 9)])
+    rig.time.run_until_quiet()
+    assert rig.sent == [(9, PACKET_NS), *((flow, (flow + 2) * PACKET_NS) for flow in range(4))]
+
+
+@pytest.mark.parametrize("flows", [(3, 1, 0, 2), (0, 1, 2, 3)])
+def test_a_full_buffer_keeps_the_highest_classes_of_the_moment(flows: tuple[int, ...]) -> None:
+    rig = Rig(buffer_packets=2)
+    rig.plane.send([OutgoingPacket(KEYS[flow], datagram(flow), False, flow) for flow in flows])
+    rig.time.run_until_quiet()
+    assert rig.order == [0, 1]
+    assert {token for token, outcome, *_ in rig.fates if outcome is Outcome.dropped_by_buffer} == {2, 3}
+
+
 def test_fates_of_dropped_and_unmanaged_packets() -> None:
     rig = Rig(buffer_packets=2)
     rig.plane.apply([SetFlow(KEYS[3], "radio", 3, 3, 1.0), RemoveFlow(KEYS[2])])

@@ -79,6 +79,14 @@ def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_bet
     assert [fate[1] for fate in rig.fates[6:]] == [Outcome.in_flight] * 4
 
 
+def test_packets_of_one_call_are_sent_in_the_order_of_their_classes() -> None:
+    rig = Rig()
+    rig.plane.apply([SetFlow(KEY, "radio", 0, 0, 0.5)])
+    keys = (UNKNOWN, OTHER, KEY, OTHER, KEY)
+    rig.plane.send([OutgoingPacket(key, bytes([number]), False) for number, key in enumerate(keys)])
+    assert rig.sent == [b"\2", b"\4", b"\1", b"\3", b"\0"]
+
+
 def test_where_the_queue_was_empty_a_packet_left_as_it_came() -> None:
     rig = Rig()
     rig.report(0, 0, 0, 0)

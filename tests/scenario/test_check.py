@@ -252,6 +252,9 @@ MISTAKES = {
     "overhead as large as a packet": Mistake(
         "overhead_bytes: 49", "overhead_bytes: 1500", "overhead_bytes", "write less than 1500"
     ),
+    "no such order of sending": Mistake(
+        "overhead_bytes: 49", "sending_order: by_size", "sending_order", "by_class"
+    ),
     "fragmentation without an MTU": Mistake(
         "mtu_bytes: 1500", "fragmentation: true", "fragmentation", "add mtu_bytes: 1500"
     ),

@@ -69,7 +69,14 @@ def test_the_order_of_rows_does_not_change_the_fingerprint(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("log:10", "log:11"), ("320000", "320001"), ("[9, 11]", "[9, 12]"), ("smoke", "smoak"), ("0.5", "0.6")],
+    [
+        ("log:10", "log:11"),
+        ("320000", "320001"),
+        ("[9, 11]", "[9, 12]"),
+        ("smoke", "smoak"),
+        ("0.5", "0.6"),
+        ("brokers:", "sending_order: random\nbrokers:"),
+    ],
 )
 def test_everything_that_matters_changes_the_fingerprint(old: str, new: str) -> None:
     assert loads(TEXT.replace(old, new)).fingerprint != loads(TEXT).fingerprint

@@ -25,6 +25,7 @@ from triagemq.scenario import (
     Publications,
     Publishers,
     Scenario,
+    SendingOrder,
     SizeDistribution,
     SizeSamples,
     Subscribers,
@@ -132,6 +133,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         planning=PlanningSettings(draw(st.integers(1, 20)), classes, draw(share), draw(st.floats(0.1, 1e6))),
         mtu_bytes=draw(st.one_of(st.just(np.inf), st.floats(1, 9000).map(lambda room: overhead + room))),
         overhead_bytes=overhead,
+        sending_order=draw(st.sampled_from(SendingOrder)),
     )
 
 
@@ -252,6 +254,7 @@ name: Building fire
 mtu_bytes: 1500
 fragmentation: true
 overhead_bytes: 49
+sending_order: random
 planning: {priority_classes: 4}
 
 brokers:

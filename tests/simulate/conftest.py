@@ -16,6 +16,7 @@ from triagemq.scenario import (
     Publications,
     Publishers,
     Scenario,
+    SendingOrder,
     SizeDistribution,
     SizeSamples,
     Subscribers,
@@ -73,6 +74,7 @@ def build_scenario(
     subscriptions: list[tuple[int, int]] | None = None,
     mtu: float = np.inf,
     overhead: float = 0.0,
+    sending_order: SendingOrder = SendingOrder.BY_CLASS,
 ) -> Scenario:
     """Tables by number: names sort like numbers, and pairs are given in canonical order, so rows keep their places."""
     publications = publications or [(0, topic) for topic in range(topics)]
@@ -152,6 +154,7 @@ def build_scenario(
         ),
         mtu_bytes=mtu,
         overhead_bytes=overhead,
+        sending_order=sending_order,
     )
 
 
@@ -186,6 +189,7 @@ def build_tree(seed: int) -> Scenario:
         ],
         mtu=float(draw.choice([np.inf, 320.0])),
         overhead=20.0,
+        sending_order=SendingOrder(int(draw.integers(2))),
     )
 
 

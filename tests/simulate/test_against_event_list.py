@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from triagemq.scenario import broker_routes, port_paths
+from triagemq.scenario import SendingOrder, broker_routes, port_paths
 from triagemq.simulate import Change, simulate
 from triagemq.simulate import random as draws
 from triagemq.simulate.random import Purpose, exponential, seeds_for, uniform
@@ -247,7 +247,9 @@ class Network:
         if time > self.ends:
             self.lose(time, event, {broker}, Outcome.in_flight)
             return
-        for row in self.subscriptions_of(event["topic"], {broker}):
+        rows = self.subscriptions_of(event["topic"], {broker})
+        by_class = scenario.sending_order is SendingOrder.BY_CLASS
+        for row in rows:
             if not self.active_at(time)[row]:
                 if self.active_at(event["published_ns"] * 1e-9)[row]:
                     self.end_copy(event, row, Outcome.subscriber_gone, time)
@@ -256,17 +258,24 @@ class Network:
                 "event": event,
                 "row": row,
                 "counter": event["number"] * len(scenario.subscriptions) + row,
+                "rank": 0,
             }
             service = 1 / scenario.brokers.outbound_rate_per_second[broker]
+            if by_class or not service:
+                copy["rank"] = int(draws.bits(self.seeds[Purpose.SENDING_ORDER], copy["counter"])) >> 40
+            if by_class:
+                # Class first, chance within it; the first row's outbound time is everybody's.
+                copy["rank"] += int(self.plan_at(time).subscription_class[row]) << 24
             if service:
-                service *= exponential(self.seeds[Purpose.BROKER_OUTBOUND], copy["counter"])
+                whose = event["number"] * len(scenario.subscriptions) + (rows[0] if by_class else row)
+                service *= exponential(self.seeds[Purpose.BROKER_OUTBOUND], whose)
             subscriber = int(scenario.subscriptions.subscriber[row])
             self.outbound[subscriber].arrive(
                 time,
                 [service],
                 lambda now, copy=copy: self.events.at(
                     now,
-                    (5, copy["event"]["number"], copy["row"]),
+                    (5, copy["event"]["number"], copy["rank"], copy["row"]),
                     lambda then: self.to_switch(then, copy, list(range(copy["event"]["packets"])), 0),
                 ),
             )
@@ -445,6 +454,7 @@ def random_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, An
         subscriptions=subscriptions,
         mtu=np.inf if seed % 3 else 220.0,
         overhead=20.0,
+        sending_order=SendingOrder(seed // 2 % 2),
     )
     rows = 400
     times = np.sort(draw.integers(0, 2_000_000_000, rows))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError, PlanError
+from triagemq.scenario import SendingOrder
 from triagemq.scenario.generators import table2
 from triagemq.simulate import Change, simulate
 from triagemq.trace import TABLES, Outcome
@@ -290,6 +291,56 @@ def test_fragments_take_their_overhead_and_arrive_together(
     order = np.argsort(rows["publication_id"])
     latency = (rows["delivered_ns"] - rows["published_ns"])[order]
     assert latency.tolist() == [(2500 + 3 * 40) * 1000, 1040 * 1000]
+
+
+@pytest.mark.parametrize("outbound_rate", [np.inf, 1e6], ids=["at once", "after a microsecond"])
+@pytest.mark.parametrize(
+    ("order", "transmissions"),
+    [
+        # Class 0 goes first, class 1 second, class 2 last.
+        (SendingOrder.BY_CLASS, [1.0, 2.0, 3.0]),
+        # Each is first a third of the time; the other two follow in the order of their classes.
+        (SendingOrder.RANDOM, [(1 + 2 + 2) / 3, (2 + 1 + 3) / 3, (3 + 3 + 1) / 3]),
+    ],
+    ids=["by class", "random"],
+)
+def test_copies_of_one_event_come_to_an_idle_port_in_their_sending_order(
+    order: SendingOrder, transmissions: list[float], outbound_rate: float, scenario_of: Any, plan_of: Any
+) -> None:
+    scenario = scenario_of(
+        sizes=1000.0,
+        bandwidth=8e6,
+        outbound_rate=outbound_rate,
+        subscriber_broker=(0, 0, 0),
+        subscriber_port=(0, 0, 0),
+        subscriptions=[(0, 0), (1, 0), (2, 0)],
+        sending_order=order,
+    )
+    events = 3000
+    replay = {
+        "published_ns": np.arange(events) * 10_000_000,
+        "publication": np.zeros(events, dtype=np.int64),
+        "size_bytes": np.full(events, 1000.0),
+    }
+    found = simulate(scenario, plan_of(scenario, [2, 0, 1]), replay=replay, warmup=0.0)
+    milliseconds = found.subscriptions.mean_latency_seconds[[1, 2, 0]] * 1000
+    # A draw of thirds has a standard deviation below 1; outbound times are microseconds.
+    tolerance = 0.002 + (0 if order is SendingOrder.BY_CLASS else 4 / np.sqrt(events))
+    assert milliseconds == pytest.approx(transmissions, abs=tolerance)
+
+
+def test_copies_of_one_class_take_turns_in_being_first(scenario_of: Any, plan_of: Any) -> None:
+    scenario = scenario_of(
+        sizes=1000.0,
+        bandwidth=8e6,
+        subscriber_broker=(0,) * 4,
+        subscriber_port=(0,) * 4,
+        subscriptions=[(each, 0) for each in range(4)],
+        rates=1.0,
+    )
+    found = simulate(scenario, plan_of(scenario), publications=4000, seed=3)
+    milliseconds = found.subscriptions.mean_latency_seconds * 1000
+    assert milliseconds == pytest.approx([2.5] * 4, abs=4 * np.sqrt(1.25 / 3600) + 0.01)
 
 
 def test_a_fragment_lost_in_the_buffer_loses_the_event(

@@ -78,9 +78,7 @@ class ManagedPolicy(Policy):
         name, slot = self.rules.identify(client_id)
         slot = orders.slots.get(name, {}).get(topic, slot)
         flow = orders.flows.get(client_id_of(name, slot))
-        if flow is not None:
-            return flow.priority_class
-        return max((port.classes for port in orders.ports.values()), default=1) - 1
+        return orders.lowest_class if flow is None else flow.priority_class
 
     def client_ids_are_secret(self) -> bool:
         return self.rules.grants.required or self.rules.closed

@@ -146,6 +146,7 @@ class IntentBook:
             planning=base.planning,
             mtu_bytes=base.mtu_bytes,
             overhead_bytes=base.overhead_bytes,
+            sending_order=base.sending_order,
         )
 
     def _names(self, network: Network) -> list[str]:

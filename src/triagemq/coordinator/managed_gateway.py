@@ -24,7 +24,7 @@ from triagemq.coordinator.desired_state import DesiredState, changed_state, is_w
 from triagemq.coordinator.gateway_config import GatewayConfig
 from triagemq.coordinator.grants import Grants, ManagedPolicy, Rules
 from triagemq.coordinator.kept import KeptState
-from triagemq.coordinator.orders import Orders, client_id_of, subscriber_of
+from triagemq.coordinator.orders import Orders, client_id_of, reranked, subscriber_of
 from triagemq.coordinator.orders_json import orders_to_json
 from triagemq.coordinator.port_samples import counted_from_json, decision_columns, sample_columns
 from triagemq.coordinator.trace_numbers import next_run, numbering
@@ -264,6 +264,7 @@ class ManagedGateway:
             slots.order(before.slots)
             self.rules.orders = before
             raise
+        slots.ranked(reranked(before, orders, changed))
         if self._trace is not None:
             self._trace.flows_changed()
 

@@ -7,13 +7,13 @@ while that one is not connected. A change of orders takes effect between two pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from triagemq.client.flows import FLOW_MARK, flow_client_id
 from triagemq.plan import SetPort
 
-__all__ = ["FLOW_MARK", "FlowOrder", "Orders", "client_id_of", "subscriber_of"]
+__all__ = ["FLOW_MARK", "FlowOrder", "Orders", "client_id_of", "reranked", "subscriber_of"]
 
 # No subscriber has a thousand connections.
 _SLOT_DIGITS = 3
@@ -38,6 +38,11 @@ class Orders:
     flows: Mapping[str, FlowOrder] = field(default_factory=dict)
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
+    @property
+    def lowest_class(self) -> int:
+        """The class of whoever has no flow."""
+        return max((port.classes for port in self.ports.values()), default=1) - 1
+
 
 client_id_of = flow_client_id
 """The client id of a subscriber's connection, from its name and a slot."""
@@ -52,3 +57,24 @@ def subscriber_of(client_id: str) -> tuple[str, int]:
     name, mark, number = client_id.rpartition(FLOW_MARK)
     is_slot = mark and name and number.isascii() and number.isdigit() and len(number) <= _SLOT_DIGITS
     return (name, int(number)) if is_slot else (client_id, 0)
+
+
+def reranked(
+    before: Orders, after: Orders, changed: Collection[str] | None = None
+) -> list[tuple[str, int]] | None:
+    """The subscribers and slots whose class differs; `changed`: nobody else's flow does. None: it may be anybody's.
+
+    >>> before = Orders(flows={"a~0": FlowOrder("radio", 1, 0, 0.0), "b~0": FlowOrder("radio", 2, 1, 0.0)})
+    >>> reranked(before, Orders(flows={"a~0": FlowOrder("radio", 1, 0, 0.5), "b~0": FlowOrder("radio", 2, 0, 0.0)}))
+    [('b', 0)]
+    """
+    if before.lowest_class != after.lowest_class:
+        return None
+    names = {**before.flows, **after.flows} if changed is None else changed
+    lowest = after.lowest_class
+
+    def class_in(orders: Orders, name: str) -> int:
+        flow = orders.flows.get(name)
+        return lowest if flow is None else flow.priority_class
+
+    return [subscriber_of(name) for name in names if class_in(before, name) != class_in(after, name)]

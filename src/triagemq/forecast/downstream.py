@@ -27,7 +27,7 @@ from triagemq.forecast.tandem import (
 from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Integers, Scenario, port_hops
+from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
 from triagemq.theory import (
     Cumulants,
     FirstPackets,
@@ -101,9 +101,10 @@ def cross_network(
     batch = broker * np.int32(len(scenario.topics)) + subscriptions.topic
     keep = plan.subscription_keep
     hops = port_hops(scenario)[asked.port]
-    survival, seconds = broker_outbound(scenario, notify_rate)
+    by_class = scenario.sending_order is SendingOrder.BY_CLASS
+    survival, seconds, apart = broker_outbound(scenario, notify_rate)
     times = Times.of(Cumulants.exponential(seconds.copy()))
-    spread = Spread(np.zeros_like(seconds), np.zeros_like(seconds), seconds.copy())
+    spread = Spread(np.zeros_like(seconds), np.zeros_like(seconds), apart)
     before = Before(
         arrivals.queue_wait_seconds[cell],
         arrivals.queue_service_seconds[cell],
@@ -129,6 +130,7 @@ def cross_network(
             survival[on] * packets_left[on],
             packets if hop == 0 else np.ones_like(packets),
             spread.of(on),
+            plan.subscription_class[on] if by_class and hop == 0 else None,
         )
         seconds[on] += looked_up.seconds
         survival[on] *= looked_up.share * keep[on] if hop == 0 else looked_up.share
@@ -156,7 +158,11 @@ def cross_network(
         )
         carried, waited, law = _cross_ports(scenario, at_ports, on, doubts, poisson=arrivals.poisson)
         batches = batch_at(port, batch[on], at_ports.present, at_ports.priority_class)
-        together = _overlap(at_ports, batches, looked_up.spread, waited) if hop == 0 else np.zeros(on.size)
+        together = (
+            _overlap(at_ports, batches, looked_up.spread, waited, by_class=by_class)
+            if hop == 0
+            else np.zeros(on.size)
+        )
         passed, doubtful = passed_before(
             before.of(on),
             waited,
@@ -208,16 +214,16 @@ def _load_and_variability(copies: _AtPorts) -> tuple[Floats, Floats]:
     return load[copies.port], np.maximum(scv, 0.0)[copies.port]
 
 
-def _overlap(copies: _AtPorts, batches: BatchAt, spread: Spread, wait: Floats) -> Floats:
+def _overlap(copies: _AtPorts, batches: BatchAt, spread: Spread, wait: Floats, *, by_class: bool) -> Floats:
     """How much of the wait for copies of the same event passes before they are at the port (tandem.py)."""
-    late = spread.at(batches.others, batches.tilt)
+    late = spread.in_class_order(batches) if by_class else spread.at(batches.others, batches.tilt)
     if (late <= NEGLIGIBLE * (wait + copies.event_seconds)).all():
         return np.zeros_like(wait)
     ladder = build_ladder(copies.port.astype(np.int64), copies.priority_class.astype(np.int64))
     load = ladder.total(copies.load)
     busy = total_by(copies.port, copies.load, int(copies.port.max(initial=-1)) + 1)[copies.port]
     # At an idle port the first to come starts; of a packet of a lower class about a third is left when r comes.
-    first = np.maximum(1.0 - busy, 0.0) / (batches.others + 1.0)
+    first = 0.0 if by_class else np.maximum(1.0 - busy, 0.0) / (batches.others + 1.0)
     begun = np.asarray(copies.first_packets.mean, dtype=np.float64) / 3.0
     own = batches.ahead * copies.event_seconds + first * (
         batches.lower * begun - batches.higher * copies.event_seconds
@@ -266,7 +272,8 @@ def _cross_ports(
         keep=copies.present,
         queues=copies.port,
         copies_scale=copies.copies_scale,
-        random_order=copies.first_packets,
+        # Whoever sends by class sends class 0 first, and every queue on the way keeps that order.
+        random_order=copies.first_packets if scenario.sending_order is SendingOrder.RANDOM else None,
         own_event_mean=copies.own_event_seconds,
     )
     wait = mean_waits(*brought)

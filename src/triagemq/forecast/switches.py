@@ -8,7 +8,7 @@ import numpy as np
 
 from triagemq.forecast.tandem import Spread, batch_at, overlap
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Integers, Scenario
+from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
 from triagemq.theory import mm1_sojourn, priority_waits
 
 __all__ = ["Lookup", "broker_outbound", "look_up"]
@@ -27,13 +27,16 @@ class Lookup:
     spread: Spread
 
 
-def broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats]:
-    """Share and sojourn of one M/M/1 queue per subscriber at its home broker (PrioDeX eq. 14)."""
+def broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats, Floats]:
+    """Share and sojourn of one M/M/1 queue per subscriber at its home broker (PrioDeX eq. 14), and the part of the
+    sojourn that copies of one event do not share: all of it, or only the wait where they are sent together by class."""
     subscriber = scenario.subscriptions.subscriber
     mu = scenario.brokers.outbound_rate_per_second[scenario.subscribers.broker]
     rate = total_by(subscriber, notify_rate, len(scenario.subscribers))
     share = np.minimum(1.0, mu / np.maximum(rate, 1e-300))
-    return share[subscriber], mm1_sojourn(rate, mu)[subscriber].copy()
+    sojourn = mm1_sojourn(rate, mu)
+    apart = sojourn - 1 / mu if scenario.sending_order is SendingOrder.BY_CLASS else sojourn
+    return share[subscriber], sojourn[subscriber], apart[subscriber]
 
 
 def look_up(
@@ -44,11 +47,13 @@ def look_up(
     present: Floats,
     packets: Floats,
     spread: Spread,
+    classes: Integers | None = None,
 ) -> Lookup:
     """The switch's matching queue: all packets through that switch in one class, copies arriving in batches.
 
     PrioDeX takes one flow's rate here; a switch serves the total, and looks up packets: the `packets` of a copy come
-    together and go on when the last is looked up. Lookups are drawn one by one, so copies share none.
+    together and go on when the last is looked up. Lookups are drawn one by one, so copies share none. With `classes`
+    the copies of one event come in that order, else in any.
     """
     switch = scenario.ports.switch[port]
     service = packets / scenario.switches.inbound_rate_per_second[switch]
@@ -70,6 +75,8 @@ def look_up(
     single = priority_waits(arriving, service, 1.0 / packets, one_class, queues=switch)
     whole = np.subtract(wait, single, out=np.zeros_like(wait), where=np.isfinite(wait))
     passed = overlap(late, 0.5 * others * service, whole, _SHARPNESS)
+    if classes is not None:
+        wait = wait + (batch_at(switch, batch, here, classes).ahead - 0.5 * others) * service
     between = service / np.maximum(1.0 - load[switch], _NEARLY_SATURATED)
     left = np.divide(late - passed, late, out=np.ones_like(late), where=late > 0)
     return Lookup(

@@ -68,6 +68,12 @@ class Spread:
         late = 0.5 * others * between + self.apart_seconds * others / (others + 1.0)
         return np.asarray(late * (1.0 + _LAST * tilt))
 
+    def in_class_order(self, batches: BatchAt) -> Floats:
+        """The same for copies that come in the order of their classes."""
+        others = batches.others
+        between = self.between_seconds * (self.others + 2.0) / (others + 2.0)
+        return batches.ahead * between + self.apart_seconds * others / (others + 1.0)
+
     def of(self, rows: NDArray[np.int64]) -> Spread:
         """The spread of some of the copies."""
         return Spread(self.between_seconds[rows], self.others[rows], self.apart_seconds[rows])

@@ -2,7 +2,8 @@
 
 A packet leaves at the end of its transmission, so that a latency measured at the subscriber holds it. On a wake-up
 everything leaves whose transmission has ended by then, in one batch; the ports' own time does not depend on when
-that was (see output_port.py), so that a late wake-up delays packets and never lowers the bandwidth.
+that was (see output_port.py), so that a late wake-up delays packets and never lowers the bandwidth. The packets of one
+call come to their ports at the same moment: an idle port starts with the highest class among them.
 """
 
 from __future__ import annotations
@@ -128,6 +129,8 @@ class EmbeddedDataPlane:
         dropped: list[Queued] = []
         fates: list[Fate] = []
         unmanaged: list[OutgoingPacket] = []
+        # They all come at this moment: a port that was idle starts with the highest class, whichever is seen first.
+        idle: dict[OutputPort, None] = {}
         for packet in packets:
             flow = flows.get(packet.key)
             if flow is None:
@@ -146,10 +149,12 @@ class EmbeddedDataPlane:
                 queue = flow.queue
             if port.ends_ns <= now_ns:
                 port.finish(now_ns, sent)
-            port.arrive(
-                Queued(packet, flow, queue, len(packet.datagram) + overhead_bytes, now_ns), now_ns, dropped
-            )
-            if not port.scheduled:
+            if port.ends_ns == NEVER:
+                idle[port] = None
+            port.arrive(Queued(packet, flow, queue, len(packet.datagram) + overhead_bytes, now_ns), dropped)
+        for port in idle:
+            port.start(now_ns, sent, dropped)
+            if not port.scheduled and port.ends_ns != NEVER:
                 port.scheduled = True
                 self._schedule(port)
         if unmanaged:

@@ -82,13 +82,13 @@ class OutputPort:
         "_bytes_in",
         "_bytes_out",
         "_drops",
+        "_held",
         "_ns_per_byte",
         "_packets_in",
         "_packets_out",
         "_queues",
         "_reported",
         "_sending",
-        "_waiting",
         "_width_bps",
         "ends_ns",
         "name",
@@ -102,7 +102,8 @@ class OutputPort:
         self.scheduled = False
         self._queues: tuple[deque[Queued], ...] = tuple(deque() for _ in range(queues))
         self._busy = 0
-        self._waiting = 0
+        # All but control, the one in transmission included.
+        self._held = 0
         self._sending: Queued | None = None
         self._reported = 0
         self._packets_in, self._bytes_in = [0] * queues, [0] * queues
@@ -118,51 +119,51 @@ class OutputPort:
         # Classes that a new plan no longer has may still hold packets, and have counted.
         self._reported = max(self._reported, settings.classes)
 
-    def arrive(self, packet: Queued, now_ns: int, dropped: list[Queued]) -> None:
-        """Send the packet, queue it, or drop it or one that it pushes out."""
+    def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
+        """Queue the packet, or drop it or one that it pushes out; `start` follows when all of the moment have come."""
         queue = packet.queue
         self._packets_in[queue] += 1
         self._bytes_in[queue] += packet.wire_bytes
-        if self._sending is None:
-            self._sending = packet
-            self.ends_ns = now_ns + int(packet.wire_bytes * self._ns_per_byte + 0.5)
-            return
         if queue != _CONTROL:
-            if self._waiting + 1 >= self._buffer_packets:
-                lowest = self._busy.bit_length() - 1
-                if lowest <= queue:
+            if self._held + 1 >= self._buffer_packets and self._is_full():
+                if self._busy.bit_length() - 1 <= queue:
                     self._drop(packet, dropped)
                     return
-                self._drop(self._queues[lowest].pop(), dropped)
-                if not self._queues[lowest]:
-                    self._busy ^= 1 << lowest
-            else:
-                self._waiting += 1
+                self._push_out(dropped)
+            self._held += 1
         self._queues[queue].append(packet)
         self._busy |= 1 << queue
+
+    def start(self, now_ns: int, sent: list[Queued], dropped: list[Queued]) -> None:
+        """An idle port begins with the highest class that has come, as if it had ended something just now."""
+        if self._sending is None:
+            if self._busy & 1 << _CONTROL and self._is_full():
+                self._push_out(dropped)
+            self.ends_ns = now_ns
+            self.finish(now_ns, sent)
 
     def finish(self, now_ns: int, sent: list[Queued]) -> None:
         """Add everything to `sent` whose transmission has ended by now, in order, and start what follows it."""
         ends_ns = self.ends_ns
         while ends_ns <= now_ns:
             packet = self._sending
-            assert packet is not None  # or it would never end
-            self._packets_out[packet.queue] += 1
-            self._bytes_out[packet.queue] += packet.wire_bytes
-            sent.append(packet)
+            if packet is not None:
+                number = packet.queue
+                self._packets_out[number] += 1
+                self._bytes_out[number] += packet.wire_bytes
+                if number != _CONTROL:
+                    self._held -= 1
+                sent.append(packet)
             busy = self._busy
             if not busy:
                 self._sending = None
                 ends_ns = NEVER
                 break
             bit = busy & -busy
-            number = bit.bit_length() - 1
-            queue = self._queues[number]
+            queue = self._queues[bit.bit_length() - 1]
             self._sending = packet = queue.popleft()
             if not queue:
                 self._busy = busy ^ bit
-            if number != _CONTROL:
-                self._waiting -= 1
             ends_ns += int(packet.wire_bytes * self._ns_per_byte + 0.5)
         self.ends_ns = ends_ns
 
@@ -172,12 +173,27 @@ class OutputPort:
         for queue in self._queues:
             left += queue
             queue.clear()
-        self._sending, self._busy, self._waiting, self.ends_ns = None, 0, 0, NEVER
+        self._sending, self._busy, self._held, self.ends_ns = None, 0, 0, NEVER
         return left
 
     def counters(self) -> PortCounters:
         control, *queues = (self._queue_counters(queue) for queue in range(self._reported + 1))
         return PortCounters(tuple(queues), control)
+
+    def _is_full(self) -> bool:
+        """Has the buffer no place? The packet in transmission counts, of whatever kind; control that waits does not."""
+        if self._sending is None:
+            # Where nothing takes time, none of a moment waits behind another.
+            return self._held >= self._buffer_packets and self._ns_per_byte > 0.0
+        return self._held + (self._sending.queue == _CONTROL) >= self._buffer_packets
+
+    def _push_out(self, dropped: list[Queued]) -> None:
+        """The newest packet of the lowest class that waits gives up its place."""
+        lowest = self._busy.bit_length() - 1
+        self._drop(self._queues[lowest].pop(), dropped)
+        self._held -= 1
+        if not self._queues[lowest]:
+            self._busy ^= 1 << lowest
 
     def _drop(self, packet: Queued, dropped: list[Queued]) -> None:
         self._drops[packet.queue] += 1

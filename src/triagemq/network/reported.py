@@ -114,9 +114,9 @@ class ReportedDataPlane:
         if control:
             self._sender.control(control)
         fates: list[Fate] = []
-        for spared, alike in groupby(
-            (packet for packet in packets if not packet.control), key=lambda packet: packet.spared
-        ):
+        # An idle port begins with what comes first.
+        data = sorted((packet for packet in packets if not packet.control), key=self._class_of)
+        for spared, alike in groupby(data, key=lambda packet: packet.spared):
             self._send(list(alike), spared, now_ns, fates)
         if fates:
             self._on_fate(fates)
@@ -170,14 +170,10 @@ class ReportedDataPlane:
         self._closing()
 
     def _send(self, packets: Sequence[OutgoingPacket], spared: bool, now_ns: int, fates: list[Fate]) -> None:
-        flows = self._state.flows
-
-        def class_of(place: int) -> int:
-            flow = flows.get(packets[place].key)
-            return self.priority_classes if flow is None else flow.priority_class
-
         unsent = self._sender(
-            [(_address(packet.key), packet.datagram) for packet in packets], class_of, spared=spared
+            [(_address(packet.key), packet.datagram) for packet in packets],
+            lambda place: self._class_of(packets[place]),
+            spared=spared,
         )
         not_sent = {one.place: one for one in unsent}
         for place, packet in enumerate(packets):
@@ -186,6 +182,10 @@ class ReportedDataPlane:
                 one.token = packet
             else:
                 self._taken(packet, 0 if one is None else one.problem, now_ns, fates)
+
+    def _class_of(self, packet: OutgoingPacket) -> int:
+        flow = self._state.flows.get(packet.key)
+        return self.priority_classes if flow is None else flow.priority_class
 
     def _taken(self, packet: OutgoingPacket, problem: int | None, now_ns: int, fates: list[Fate]) -> None:
         """The socket has taken a packet (0), or has not."""

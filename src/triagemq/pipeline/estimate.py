@@ -135,6 +135,7 @@ def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenar
         planning=base.planning,
         mtu_bytes=base.mtu_bytes,
         overhead_bytes=base.overhead_bytes,
+        sending_order=base.sending_order,
     )
 
 

@@ -1,6 +1,6 @@
 """The data model of a situation, its files, its checks and its generators."""
 
-from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.loading import check, load, loads
 from triagemq.scenario.model import (
     BrokerLinks,
@@ -36,6 +36,7 @@ __all__ = [
     "Publications",
     "Publishers",
     "Scenario",
+    "SendingOrder",
     "SizeDistribution",
     "SizeSamples",
     "Subscribers",

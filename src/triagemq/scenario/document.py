@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.lines import parse_number
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, PlanningSettings
 from triagemq.scenario.units import number_text
@@ -79,6 +79,7 @@ class Header(Entry):
     mtu_bytes: Positive | None = Field(None, examples=["1500"])
     fragmentation: bool = False
     overhead_bytes: NotNegative = Field(0.0, examples=["49"])
+    sending_order: Literal["by_class", "random"] = "by_class"
 
     @model_validator(mode="after")
     def _fits(self) -> Header:
@@ -91,6 +92,10 @@ class Header(Entry):
                 f"write less than {number_text(self.mtu_bytes)}",
             )
         return self
+
+    @property
+    def order(self) -> SendingOrder:
+        return SendingOrder[self.sending_order.upper()]
 
 
 class BrokerEntry(Entry):

@@ -1,4 +1,4 @@
-"""The closed vocabularies of a scenario: utility shapes, size distributions, arrival processes.
+"""The closed vocabularies of a scenario: utility shapes, size distributions, arrival processes, orders of sending.
 
 Columns store these as small integers; files and tables spell them by name.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ArrivalProcess", "SizeDistribution", "UtilityShape"]
+__all__ = ["ArrivalProcess", "SendingOrder", "SizeDistribution", "UtilityShape"]
 
 
 class UtilityShape(IntEnum):
@@ -33,3 +33,12 @@ class ArrivalProcess(IntEnum):
     PERIODIC = 1
     PARETO = 2
     ON_OFF = 3
+
+
+class SendingOrder(IntEnum):
+    """In what order the copies of one event leave its broker for the subscribers."""
+
+    BY_CLASS = 0
+    """Together, the highest class first, as our gateway and its data planes hand them over."""
+    RANDOM = 1
+    """Each after an outbound time of its own, whatever its class, as in the papers' simulators."""

@@ -255,6 +255,7 @@ def _built(
         # Without fragmentation an event is one packet, whatever its size: the MTU was a check, and done with.
         mtu_bytes=header.mtu_bytes if header.mtu_bytes is not None and header.fragmentation else np.inf,
         overhead_bytes=header.overhead_bytes,
+        sending_order=header.order,
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
+from triagemq.scenario.kinds import SendingOrder
 
 __all__ = [
     "BrokerLinks",
@@ -230,6 +231,7 @@ class Scenario:
     planning: PlanningSettings = field(default_factory=PlanningSettings)
     mtu_bytes: float = np.inf
     overhead_bytes: float = 0.0
+    sending_order: SendingOrder = SendingOrder.BY_CLASS
 
     @classmethod
     def of(
@@ -250,6 +252,7 @@ class Scenario:
         planning: PlanningSettings | None = None,
         mtu_bytes: float = np.inf,
         overhead_bytes: float = 0.0,
+        sending_order: SendingOrder = SendingOrder.BY_CLASS,
     ) -> Scenario:
         """A Scenario in canonical order, whatever order the rows are given in."""
         empty = np.empty(0)
@@ -271,6 +274,7 @@ class Scenario:
                 planning=planning or PlanningSettings(),
                 mtu_bytes=float(mtu_bytes),
                 overhead_bytes=float(overhead_bytes),
+                sending_order=SendingOrder(sending_order),
             )
         )
 
@@ -279,6 +283,8 @@ class Scenario:
         """A hash of everything that influences a decision; plans and traces carry it."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(repr((self.planning, self.mtu_bytes, self.overhead_bytes)).encode())
+        if self.sending_order is not SendingOrder.BY_CLASS:
+            digest.update(self.sending_order.name.encode())
         for table_field in fields(self):
             table = getattr(self, table_field.name)
             if isinstance(table, Table):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from triagemq.scenario.document import empirical_mean
-from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, Integers, PlanningSettings, Scenario
 from triagemq.scenario.units import number_text
 
@@ -92,6 +92,8 @@ def _header(scenario: Scenario) -> Iterator[str]:
         yield "fragmentation: true"
     if scenario.overhead_bytes:
         yield f"overhead_bytes: {number_text(scenario.overhead_bytes)}"
+    if scenario.sending_order is not SendingOrder.BY_CLASS:
+        yield f"sending_order: {scenario.sending_order.name.lower()}"
     planning: Fields = []
     default = PlanningSettings()
     for key in ("flows_per_subscriber", "priority_classes", "rho_tolerance", "judged_over_seconds"):

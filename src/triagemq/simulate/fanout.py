@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import SUBSCRIBER_GONE, end_copy
 from triagemq.simulate.kernel import kernel
 from triagemq.simulate.network import Above
-from triagemq.simulate.random import Purpose, Seeds, exponential
+from triagemq.simulate.random import Purpose, Seeds, bits, exponential
 from triagemq.simulate.records import Buffer, append, room
 
 __all__ = ["fan_out"]
 
 _BROKER_OUTBOUND = int(Purpose.BROKER_OUTBOUND)
+_SENDING_ORDER = int(Purpose.SENDING_ORDER)
+
+_RANDOM_BITS = 24
+"""Of a copy's rank, below its class."""
 
 
 @kernel
@@ -33,9 +39,13 @@ def fan_out(
     Returns how many of the matched events were looked at: fewer than there are when `copies` or `ended` is full.
     A copy exists if its subscription is active now; one that was active when the event was published and has left
     since ends as `subscriber_gone`.
+
+    A gateway that sends by class takes one outbound time for all copies of an event: to every subscriber's queue it is
+    the same as one of its own, and those that do not wait there leave together, ranked by class.
     """
     count = matched.filled[0]
     seed = seeds[_BROKER_OUTBOUND]
+    by_class = above.by_class
     for number in range(begin, count):
         event = matched.records[number]
         if event.time >= until:
@@ -45,6 +55,9 @@ def fan_out(
         if not (room(copies, last - first) and room(ended, last - first)):
             return number
         service = above.outbound_seconds[event.broker]
+        together = 0.0
+        if by_class and service > 0.0:
+            together = service * exponential(seed, event.event * above.subscriptions + above.member[first])
         for place in range(first, last):
             subscription = above.member[place]
             if not epochs.active[epoch, subscription]:
@@ -62,8 +75,15 @@ def fan_out(
                 continue
             subscriber = above.subscriber[subscription]
             time = max(event.time, outbound_free[subscriber])
-            if service > 0.0:
-                time += service * exponential(seed, event.event * above.subscriptions + subscription)
+            counter = event.event * above.subscriptions + subscription
+            rank = 0
+            if by_class:
+                time += together
+                rank = epochs.priority_class[epoch, subscription] << _RANDOM_BITS
+            elif service > 0.0:
+                time += service * exponential(seed, counter)
+            if by_class or service == 0.0:
+                rank |= int(bits(seeds[_SENDING_ORDER], counter) >> np.uint64(64 - _RANDOM_BITS))
             outbound_free[subscriber] = time
             copy = copies.records[append(copies)]
             copy.time = time
@@ -73,4 +93,5 @@ def fan_out(
             copy.subscription = subscription
             copy.fragment = 0
             copy.group = -1
+            copy.next = rank
     return count  # type: ignore[no-any-return]

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import Floats, Integers, Scenario, broker_routes, port_depths, port_hops
+from triagemq.scenario import (
+    Floats,
+    Integers,
+    Scenario,
+    SendingOrder,
+    broker_routes,
+    port_depths,
+    port_hops,
+)
 
 __all__ = ["Above", "Below", "above_brokers", "below_brokers", "word_count"]
 
@@ -48,6 +56,7 @@ class Above(NamedTuple):
     topics: int
     subscriptions: int
     overhead_bytes: float
+    by_class: bool
 
 
 class Below(NamedTuple):
@@ -112,6 +121,7 @@ def above_brokers(scenario: Scenario) -> Above:
         topics=topics,
         subscriptions=len(subscriptions),
         overhead_bytes=float(scenario.overhead_bytes),
+        by_class=scenario.sending_order is SendingOrder.BY_CLASS,
     )
 
 

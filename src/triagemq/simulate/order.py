@@ -21,8 +21,8 @@ _MOVES_PER_PACKET = 16
 def due(packets: Buffer, until: float, sort: bool, order: Order, times: Floats, spare: Order) -> int:
     """Put the numbers of the packets with a time before `until` into `order`; returns how many they are.
 
-    With `sort` they stand in the order of arrival; ties go by event and subscription, so that they never depend on
-    where a block ended. Copies of subscribers with short outbound queues arrive nearly sorted, so insertion comes
+    With `sort` they stand in the order of arrival; ties go by event, rank and subscription, so that they never depend
+    on where a block ended. Copies of subscribers with short outbound queues arrive nearly sorted, so insertion comes
     first, and merging only when that takes too long.
     """
     count = 0
@@ -59,6 +59,8 @@ def _later(records: Records, first: int, second: int) -> bool:
         return one.time > other.time  # type: ignore[no-any-return]
     if one.event != other.event:
         return one.event > other.event  # type: ignore[no-any-return]
+    if one.next != other.next:
+        return one.next > other.next  # type: ignore[no-any-return]
     return one.subscription > other.subscription  # type: ignore[no-any-return]
 
 

@@ -58,6 +58,7 @@ class Purpose(IntEnum):
     DROP = 8
     PORT_LINK = 9
     SUBSCRIBER_LINK = 10
+    SENDING_ORDER = 11
 
 
 def seeds_for(seed: int, replication: int) -> Seeds:

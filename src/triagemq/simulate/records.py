@@ -56,7 +56,7 @@ EVENT = np.dtype(
 
 # One packet of one copy of an event, below the home broker; a cache line, because queues visit them at random.
 # `group` ties the packets of a cut event together, -1 where the packet is the event. `next` and `previous` link it
-# into a queue.
+# into a queue; before the first switch `next` is its rank among the copies of its event that leave at the same moment.
 PACKET = np.dtype(
     [
         ("time", np.float64),

@@ -7,7 +7,7 @@ several matching filters takes the copy of the best of them, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from triagemq.mqttsn import TopicIdType, matches, short_topic_id
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Group",
+    "Member",
     "Origin",
     "Route",
     "RouteKey",
     "best_subscription",
     "has_wildcard",
+    "in_class_order",
     "overlap",
     "topic_reference",
 ]
@@ -34,6 +36,10 @@ RouteKey: TypeAlias = tuple[bytes, Origin, int]
 """Topic, origin, QoS."""
 
 
+Member: TypeAlias = "tuple[Session, Subscription]"
+"""Who gets a message, and by which subscription."""
+
+
 class Group:
     """Clients that get the same datagram. `tail` is what follows length and type: flags, topic id, message id."""
 
@@ -41,7 +47,7 @@ class Group:
 
     def __init__(self, id_type: TopicIdType, topic_id: int) -> None:
         self.tail = bytes((id_type,)) + topic_id.to_bytes(2) + b"\0\0"
-        self.members: list[tuple[Session, Subscription]] = []
+        self.members: list[Member] = []
         # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
         self.prepared: Any = None
         self.traced: Any = None
@@ -59,26 +65,59 @@ class Group:
 
 
 class Route:
-    """All recipients of a copy: those who get it at once at QoS 0, and those to be looked at one by one."""
+    """All recipients of a copy in the order of their classes: groups who get it at once at QoS 0, and those to be
+    looked at one by one."""
 
-    __slots__ = ("groups", "singles", "subscribers", "topic", "topic_name")
+    __slots__ = ("recipients", "subscribers", "topic", "topic_name")
 
     def __init__(self, topic_name: str, topic: Topic | None) -> None:
         self.topic_name = topic_name
         self.topic = topic
-        self.groups: list[Group] = []
-        self.singles: list[tuple[Session, Subscription]] = []
+        self.recipients: list[Group | Member] = []
         # Those who subscribed and get their messages through another session.
         self.subscribers: list[Session] = []
 
+    def members(self) -> Iterator[Member]:
+        """Every recipient, those in groups too."""
+        for one in self.recipients:
+            if isinstance(one, Group):
+                yield from one.members
+            else:
+                yield one
+
     def sessions(self) -> Iterator[Session]:
         """Everyone on whom it depends."""
-        for group in self.groups:
-            for session, _ in group.members:
-                yield session
-        for session, _ in self.singles:
+        for session, _ in self.members():
             yield session
         yield from self.subscribers
+
+
+def in_class_order(
+    ranked: Iterable[tuple[int, tuple[TopicIdType, int] | None, Member]],
+) -> list[Group | Member]:
+    """Recipients by class, topic reference (None: one by one) and who it is, in the order in which they are sent to.
+
+    Class 0 comes first, whoever subscribed first. A group goes on into the next class where the reference is the
+    same: as a rule all have one, and one system call serves them.
+    """
+    by_class: dict[int, dict[tuple[TopicIdType, int] | None, list[Member]]] = {}
+    for priority_class, reference, member in ranked:
+        by_class.setdefault(priority_class, {}).setdefault(reference, []).append(member)
+    recipients: list[Group | Member] = []
+    last, group = None, None
+    for priority_class in sorted(by_class):
+        alike = by_class[priority_class]
+        singles = alike.pop(None, [])
+        for reference in sorted(alike, key=lambda one: one != last):
+            assert reference is not None
+            if group is None or reference != last:
+                last, group = reference, Group(*reference)
+                recipients.append(group)
+            group.members += alike[reference]
+        if singles:
+            recipients += singles
+            last, group = None, None
+    return recipients
 
 
 def best_subscription(session: Session, topic_name: str) -> Subscription | None:

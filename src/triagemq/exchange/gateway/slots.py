@@ -9,7 +9,7 @@ Only slots that share a way to the broker can stand in for each other: those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway.model import Session, SessionState, Stage
@@ -53,6 +53,14 @@ class Slots:
             was, now = before.get(name), ordered.get(name)
             if was is not now and was != now:
                 self._forget_routes(name)
+
+    def ranked(self, places: Iterable[tuple[str, int]] | None) -> None:
+        """The classes of these subscribers' slots, or of all, have changed: messages go to them in another order."""
+        for name, slot in list(self._sessions) if places is None else places:
+            for one in {0, slot}:
+                session = self._sessions.get((name, one))
+                if session is not None:
+                    session.link.routes.forget(session)
 
     def add(self, session: Session) -> None:
         """A session begins."""

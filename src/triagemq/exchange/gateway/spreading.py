@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from triagemq.exchange.gateway.actions import SendMany
 from triagemq.exchange.gateway.model import Publication, SessionState
 from triagemq.exchange.gateway.own_messages import OwnMessages
-from triagemq.exchange.gateway.routes import Group, Origin, Route, RouteKey, best_subscription
+from triagemq.exchange.gateway.routes import (
+    Group,
+    Member,
+    Origin,
+    Route,
+    RouteKey,
+    best_subscription,
+    in_class_order,
+)
 from triagemq.exchange.gateway.topic_counts import TopicCounts
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.mqttsn import TopicIdType, valid_topic_name
@@ -52,23 +60,25 @@ class Spreader:
                 gateway.counters.undelivered["limited: topic name not fit for MQTT-SN"] += 1
                 return
             route = self._route(link, key, topic_name)
-        if not route.groups and not route.singles:
+        if not route.recipients:
             return
         publication = self._publication(route.topic_name, origin, message)
         payload = message.payload
         if len(payload) > _LARGEST_PAYLOAD:
-            members = [member for group in route.groups for member in group.members]
-            for session, subscription in (*members, *route.singles):
+            for session, subscription in route.members():
                 gateway.settle(
                     session, subscription, publication, Outcome.limited, "too large for a datagram"
                 )
             return
         if route.topic is not None:
             route.topic.used_ns = gateway.now_ns
-        for group in route.groups:
-            gateway.act(SendMany(group, publication, group.datagram(payload)))
-        for session, subscription in route.singles:
-            gateway.deliver.deliver(session, subscription, publication, min(message.qos, subscription.qos))
+        for one in route.recipients:
+            if isinstance(one, Group):
+                gateway.act(SendMany(one, publication, one.datagram(payload)))
+            else:
+                session, subscription = one
+                qos = min(message.qos, subscription.qos)
+                gateway.deliver.deliver(session, subscription, publication, qos)
 
     def retained(self, link: Link, origin: Origin, message: Message) -> None:
         """A retained message: for those alone who have just subscribed."""
@@ -143,7 +153,8 @@ class Spreader:
         gateway = self._gateway
         _, origin, qos = key
         route = Route(topic_name, gateway.topics.named(topic_name))
-        groups: dict[tuple[TopicIdType, int], Group] = {}
+        policy = gateway.settings.policy
+        ranked: list[tuple[int, tuple[TopicIdType, int] | None, Member]] = []
         for entry in link.filters_for(origin, topic_name):
             for session in entry.members:
                 best = best_subscription(session, topic_name)
@@ -162,14 +173,9 @@ class Spreader:
                     and len(carrier.endpoint) == 2
                 ):
                     reference = gateway.deliver.reference(carrier, best, topic_name)
-                if reference is None:
-                    route.singles.append((carrier, best))
-                    continue
-                group = groups.get(reference)
-                if group is None:
-                    group = groups[reference] = Group(*reference)
-                group.members.append((carrier, best))
-        route.groups = list(groups.values())
+                priority_class = policy.priority_class(carrier.client_id, topic_name)
+                ranked.append((priority_class, reference, (carrier, best)))
+        route.recipients = in_class_order(ranked)
         link.routes.keep(key, route)
         return route
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError
 from triagemq.scenario.generators import columns
 from triagemq.scenario.generators.columns import checked_count, checked_number, checked_range, numbered
+from triagemq.scenario.kinds import SendingOrder
 from triagemq.scenario.model import Floats, PlanningSettings, Scenario, Topics
 
 __all__ = ["table2"]
@@ -103,6 +104,8 @@ def table2(
         bandwidth_bps = BANDWIDTH_BPS_PER_SUBSCRIBER * (subscribers if shared_port else 1)
     return Scenario.of(
         name="table2",
+        # What the papers' simulators did.
+        sending_order=SendingOrder.RANDOM,
         topics=Topics(numbered("telemetry", topics[0]) + numbered("event", topics[1])),
         brokers=columns.one_broker("broker"),
         switches=columns.one_switch("switch"),
