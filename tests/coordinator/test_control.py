@@ -17,7 +17,7 @@ from triagemq.coordinator.orders import Orders, client_id_of, subscriber_of
 from triagemq.coordinator.rates import Rates
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, plan_ahead
-from triagemq.plan import SetPort
+from triagemq.plan import Decision, SetPort, explain
 from triagemq.scenario import Scenario, load
 from triagemq.scenario.generators import building, table2
 
@@ -241,3 +241,30 @@ def test_the_building_fire_delivers_what_matters_most_and_forecasts_it() -> None
     assert predicted.success[first].min() > 0.9999
     assert predicted.latency_seconds[first].max() < 0.03
     assert np.nanmean(predicted.success) < 0.9
+
+
+def test_a_measured_bandwidth_is_planned_with_and_said_once_and_the_port_is_paced_as_stated() -> None:
+    fire = load(EXAMPLE)
+    stated = float(fire.ports.bandwidth_bps[fire.ports.name.index("crew-radio")])
+    found = Decision(
+        "bandwidth_measured", "crew-radio", f"{stated:.4g} bit/s", "half of it", "it sent no more"
+    )
+    first = decide(Situation(fire))
+    slower = Situation(
+        wider(fire, "crew-radio", 0.5), paced_bps={"crew-radio": stated}, measured=(found,), why=("measured",)
+    )
+    second = decide(slower, first)
+    assert second.orders.ports == first.orders.ports
+    assert second.plan.flows.drop_rate.sum() > first.plan.flows.drop_rate.sum()
+    assert found in second.decisions
+    assert found not in decide(slower, second).decisions
+    wanted = second.scenario.subscriptions
+    on_radio = second.scenario.ports.name.index("crew-radio")
+    row = int(np.flatnonzero(second.scenario.subscribers.port[wanted.subscriber] == on_radio)[0])
+    words = explain(
+        second.scenario,
+        second.plan,
+        second.scenario.subscribers.name[wanted.subscriber[row]],
+        second.scenario.topics.name[wanted.topic[row]],
+    )
+    assert "crew-radio (bandwidth_measured)" in words

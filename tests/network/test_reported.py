@@ -231,3 +231,12 @@ def test_a_flow_is_gone_when_what_waited_has_left_and_what_was_not_reported_stay
     rig.plane.report({}, {}, [KEY], rig.now_ns)
     assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "in_flight"}
     assert rig.plane.counters().flows == {}
+
+
+def test_copies_that_have_left_are_counted_however_many_packets_they_were_sent_in() -> None:
+    rig = Rig()
+    rig.publish(1, 2, size=3_000)
+    rig.report(6, 0, 0, 3)
+    assert rig.plane.counters().flows[KEY] == FlowCounters(0, 6, 0, 0, 3, copies_out=1)
+    rig.report(6, 0, 0, 6)
+    assert rig.plane.counters().flows[KEY].copies_out == 2

@@ -5,7 +5,8 @@ No I/O, no clock, no chance: the same situation after the same decision gives th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,12 +50,17 @@ class PlannerSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Situation:
-    """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed."""
+    """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed.
+
+    `paced_bps` is how fast ports send that are planned with another bandwidth, which was measured; `measured` says so.
+    """
 
     scenario: Scenario
     flow_limits: Integers | None = None
     why: tuple[str, ...] = ()
     settings: PlannerSettings = PlannerSettings()
+    paced_bps: Mapping[str, float] = field(default_factory=dict)
+    measured: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,9 +116,10 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
         priority_classes=classes,
         flow_limits=limits,
     )
+    plan = replace(plan, decisions=(*plan.decisions, *situation.measured))
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
     table = match_slots(scenario, plan, limits, was)
-    ports = set_ports(scenario, 1 if settings.priorities == "none" else classes)
+    ports = set_ports(scenario, 1 if settings.priorities == "none" else classes, situation.paced_bps)
     if table_before is not None and ports == orders_before.ports and _alike(table_before, table, was):
         orders = orders_before
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.

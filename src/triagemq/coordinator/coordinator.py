@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from triagemq import __version__
@@ -14,11 +15,20 @@ from triagemq.coordinator.forecasts import Forecasts
 from triagemq.coordinator.gateway_lead import GatewayLead, Link
 from triagemq.coordinator.gateway_link import GatewayRefusalError, Measured
 from triagemq.coordinator.health import Check, health_of
-from triagemq.coordinator.intents import PublisherIntent
+from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
 from triagemq.coordinator.known_rates import KnownRates, TopicFacts
-from triagemq.coordinator.live import Live, class_figures, class_traffic, port_figures, topic_figures
+from triagemq.coordinator.live import (
+    Live,
+    Report,
+    class_figures,
+    class_traffic,
+    port_figures,
+    topic_figures,
+)
 from triagemq.coordinator.metrics import Metrics
+from triagemq.coordinator.port_watch import PortWatch
+from triagemq.coordinator.records import Record
 from triagemq.coordinator.registry import Registry
 from triagemq.coordinator.replanning import Replanner
 from triagemq.coordinator.rights import Rights
@@ -34,6 +44,9 @@ _BEHIND_SECONDS = 3.0
 
 _FORECAST_BY_ITSELF = 100_000
 """Up to this many subscriptions every plan is forecast for live figures; above, when somebody asks."""
+
+MOST_REPORTED_TOPICS = 50_000
+"""Clients report no more at a time: a report of so many may not be all."""
 
 _LONGEST_PLAN_SECONDS = 60.0
 """A plan that takes longer is shown as what does not work: everyone waits for it."""
@@ -77,6 +90,7 @@ class Coordinator:
             rates=KnownRates(store.measured(), time.monotonic()),
             port_names=network.port_names,
             bandwidths=bandwidths,
+            port_watch=PortWatch(bandwidths, store.measured_ports()),
             last_orders=orders,
             metrics=self.metrics,
             access=access,
@@ -100,6 +114,18 @@ class Coordinator:
                     await task
         await self.runtime.stop()
         await self.service.store.close()
+
+    def received(self, record: Record, reports: Mapping[str, Report]) -> None:
+        """A subscriber says what it received since it last said so; nothing of a topic if nothing came.
+
+        Where it asks for acknowledgements (QoS 1 and 2), copies are sent again, and what was lost shows otherwise.
+        """
+        if isinstance(record.intent, SubscriberIntent) and not any(
+            each.qos for each in record.intent.subscriptions
+        ):
+            whole = len(reports) < MOST_REPORTED_TOPICS
+            count = sum(each.count for each in reports.values()) if whole else None
+            self.runtime.port_watch.report(record.intent.name, count, time.monotonic())
 
     # What there is to read.
 

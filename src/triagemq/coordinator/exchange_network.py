@@ -7,14 +7,15 @@ Its publishers and subscribers are not there until they announce themselves; wha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from triagemq.coordinator.intents import SubscriberIntent
 from triagemq.errors import ParameterError
-from triagemq.scenario import PlanningSettings, Scenario, Topics
+from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics
 from triagemq.scenario.generators import columns
 
 __all__ = ["Network"]
@@ -35,6 +36,8 @@ class Network:
     """
 
     scenario: Scenario
+    survival: Mapping[str, float] = field(default_factory=dict)
+    """By port, what multiplies the share of packets that its subscribers get by the scenario: as was measured."""
 
     @classmethod
     def plain(cls, bandwidth_bps: float = 10e6, buffer_packets: float = 200) -> Network:
@@ -123,4 +126,9 @@ class Network:
             raise ParameterError("bandwidth_bps", f"is {bandwidth_bps!r}; write a finite number above 0")
         changed = np.array(ports.bandwidth_bps)
         changed[ports.name.index(port)] = bandwidth_bps
-        return Network(replace(self.scenario, ports=replace(ports, bandwidth_bps=changed)))
+        return replace(self, scenario=replace(self.scenario, ports=replace(ports, bandwidth_bps=changed)))
+
+    def error_rates(self, ports: Integers, stated: Floats) -> Floats:
+        """The error rates of subscribers behind these ports, from those that the scenario states."""
+        factor = np.array([self.survival.get(name, 1.0) for name in self.scenario.ports.name])[ports]
+        return np.where(factor == 1.0, stated, np.clip(1 - (1 - stated) * factor, 0.0, 1.0))

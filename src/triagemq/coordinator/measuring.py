@@ -1,4 +1,4 @@
-"""Measuring: the gateway's counts, five times a second, into what is known of rates; kept in the store now and then."""
+"""Measuring: the gateway's counts, five times a second, into what is known of rates and ports; kept now and then."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from triagemq.coordinator.gateway_lead import GatewayLead
 from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.health import Check
 from triagemq.coordinator.known_rates import KnownRates
+from triagemq.coordinator.port_watch import PortWatch
 from triagemq.coordinator.store import Store
 
 __all__ = ["Measuring"]
@@ -29,12 +30,13 @@ _AWAY = "the gateway is away; it goes on with the last orders"
 
 
 class Measuring:
-    """`on_change` hears of rates that left their band, `on_second` of every full measurement and the one before."""
+    """`on_change` hears of rates and ports that left their band, `on_second` of every full measurement and the last."""
 
     def __init__(
         self,
         lead: GatewayLead,
         rates: KnownRates,
+        ports: PortWatch,
         store: Store,
         *,
         on_change: Callable[[str], None],
@@ -48,10 +50,12 @@ class Measuring:
         self._mark = ""
         self._lead = lead
         self._rates = rates
+        self._ports = ports
         self._store = store
         self._on_change = on_change
         self._on_second = on_second
         self._stored: Mapping[str, Any] = {}
+        self._stored_ports: Mapping[str, Any] = ports.to_store()
         self._store_at = 0.0
 
     def checks(self) -> dict[str, Check]:
@@ -91,7 +95,13 @@ class Measuring:
                 return
             self._answered(measured)
             self._mark = measured.mark
-            for change in self._rates.observe(measured):
+            now = time.monotonic()
+            if number == 0:
+                self._ports.count(now, measured.flows, measured.epoch)
+            for change in (
+                *self._rates.observe(measured),
+                *self._ports.observe(now, measured.ports, measured.epoch),
+            ):
                 self._on_change(str(change))
             if number == 0:
                 before, self.latest = self.latest, measured
@@ -107,3 +117,7 @@ class Measuring:
         if known != self._stored:
             await self._store.write(store_changes.measuring(known))
             self._stored = known
+        ports = self._ports.to_store()
+        if ports != self._stored_ports:
+            await self._store.write(store_changes.measuring_ports(ports))
+            self._stored_ports = ports

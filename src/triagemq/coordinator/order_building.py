@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from triagemq.coordinator.orders import FlowOrder, Orders, client_id_of
@@ -12,14 +14,15 @@ from triagemq.scenario import Integers, Scenario
 __all__ = ["build_orders", "set_ports"]
 
 
-def set_ports(scenario: Scenario, classes: int) -> dict[str, SetPort]:
+def set_ports(scenario: Scenario, classes: int, paced_bps: Mapping[str, float]) -> dict[str, SetPort]:
     """The scenario's ports, each with the classes that the data plane keeps apart.
 
     The number is that of the settings and not of the classes in use: a port is not changed when a plan uses one fewer.
+    `paced_bps` is how fast ports send that are planned with another bandwidth.
     """
     ports = scenario.ports
     return {
-        name: SetPort(name, bandwidth_bps, buffer_packets, classes)
+        name: SetPort(name, paced_bps.get(name, bandwidth_bps), buffer_packets, classes)
         for name, bandwidth_bps, buffer_packets in zip(
             ports.name, ports.bandwidth_bps.tolist(), ports.buffer_packets.tolist(), strict=True
         )

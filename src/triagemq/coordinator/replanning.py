@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from triagemq.coordinator.assignments import changed_subscribers
 from triagemq.coordinator.control import Decided, PlannerSettings, Situation, decide
@@ -17,6 +17,7 @@ from triagemq.coordinator.intent_book import IntentBook
 from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents_json import PUBLISHER
 from triagemq.coordinator.orders import Orders
+from triagemq.coordinator.port_watch import PortsNow
 from triagemq.coordinator.rates import DeclaredRate, Rates
 from triagemq.coordinator.records import Key
 from triagemq.errors import ParameterError
@@ -81,17 +82,21 @@ class Replanner:
         )
         return Taken(self._book.declared(self._network) if news else None, refused, again)
 
-    def plan(self, rates: Rates, bandwidths: Mapping[str, float], why: Sequence[str]) -> Planned:
-        """Decide on everything taken so far."""
+    def plan(
+        self, rates: Rates, bandwidths: Mapping[str, float], ports: PortsNow, why: Sequence[str]
+    ) -> Planned:
+        """Decide on everything taken so far; `bandwidths` are stated, and `ports` is what was measured instead."""
         started = time.perf_counter()
-        network = self._network
-        for port, width in bandwidths.items():
+        network = replace(self._network, survival=ports.survival)
+        for port, width in {**bandwidths, **ports.bandwidth_bps}.items():
             network = network.with_bandwidth(port, width)
         situation = Situation(
             scenario=self._book.scenario(network, rates),
             flow_limits=self._book.flow_limits(network),
             why=tuple(why),
             settings=self._settings,
+            paced_bps=bandwidths,
+            measured=ports.decisions,
         )
         before = self._previous if isinstance(self._previous, Orders) else self._previous.orders
         decided = decide(situation, self._previous)

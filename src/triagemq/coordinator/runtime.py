@@ -25,6 +25,7 @@ from triagemq.coordinator.measuring import Measuring
 from triagemq.coordinator.metrics import Metrics
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.pacing import Pacing
+from triagemq.coordinator.port_watch import PortWatch
 from triagemq.coordinator.records import Key, Record
 from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.replanning import Planned, Replanner, Step
@@ -56,6 +57,7 @@ class Runtime:
         rates: KnownRates,
         port_names: Sequence[str],
         bandwidths: Mapping[str, float],
+        port_watch: PortWatch,
         last_orders: Orders,
         metrics: Metrics,
         access: bool = False,
@@ -67,6 +69,8 @@ class Runtime:
         self.assignments = Assignments()
         self.decided: Decided | None = None
         self.bandwidths = dict(bandwidths)
+        """Of the output ports, as they are stated."""
+        self.port_watch = port_watch
         self.planning = Check(words="the last plan failed; the one before is in force")
         """Whether the last plan was made."""
         self.planning_since: float | None = None
@@ -87,7 +91,9 @@ class Runtime:
         self._refusal_noted: str | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.measuring = Measuring(lead, rates, store, on_change=self._request, on_second=self._second)
+        self.measuring = Measuring(
+            lead, rates, port_watch, store, on_change=self._request, on_second=self._second
+        )
 
     @property
     def port_names(self) -> Sequence[str]:
@@ -158,6 +164,7 @@ class Runtime:
     def bandwidth_changed(self, port: str, bandwidth_bps: float) -> None:
         before = self.bandwidths[port]
         self.bandwidths[port] = bandwidth_bps
+        self.port_watch.state(port, bandwidth_bps)
         self._request(f"bandwidth of port {port} from {before:g} to {bandwidth_bps:g} bit/s")
 
     def measurements(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -221,9 +228,11 @@ class Runtime:
         if taken.declared is not None:
             self.rates.watch.declare(taken.declared)
         rates = self.rates.rates(time.monotonic())
-        bandwidths = dict(self.bandwidths)
+        bandwidths, ports = dict(self.bandwidths), self.port_watch.now()
         try:
-            planned = await loop.run_in_executor(self._thread, self._replanner.plan, rates, bandwidths, why)
+            planned = await loop.run_in_executor(
+                self._thread, self._replanner.plan, rates, bandwidths, ports, why
+            )
         except Exception as error:
             await self._keep([*taken.refused, self._refusal(why, error)])
             return
@@ -271,6 +280,7 @@ class Runtime:
         self.metrics.plans_unchanged += not decided.changed
         self.decided, self._orders = decided, decided.orders
         self.rates.watch.listen(decided.subscribed_topics)
+        self.port_watch.planned(decided.scenario, decided.orders)
         await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(planned.changed_for)

@@ -30,6 +30,7 @@ from triagemq.coordinator.store_changes import Change, touching
 from triagemq.coordinator.store_schema import (
     DECISIONS,
     INTENTS,
+    MEASURED_PORTS,
     META,
     ORDERS,
     PORTS,
@@ -176,6 +177,10 @@ class Store:
     def measured(self) -> dict[str, Any]:
         with self._reading() as connection:
             return {row.topic: json.loads(row.measured) for row in connection.execute(select(TOPICS))}
+
+    def measured_ports(self) -> dict[str, Any]:
+        with self._reading() as connection:
+            return {row.name: json.loads(row.measured) for row in connection.execute(select(MEASURED_PORTS))}
 
     def tokens_version(self) -> int:
         """Changes whenever tokens do, also through another process."""

@@ -14,7 +14,16 @@ from triagemq.coordinator.intents_json import dump_intent
 from triagemq.coordinator.orders import Orders
 from triagemq.coordinator.orders_json import orders_to_json
 from triagemq.coordinator.records import Key, Record
-from triagemq.coordinator.store_schema import DECISIONS, INTENTS, META, ORDERS, PORTS, TOKENS, TOPICS
+from triagemq.coordinator.store_schema import (
+    DECISIONS,
+    INTENTS,
+    MEASURED_PORTS,
+    META,
+    ORDERS,
+    PORTS,
+    TOKENS,
+    TOPICS,
+)
 from triagemq.plan import Decision
 
 __all__ = [
@@ -24,6 +33,7 @@ __all__ = [
     "deciding",
     "keeping_orders",
     "measuring",
+    "measuring_ports",
     "revoking_token",
     "setting_bandwidth",
     "touching",
@@ -150,6 +160,20 @@ def measuring(measured: Mapping[str, Any]) -> Change:
         connection.execute(delete(TOPICS))
         if rows:
             connection.execute(insert(TOPICS), rows)
+
+    return change
+
+
+def measuring_ports(measured: Mapping[str, Any]) -> Change:
+    """What was measured of ports and overrules what is stated, in place of what was stored before."""
+    rows = [
+        {"name": port, "measured": json.dumps(known, allow_nan=False)} for port, known in measured.items()
+    ]
+
+    def change(connection: Connection) -> None:
+        connection.execute(delete(MEASURED_PORTS))
+        if rows:
+            connection.execute(insert(MEASURED_PORTS), rows)
 
     return change
 

@@ -31,6 +31,7 @@ from triagemq.exchange.private_files import private_file
 __all__ = [
     "DECISIONS",
     "INTENTS",
+    "MEASURED_PORTS",
     "META",
     "ORDERS",
     "PORTS",
@@ -91,6 +92,12 @@ PORTS = Table(
     _METADATA,
     Column("name", String(200), primary_key=True),
     Column("bandwidth_bps", Double, nullable=False),
+)
+MEASURED_PORTS = Table(
+    "measured_ports",
+    _METADATA,
+    Column("name", String(200), primary_key=True),
+    Column("measured", Text, nullable=False),  # JSON
 )
 ORDERS = Table(
     "orders",

@@ -133,12 +133,13 @@ def wanted_tables(
     )
     known = network.scenario.subscribers
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)
+    ports = np.array([network.port_of(intents[name]) for name in names], dtype=np.int32)
     return (
         Subscribers(
             name=tuple(names),
             broker=np.append(known.broker, np.int32(0))[rows],
-            port=np.array([network.port_of(intents[name]) for name in names], dtype=np.int32),
-            error_rate=np.append(known.error_rate, 0.0)[rows],
+            port=ports,
+            error_rate=network.error_rates(ports, np.append(known.error_rate, 0.0)[rows]),
             propagation_seconds=np.append(known.propagation_seconds, 0.0)[rows],
         ),
         subscriptions,

@@ -58,7 +58,12 @@ class Flow:
 
     def counters(self) -> FlowCounters:
         return FlowCounters(
-            self.flow_id, self.packets_in, self.dropped_by_policy, self.dropped_by_buffer, self.packets_out
+            self.flow_id,
+            self.packets_in,
+            self.dropped_by_policy,
+            self.dropped_by_buffer,
+            self.packets_out,
+            self.packets_out,
         )
 
 

@@ -20,6 +20,7 @@ import errno
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
@@ -61,7 +62,17 @@ class _Sent(NamedTuple):
 class _Line:
     """One flow: what was sent and not counted yet, what is in the queue, and the last report."""
 
-    __slots__ = ("before", "before_ns", "by_buffer", "by_policy", "came", "left", "queued", "sent")
+    __slots__ = (
+        "before",
+        "before_ns",
+        "by_buffer",
+        "by_policy",
+        "came",
+        "copies_out",
+        "left",
+        "queued",
+        "sent",
+    )
 
     def __init__(self) -> None:
         self.sent: deque[_Sent] = deque()
@@ -71,6 +82,7 @@ class _Line:
         self.before_ns = 0
         # Packets that were reported and not apportioned yet: datagrams may have several.
         self.came = self.by_policy = self.by_buffer = self.left = 0
+        self.copies_out = 0
 
 
 class ReportedDataPlane:
@@ -142,8 +154,9 @@ class ReportedDataPlane:
         fates: list[Fate] = []
         gone = set(gone)
         for key, now in flows.items():
-            self._flows[key] = now
-            self._apportion(self._lines.setdefault(key, _Line()), now, at_ns, fates, leaves=key in gone)
+            line = self._lines.setdefault(key, _Line())
+            self._apportion(line, now, at_ns, fates, leaves=key in gone)
+            self._flows[key] = replace(now, copies_out=line.copies_out)
         for key in gone:
             self._flows.pop(key, None)
             self._forget(key, at_ns, fates)
@@ -292,6 +305,7 @@ class ReportedDataPlane:
                 spread_ns = begin_ns + (at_ns - begin_ns) * number // len(leaving)
                 left_ns = one.sent_ns if was_empty else max(one.sent_ns, spread_ns)
                 _settle(one, Outcome.delivered, left_ns, fates)
+                line.copies_out += 1
 
     def _forget(self, key: FlowKey, gone_ns: int | None, fates: list[Fate]) -> None:
         """A flow is gone when its last packet has left (plan/dataplane.py); of what was not reported nobody knows."""

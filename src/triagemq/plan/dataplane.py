@@ -73,13 +73,17 @@ class PortCounters:
 
 @dataclass(frozen=True, slots=True)
 class FlowCounters:
-    """One flow since it was made. Control packets are not among these; `packets_in` counts before the drop rate."""
+    """One flow since it was made. Control packets are not among these; `packets_in` counts before the drop rate.
+
+    `copies_out` are the datagrams that have left, which may be of several packets each; 0 from who sees packets only.
+    """
 
     flow_id: int
     packets_in: int = 0
     dropped_by_policy: int = 0
     dropped_by_buffer: int = 0
     packets_out: int = 0
+    copies_out: int = 0
 
     @property
     def backlog_packets(self) -> int:

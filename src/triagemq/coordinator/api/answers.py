@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fastapi import Response
@@ -9,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.port_estimates import Interval
 
 __all__ = [
     "NOT_YET",
@@ -195,10 +197,47 @@ class WhatIfAnswer(BaseModel):
     after: dict[str, Any]
 
 
+class EstimateAnswer(BaseModel):
+    """What a measured value most likely is, and from where to where it may be; None: nobody can say."""
+
+    low: float
+    value: float | None
+    high: float | None
+
+
 class PortAnswer(BaseModel):
+    """A port as it is stated, planned with, and measured; None where nothing is planned or measured."""
+
     name: str
     bandwidth_bps: float
+    planned_bandwidth_bps: float
+    planned_error_rate: float | None
+    measured_bandwidth_bps: EstimateAnswer | None
+    measured_error_rate: EstimateAnswer | None
     generation: int
+
+
+def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
+    """All ports by name."""
+    return {
+        name: PortAnswer(
+            name=name,
+            bandwidth_bps=facts.stated_bps,
+            planned_bandwidth_bps=facts.planned_bps,
+            planned_error_rate=facts.planned_error_rate,
+            measured_bandwidth_bps=_estimate(facts.bandwidth_bps),
+            measured_error_rate=_estimate(facts.error_rate),
+            generation=here.runtime.generation,
+        )
+        for name, facts in here.runtime.port_watch.facts().items()
+    }
+
+
+def _estimate(found: Interval | None) -> EstimateAnswer | None:
+    if found is None:
+        return None
+    value, high = (each if math.isfinite(each) else None for each in (found.value, found.high))
+    return EstimateAnswer(low=found.low, value=value, high=high)
 
 
 class TokenAnswer(BaseModel):

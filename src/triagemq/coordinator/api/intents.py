@@ -128,8 +128,11 @@ async def keep_subscriber(
     """A sign of life: the lease begins anew. May say what was received since the last one."""
     record = here.service.heartbeat(caller, (SUBSCRIBER, name))
     assigned = here.runtime.assignments.of(name)
-    if body is not None and here.service.is_new_report(record, body.number):
+    if body is None:
+        here.received(record, {})
+    elif here.service.is_new_report(record, body.number):
         here.live.received(assigned, body.received)
+        here.received(record, body.received)
     return HeartbeatAnswer(
         lease_seconds=record.lease_seconds, generation=assigned.generation, flows=assigned.flows
     )

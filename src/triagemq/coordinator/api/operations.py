@@ -15,6 +15,7 @@ from triagemq.coordinator.api.answers import (
     TokenAnswer,
     WhatIfAnswer,
     gone,
+    port_answers,
 )
 from triagemq.coordinator.api.callers import Here, Looker, Operator
 from triagemq.coordinator.api_models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
@@ -62,15 +63,13 @@ async def change_port(
         )
     await here.service.set_bandwidth(name, body.bandwidth_bps)
     here.runtime.bandwidth_changed(name, body.bandwidth_bps)
-    return PortAnswer(name=name, bandwidth_bps=body.bandwidth_bps, generation=here.runtime.generation)
+    return port_answers(here)[name]
 
 
 @router.get("/ports")
 async def read_ports(caller: Looker, here: Here) -> list[PortAnswer]:
-    return [
-        PortAnswer(name=name, bandwidth_bps=width, generation=here.runtime.generation)
-        for name, width in here.runtime.bandwidths.items()
-    ]
+    """The output ports: what is stated of them, what is planned with, and what was measured."""
+    return list(port_answers(here).values())
 
 
 @router.post("/measurements")

@@ -9,6 +9,7 @@ from typing import Any
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
 from triagemq.coordinator.metrics import Histogram
+from triagemq.coordinator.port_estimates import Interval
 
 __all__ = ["exposition", "text_format"]
 
@@ -128,7 +129,37 @@ def _ports(here: Coordinator) -> Families:
         for name, port in (measured.ports.items() if measured is not None and connected else ())
         for level, queue in enumerate(port.queues)
     ]
+    facts = here.runtime.port_watch.facts()
     return {
+        "triage_port_stated_bandwidth_bps": (
+            "gauge",
+            "Bandwidth that an output port is stated to have.",
+            [({"port": name}, port.stated_bps) for name, port in facts.items()],
+        ),
+        "triage_port_planned_bandwidth_bps": (
+            "gauge",
+            "Bandwidth that it is planned with.",
+            [({"port": name}, port.planned_bps) for name, port in facts.items()],
+        ),
+        "triage_port_measured_bandwidth_bps": (
+            "gauge",
+            "Bandwidth that was measured, by bound.",
+            _bounds({name: port.bandwidth_bps for name, port in facts.items()}),
+        ),
+        "triage_port_planned_error_rate": (
+            "gauge",
+            "Share of packets that is planned to be lost behind an output port.",
+            [
+                ({"port": name}, port.planned_error_rate)
+                for name, port in facts.items()
+                if port.planned_error_rate is not None
+            ],
+        ),
+        "triage_port_measured_error_rate": (
+            "gauge",
+            "Share of copies that was lost there as its subscribers report, by bound.",
+            _bounds({name: port.error_rate for name, port in facts.items()}),
+        ),
         "triage_port_load": (
             "gauge",
             "Share of its bandwidth that an output port used in the last second.",
@@ -156,6 +187,17 @@ def _now(here: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
 
 def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Samples:
     return [({label: str(row[label])}, row[figure]) for row in rows if row[figure] is not None]
+
+
+def _bounds(found: Mapping[str, Interval | None]) -> Samples:
+    """Estimates of ports, each with the ends of its interval; what is not known is left out."""
+    return [
+        ({"port": name, "bound": bound}, value)
+        for name, interval in found.items()
+        if interval is not None
+        for bound, value in (("low", interval.low), ("value", interval.value), ("high", interval.high))
+        if math.isfinite(value)
+    ]
 
 
 def _class(level: int) -> dict[str, str]:
