@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -164,6 +165,25 @@ def test_columns_filters_and_counts_select_what_was_asked_for(tmp_path, start, d
         trace.table("deliveries", ["latency"])
     with pytest.raises(TraceError, match=r"no table 'hops'; it has publications, deliveries"):
         trace.table("hops")
+
+
+def test_no_file_is_open_any_more_when_a_table_was_read(tmp_path, start, deliveries):
+    """A disk that holds an open file cannot be unmounted, and elsewhere its file not be removed."""
+    with start(rotate_rows=5, row_group_rows=5) as writer:
+        writer.deliveries(deliveries(21))
+        writer.finish(measured_from_ns=0)
+    trace = Trace.open(tmp_path / "run")
+    for _ in range(100):
+        assert len(trace.table("deliveries", ["outcome"])) == 21
+        assert _open_below(tmp_path) == []
+
+
+def _open_below(directory: Path) -> list[str]:
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return [name for name in found if name.startswith(str(directory))]
 
 
 def test_pandas_keeps_nanoseconds_exact_beside_nulls(tmp_path, start, deliveries):

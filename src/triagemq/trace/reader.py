@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Runs", "Trace", "runs"]
+
+_FILES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +129,20 @@ class Trace:
         import pyarrow.dataset as ds
 
         schema = self._schema(name, columns)
-        files = [str(part) for part in self.parts[name]]
-        if not files:
-            return schema.empty_table()
         expression = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
-        with self._explained(name):
-            dataset = ds.dataset(files, schema=TABLES[name], format="parquet")
-            return dataset.to_table(columns=schema.names, filter=expression)
+        tables, layout = [schema.empty_table()], ds.ParquetFileFormat()
+        parts = self.parts[name]
+        for first in range(0, len(parts), _FILES_AT_ONCE):
+            # Opened and closed here: Arrow closes what it opens on a thread of its own, some time after it has
+            # returned, and a disk that holds an open file cannot be unmounted.
+            with self._explained(name), ExitStack() as stack:
+                fragments = [
+                    layout.make_fragment(stack.enter_context(pa.OSFile(str(part))))
+                    for part in parts[first : first + _FILES_AT_ONCE]
+                ]
+                dataset = ds.FileSystemDataset(fragments, TABLES[name], layout)
+                tables.append(dataset.to_table(columns=schema.names, filter=expression))
+        return pa.concat_tables(tables)
 
     def batches(
         self, name: str, columns: Sequence[str] | None = None, batch_rows: int = 1 << 16
