@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from triagemq.coordinator import store_changes
@@ -85,30 +86,42 @@ class Measuring:
     async def one_second(self) -> None:
         """A second's measurements; shorter if the gateway is away."""
         started = time.monotonic()
-        for number in range(FLOWS_EVERY):
-            try:
-                measured = await self._lead.link.measure(flows=number == 0, after=self._mark)
-            except ControlError as error:
-                self._lost(str(error))
-                self._lead.lost()
-                await asyncio.sleep(MEASURE_SECONDS)
-                return
-            self._answered(measured)
-            self._mark = measured.mark
-            now = time.monotonic()
-            if number == 0:
-                self._ports.count(now, measured.flows, measured.epoch)
-            for change in (
-                *self._rates.observe(measured),
-                *self._ports.observe(now, measured.ports, measured.epoch),
-            ):
-                self._on_change(str(change))
-            if number == 0:
-                before, self.latest = self.latest, measured
-                await self._on_second(before, measured)
-            await asyncio.sleep(max(0.0, started + (number + 1) * MEASURE_SECONDS - time.monotonic()))
+        try:
+            for number in range(FLOWS_EVERY):
+                begins = started + number * MEASURE_SECONDS
+                await _until(begins)
+                await self._measure(flows=number == 0)
+                # Not in step with anything: of what comes every second one look in five would see all.
+                await _until(begins + random.random() * MEASURE_SECONDS)
+                await self._look_at_ports()
+        except ControlError as error:
+            self._lost(str(error))
+            self._lead.lost()
+            await asyncio.sleep(MEASURE_SECONDS)
+            return
+        await _until(started + FLOWS_EVERY * MEASURE_SECONDS)
         if time.monotonic() >= self._store_at:
             await self.store()
+        else:
+            await self._store_ports()
+
+    async def _measure(self, *, flows: bool) -> None:
+        measured = await self._lead.link.measure(flows=flows, after=self._mark)
+        self._answered(measured)
+        self._mark = measured.mark
+        self._tell(self._rates.observe(measured))
+        if flows:
+            self._ports.count(time.monotonic(), measured.flows, measured.epoch)
+            before, self.latest = self.latest, measured
+            await self._on_second(before, measured)
+
+    async def _look_at_ports(self) -> None:
+        measured = await self._lead.link.measure(flows=False, topics=False)
+        self._tell(self._ports.observe(time.monotonic(), measured.ports, measured.epoch))
+
+    def _tell(self, changes: Iterable[object]) -> None:
+        for change in changes:
+            self._on_change(str(change))
 
     async def store(self) -> None:
         """Keep what was measured, if it is news."""
@@ -117,7 +130,15 @@ class Measuring:
         if known != self._stored:
             await self._store.write(store_changes.measuring(known))
             self._stored = known
+        await self._store_ports()
+
+    async def _store_ports(self) -> None:
+        """At once: plans are made by it, and what an operator overruled must not come back after a restart."""
         ports = self._ports.to_store()
         if ports != self._stored_ports:
             await self._store.write(store_changes.measuring_ports(ports))
             self._stored_ports = ports
+
+
+async def _until(at_seconds: float) -> None:
+    await asyncio.sleep(max(0.0, at_seconds - time.monotonic()))

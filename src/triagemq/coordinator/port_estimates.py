@@ -22,7 +22,7 @@ BAND = 0.2
 LEAST_LOSS_CHANGE = 0.01
 """A change of the error rate by less is near enough, too."""
 
-READING_SECONDS = 0.2
+READING_SECONDS = 0.3
 """Counters are that old when they are read, and a packet counts when it has left as a whole."""
 
 HORIZONS, GROUPED = 3, 4
@@ -61,8 +61,9 @@ class Drain:
     """What left a port: bytes in some seconds, and at how many looks out of all it had something to send.
 
     A port that always sends when it has something sends with its bandwidth for the share of time for which it is busy,
-    so that bandwidth is what left over that share. The looks sample the share; where busy times are longer than the
-    pauses between looks they do better than the interval says.
+    so that bandwidth is what left over that share. The looks sample the share, at moments of chance: what comes every
+    second must not be met by every fifth of them. Where busy times are longer than the pauses between looks they do
+    better than the interval says.
 
     >>> Drain(125_000, 10.0, 50, 50).bandwidth_bps().value
     100000.0
@@ -142,6 +143,21 @@ class Copies:
     def loss(self) -> Interval:
         return share_interval(self.sent - self.received, self.sent, math.sqrt(self.variance))
 
+    def side(self) -> int:
+        """1 if more is lost than planned, -1 if less, 0 if it may be as planned or is near it."""
+        if self.sent <= 0:
+            return 0
+        planned, found = self.planned, self.loss()
+        if abs(found.value - planned) <= max(LEAST_LOSS_CHANGE, BAND * planned):
+            return 0
+        return 1 if found.low > planned else -1 if found.high < planned else 0
+
+    @property
+    def survival_ratio(self) -> float:
+        """By how much more packets come through than was planned; below 1: less."""
+        ratio = (1 - self.loss().value) * self.sent / max(self.expected, 1e-9)
+        return float(ratio ** (self.sent / self.packets))
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -169,22 +185,13 @@ class Loss:
         return Interval(min(low, value), value, max(high, value))
 
     def side(self) -> int:
-        """1 if more is lost than planned, -1 if less, 0 if it may be as planned or is near it."""
-        planned, lost = self.everyone.planned, self.everyone.loss().value
-        if abs(lost - planned) <= max(LEAST_LOSS_CHANGE, BAND * planned):
-            return 0
-        worst, best = self.without_worst, self.without_best
-        if worst.sent > 0 and worst.loss().low > worst.planned:
-            return 1
-        return -1 if best.sent > 0 and best.loss().high < best.planned else 0
+        """1 if more is lost than planned even without the worst, -1 if less even without the best, else 0."""
+        return max(self.without_worst.side(), 0) or min(self.without_best.side(), 0)
 
     @property
-    def survival_ratio(self) -> float:
-        """By how much more packets come through than was planned; below 1: less."""
-        everyone = self.everyone
-        lost = everyone.loss().value
-        ratio = (1 - lost) * everyone.sent / max(everyone.expected, 1e-9)
-        return float(ratio ** (everyone.sent / everyone.packets))
+    def agreed(self) -> Copies:
+        """Those to plan by where `side` is not 0: what is without the one that says most, and changes least."""
+        return self.without_worst if self.side() > 0 else self.without_best
 
 
 class Tally(Protocol):

@@ -25,7 +25,7 @@ REPORT_SECONDS = 0.1
 BETWEEN_READINGS = 1 / 6
 """The variance, in copies a copy per second, of what was sent until an instant between two readings a second apart."""
 
-MOST_WAITING = 100
+MOST_WAITING = 10
 """Reports of one subscriber that wait for a reading."""
 
 FIRST_REPORTS = 2
@@ -34,12 +34,28 @@ FIRST_REPORTS = 2
 
 @dataclass(slots=True)
 class _Subscriber:
-    """One that reports: how many reports were heard, those that wait for a reading, and what was sent at the last."""
+    """One that reports: how many reports were heard, those that wait for a reading, and what was sent at the last.
+
+    Since `begun` it has `claimed` so many events, of which `believed` were sent: nobody gets more than that. What is
+    claimed too soon (a report is set against what was sent by about then) counts when it has been sent.
+    """
 
     reports: int = 0
     waiting: list[tuple[float, int | None]] = field(default_factory=list)
     flows: tuple[int, ...] = ()
     sent: tuple[float, float] | None = None
+    begun: float = 0.0
+    claimed: float = 0.0
+    believed: float = 0.0
+
+    def believe(self, count: int, sent: float) -> float:
+        """How many events more have arrived, by a report and what has been sent until then."""
+        self.claimed += count
+        before, self.believed = self.believed, max(self.believed, min(self.claimed, sent - self.begun))
+        return self.believed - before
+
+    def begin(self, sent: float) -> None:
+        self.begun, self.claimed, self.believed = sent, 0.0, 0.0
 
 
 class PortReports:
@@ -62,6 +78,10 @@ class PortReports:
         self._row = {name: row for row, name in enumerate(scenario.subscribers.name)}
         self._behind = np.bincount(scenario.subscribers.port, minlength=len(scenario.ports)).tolist()
         self._subscribers = {name: known for name, known in self._subscribers.items() if name in self._row}
+
+    def expected_anew(self, port: str) -> None:
+        """Another share is expected to be lost behind a port: what was set against the old one does not count."""
+        self._windows.pop(port, None)
 
     def planned_errors(self) -> dict[str, float]:
         """By port, the mean error rate of its subscribers that is planned with."""
@@ -124,17 +144,18 @@ class PortReports:
         ids = tuple(number for number in ordered if number in flows)
         share = (reported_at - self._counted_at) / max(at_seconds - self._counted_at, 1e-9)
         sent = None if anew else _sent(ids, self._flows, flows, min(max(share, 0.0), 1.0))
-        before, same = known.sent, ids == known.flows
+        before = known.sent if ids == known.flows else None
         known.flows, known.sent = ids, None if known.reports < FIRST_REPORTS else sent
-        if before is None or sent is None or not same or count is None or self._scenario is None:
+        if sent is None:
             return
-        copies, packets = sent[0] - before[0], sent[1] - before[1]
-        if copies < 0 or packets < 0:
+        copies, packets = (0.0, 0.0) if before is None else (sent[0] - before[0], sent[1] - before[1])
+        if before is None or copies < 0 or packets < 0 or count is None or self._scenario is None:
+            known.begin(sent[0])
             return
         row = self._row[name]
         subscribers = self._scenario.subscribers
         survival = (1 - float(subscribers.error_rate[row])) ** (packets / copies if copies > 0 else 1.0)
-        seen = Copies(copies, packets, count, copies * survival)
+        seen = Copies(copies, packets, known.believe(count, sent[0]), copies * survival)
         window = self._windows.setdefault(self._scenario.ports.name[int(subscribers.port[row])], {})
         window[name] = window.get(name, Copies()) + seen
 

@@ -11,6 +11,7 @@ as loss. And the loss of a port of which no subscriber, or only one of several, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,9 @@ LEAST_SURVIVAL = 1e-3
 
 FIRST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 20.0, 3600.0
 """A port that was found to have less is not found to have more for so long; twice as long each time it was not so."""
+
+TRUSTED_AFTER = 10
+"""A port that had more for so many times as long did have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,14 @@ class PortWatch:
         """An operator says what the port has: that holds until measurements leave its band."""
         self._ports[port].state(bandwidth_bps)
 
-    def planned(self, scenario: Scenario, orders: Orders) -> None:
-        """What is planned with and ordered from now on."""
+    def planned(self, scenario: Scenario, orders: Orders, survival: Mapping[str, float]) -> None:
+        """What is planned with and ordered from now on; `survival` is that of the PortsNow it was planned by."""
         self._reports.planned(scenario, orders)
+        for name, port in self._ports.items():
+            if port.planned_survival != survival.get(name, 1.0):
+                port.planned_survival = survival.get(name, 1.0)
+                port.losses.clear()
+                self._reports.expected_anew(name)
 
     def report(self, subscriber: str, count: int | None, at_seconds: float) -> None:
         """A subscriber has received so many events since its last report; None: it does not tell all of them."""
@@ -169,7 +178,8 @@ class _Port:
     def __init__(self, name: str, stated_bps: float) -> None:
         self.name = name
         self.stated_bps = self.planned_bps = stated_bps
-        self.survival = 1.0
+        # To plan with, and in the plan of now.
+        self.survival = self.planned_survival = 1.0
         self.decisions: dict[str, Decision] = {}
         self.drains: Horizons[Drain] = Horizons(self._side)
         self.losses: Horizons[Loss] = Horizons(Loss.side)
@@ -177,15 +187,15 @@ class _Port:
         self._left_before: int | None = None
         self._silent_seconds = 0.0
         self._stalled = False
-        self._hold_seconds = FIRST_HOLD_SECONDS
-        self._held_until = self._at = 0.0
+        self._at = 0.0
+        self._hold()
 
     def state(self, bandwidth_bps: float) -> None:
         self.stated_bps = self.planned_bps = bandwidth_bps
         self.decisions.pop("bandwidth", None)
         self.drains.clear()
         self.drains.shown = self._drain = None
-        self._hold_seconds, self._held_until = FIRST_HOLD_SECONDS, 0.0
+        self._hold()
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Go on from before a restart; a bandwidth only if the same is stated as then."""
@@ -241,6 +251,10 @@ class _Port:
             changes.append(self._set_loss(found))
         return changes
 
+    def _hold(self) -> None:
+        """Nothing is known of how long to wait before it is found to have more."""
+        self._hold_seconds, self._held_until, self._rose_at = FIRST_HOLD_SECONDS, -math.inf, -math.inf
+
     def _side(self, drain: Drain) -> int:
         side = drain.side_of(self.planned_bps, self.stated_bps)
         return 0 if side > 0 and self._at < self._held_until else side
@@ -248,9 +262,14 @@ class _Port:
     def _set_bandwidth(self, drain: Drain) -> PortChange:
         found, before = drain.bandwidth_bps(), self.planned_bps
         self.planned_bps = min(found.value, self.stated_bps)
-        if self.planned_bps < before:
+        if self.planned_bps > before:
+            self._rose_at = self._at
+        else:
+            again = self._at - self._rose_at < TRUSTED_AFTER * self._hold_seconds
+            self._hold_seconds = (
+                min(2 * self._hold_seconds, LONGEST_HOLD_SECONDS) if again else FIRST_HOLD_SECONDS
+            )
             self._held_until = self._at + self._hold_seconds
-            self._hold_seconds = min(2 * self._hold_seconds, LONGEST_HOLD_SECONDS)
         high = min(found.high, self.stated_bps)
         return self._decide(
             "bandwidth",
@@ -262,13 +281,14 @@ class _Port:
         )
 
     def _set_loss(self, loss: Loss) -> PortChange:
-        found, everyone = loss.interval(), loss.everyone
-        self.survival = max(self.survival * loss.survival_ratio, LEAST_SURVIVAL)
+        agreed = loss.agreed
+        found = agreed.loss()
+        self.survival = max(self.planned_survival * agreed.survival_ratio, LEAST_SURVIVAL)
         return self._decide(
             "error_rate",
-            f"{everyone.planned:.2%}",
+            f"{agreed.planned:.2%}",
             f"{found.value:.2%}",
-            f"of {everyone.sent:.0f} copies that left the port its subscribers report {everyone.received:.0f}, so that "
+            f"of {agreed.sent:.0f} copies that left the port its subscribers report {agreed.received:.0f}, so that "
             f"{found.low:.2%} to {found.high:.2%} are lost behind it; a link there that is slower than the port "
             "would lose them, too",
         )

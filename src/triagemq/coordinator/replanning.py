@@ -45,10 +45,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A decision, for whom it changes something, and how long it took."""
+    """A decision, for whom it changes something, the ports it was made by, and how long it took."""
 
     decided: Decided
     changed_for: Sequence[str]
+    ports: PortsNow
     seconds: float
 
 
@@ -102,7 +103,7 @@ class Replanner:
         decided = decide(situation, self._previous)
         self._previous = decided
         changed_for = changed_subscribers(before, decided.orders) if decided.changed else ()
-        return Planned(decided, changed_for, time.perf_counter() - started)
+        return Planned(decided, changed_for, ports, time.perf_counter() - started)
 
     def _take(self, step: Step) -> None:
         if not isinstance(step, tuple):

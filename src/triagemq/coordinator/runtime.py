@@ -280,7 +280,7 @@ class Runtime:
         self.metrics.plans_unchanged += not decided.changed
         self.decided, self._orders = decided, decided.orders
         self.rates.watch.listen(decided.subscribed_topics)
-        self.port_watch.planned(decided.scenario, decided.orders)
+        self.port_watch.planned(decided.scenario, decided.orders, planned.ports.survival)
         await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(planned.changed_for)

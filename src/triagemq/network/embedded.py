@@ -163,6 +163,9 @@ class EmbeddedDataPlane:
 
     def counters(self, *, with_flows: bool = True) -> Counters:
         """What has been counted until now; ports alone are quicker to tell than tens of thousands of flows."""
+        if not self._closed:
+            # Wake-ups come later than transmissions end; what has ended does not keep its port busy.
+            self._wake()
         return Counters(
             ports={
                 name: port.counters()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -72,7 +73,8 @@ class KernelPorts:
 
     async def _keep_telling(self) -> None:
         while True:
-            await asyncio.sleep(_TELL_SECONDS)
+            # At moments of chance: how often a queue is met busy says how much its port has to do.
+            await asyncio.sleep(random.uniform(0.5, 1.5) * _TELL_SECONDS)
             try:
                 await self._tell()
             except ControlError:
