@@ -39,6 +39,20 @@ def test_live_client_that_never_answers_one_message_stays_and_the_message_is_giv
     assert gateway.core.counters.undelivered == {f"unacknowledged: QoS {qos}": 1}
 
 
+def test_events_wait_for_half_a_second_when_a_register_is_lost() -> None:
+    gateway = VirtualGateway(retry_seconds=10)
+    client = gateway.client().connect(duration=60)
+    client.subscribe("floor/+")
+    client.ignores.add("floor/1")
+    gateway.publish("floor/1", b"one")
+    assert client.payloads() == []
+    client.ignores.clear()
+    gateway.wait(0.6)
+    assert client.payloads() == [b"one"]
+    gateway.wait(30)
+    assert len(client.take(Register)) == 2
+
+
 def test_live_client_that_never_answers_a_register_stays_and_what_waited_for_it_is_given_up() -> None:
     gateway = VirtualGateway()
     client = gateway.client().connect(duration=60)
@@ -54,7 +68,8 @@ def test_live_client_that_never_answers_a_register_stays_and_what_waited_for_it_
         ("c", b"three", Outcome.delivered),
         ("c", b"two", Outcome.unacknowledged),
     ]
-    assert len([one for one in client.take(Register) if one.topic_name == "floor/1"]) == 5
+    # Four more before the first Tretry is over: after 0.5, 1, 2 and 4 seconds.
+    assert len([one for one in client.take(Register) if one.topic_name == "floor/1"]) == 5 + 4
     client.ignores.clear()
     gateway.publish("floor/1", b"four", 1)
     assert client.payloads() == [b"three", b"four"]

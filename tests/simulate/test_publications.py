@@ -9,7 +9,9 @@ import pytest
 
 from triagemq.errors import ParameterError
 from triagemq.scenario import ArrivalProcess, SizeDistribution, SizeSamples
+from triagemq.scenario.generators import table2
 from triagemq.simulate import Change, simulate
+from triagemq.simulate.publications import PublicationStream
 
 
 def published(scenario: Any, plan: Any, sink: Any, **options: Any) -> dict[str, np.ndarray]:
@@ -134,6 +136,40 @@ def test_sizes_follow_their_distributions(scenario_of: Any, plan_of: Any, memory
     for size, share in ((10, 0.5), (100, 0.3), (1000, 0.2)):
         found = (empirical == size).mean()
         assert found == pytest.approx(share, abs=4 * np.sqrt(share / len(empirical)))
+
+
+def test_a_replayed_event_sets_out_when_it_is_under_way_and_is_late_by_that(
+    scenario_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    scenario = scenario_of(bandwidth=8e5)
+    sink = memory_sink()
+    replay = {
+        "published_ns": np.array([5_000_000, 0]),
+        "under_way_ns": np.array([6_000_000, 9_000_000]),
+        "publication": np.array([0, 0]),
+        "size_bytes": np.array([100, 100]),
+    }
+    simulate(scenario, plan_of(scenario, [0]), replay=replay, warmup=0.0, sink=sink)
+    rows = sink.table("deliveries")
+    order = np.argsort(rows["enqueued_ns"])
+    assert rows["published_ns"][order].tolist() == [5_000_000, 0]
+    assert np.allclose(rows["enqueued_ns"][order], [6e6, 9e6], atol=1e4)
+    # A packet of 100 bytes takes a millisecond.
+    assert np.allclose(rows["delivered_ns"][order], [7e6, 10e6], atol=1e4)
+    with pytest.raises(ParameterError, match="under_way_ns"):
+        simulate(scenario, plan_of(scenario, [0]), replay=replay | {"under_way_ns": np.array([0, 9_000_000])})
+
+
+def test_a_stream_changes_its_rates_when_it_is_time() -> None:
+    scenario = table2(seed=1)
+    usual = scenario.publications.rate_per_second
+    course = [(0.0, usual), (10.0, 3 * usual), (20.0, 0 * usual)]
+    stream = PublicationStream(scenario, seed=1, rates=course)
+    times = np.concatenate([stream.until(seconds)["published_ns"] for seconds in (7.0, 13.0, 40.0)]) * 1e-9
+    assert (np.diff(times) >= 0).all()
+    assert times.max() < 20
+    expected = 10 * usual.sum() * np.array([1, 3])
+    assert np.abs(np.histogram(times, [0, 10, 20])[0] - expected).max() < 5 * np.sqrt(expected.max())
 
 
 def test_a_replay_of_a_run_is_the_run(scenario_of: Any, plan_of: Any, memory_sink: Any) -> None:

@@ -11,13 +11,18 @@ from triagemq.errors import TraceError
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import prototype, table2
 from triagemq.simulate.recorded import RecordedStream, recorded_publications, recorded_seconds
-from triagemq.trace import TraceWriter
+from triagemq.trace import Outcome, TraceWriter
 
 BEGUN_NS = 1_800_000_000_000_000_000
 
 
 def record(
-    folder: Path, producer: str, published_ns: list[int], topic: list[int], publisher: list[int]
+    folder: Path,
+    producer: str,
+    published_ns: list[int],
+    topic: list[int],
+    publisher: list[int],
+    copies: dict[str, list[int]] | None = None,
 ) -> Path:
     with TraceWriter(folder / "trace", scenario_text="", plan_text=None, producer=producer) as writer:
         writer.publications(
@@ -29,6 +34,8 @@ def record(
                 "size_bytes": 100 + np.arange(len(topic)),
             }
         )
+        if copies is not None:
+            writer.deliveries(copies)
         writer.finish(measured_from_ns=0)
     return folder / "trace"
 
@@ -72,6 +79,26 @@ def test_events_come_in_order_and_each_once(tmp_path: Path, scenario: Scenario) 
     assert stream.until(2.0).tolist() == []
     assert [event[2] for event in stream.until(1e9).tolist()] == [102, 100]
     assert stream.until(2e9).tolist() == []
+
+
+def test_events_set_out_when_they_reached_their_first_queue(tmp_path: Path, scenario: Scenario) -> None:
+    topic = int(scenario.publications.topic[0])
+    copies = {
+        "publication_id": [0, 0, 1, 3],
+        "subscription_id": [0, 1, 0, 0],
+        "subscriber_id": [0, 1, 0, 0],
+        "topic_id": [topic] * 4,
+        **dict.fromkeys(("flow_id", "priority_class", "dequeued_ns", "delivered_ns"), [-1] * 4),
+        "published_ns": [1000, 1000, 2000, 4000],
+        # The second event overtakes the first, the third got nowhere.
+        "enqueued_ns": [2600, 2700, 2500, 4300],
+        "size_bytes": [100] * 4,
+        "outcome": [int(Outcome.lost_on_link)] * 4,
+    }
+    trace = record(tmp_path, "emulate", [1000, 2000, 3000, 4000], [topic] * 4, [-1] * 4, copies)
+    found = recorded_publications(trace, scenario, from_ns=1000, with_hosts=True)
+    assert found["published_ns"].tolist() == [1000, 0, 2000, 3000]
+    assert found["under_way_ns"].tolist() == [1500, 1600, 2500, 3300]
 
 
 def test_the_trace_of_another_scenario_is_refused(tmp_path: Path, scenario: Scenario) -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_json, screen, utility_line
+from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
 from triagemq.cli.stopping import INTERRUPTED, on_stop
 from triagemq.progress import Bar
 
@@ -169,4 +169,5 @@ def _print(result: EmulationResult, dataplane: str) -> None:
     console = screen()
     console.print(table)
     console.print(utility_line(result.measured.utility), highlight=False)
+    print_deadlines(result.measured.deadlines)
     typer.echo(f"trace: {result.trace}")

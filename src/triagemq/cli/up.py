@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import percent, print_json, screen, seconds_of, utility_line
+from triagemq.cli.options import percent, print_deadlines, print_json, screen, seconds_of, utility_line
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.cli.up_screen import comparison_table, live_screen, live_table, next_steps
 from triagemq.client.settings import host_and_port
@@ -341,6 +341,7 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
     console.print(comparison_table(result, f"{result.scenario.name}: {how}"))
     promised = result.forecast.figures["utility"]["rate"]
     console.print(f"{utility_line(result.measured.utility)}, forecast {percent(promised)}", highlight=False)
+    print_deadlines(result.measured.deadlines)
     restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
     if restarted:
         console.print(f"started again: {', '.join(restarted)}", style="yellow")

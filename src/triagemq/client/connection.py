@@ -227,6 +227,10 @@ class Connection:
         """QoS 1 and 2 messages that are on their way."""
         return len(self._publishing.outbox)
 
+    async def register(self, topic: str) -> None:
+        """Have the gateway tell the id of a topic, if it has not yet."""
+        await self._publishing.topics.reference(topic)
+
     async def _register(self, name: str) -> int:
         topic_id = await self._questions.register(name)
         self._inbox.learn(topic_id, name)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from triagemq.client.connection import ConnectionCounters
@@ -120,6 +120,11 @@ class Publisher(Participant):
         return {"publications": list(self._declared.values()), "lease_seconds": self._lease_seconds}
 
     # Publishing.
+
+    async def register(self, topics: Iterable[str]) -> None:
+        """Have the gateway tell the ids of topics now, so that their first events do not wait for them."""
+        connection = self._require_connection()
+        await asyncio.gather(*map(connection.register, topics))
 
     async def publish(
         self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True

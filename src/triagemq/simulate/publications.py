@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +19,7 @@ _AT_ONCE = 4096
 
 
 class PublicationStream:
-    """Events in order of time, drawn when asked for.
+    """Events in order of time, drawn when asked for. `rates` are those of the publications from each time on, in order.
 
     >>> from triagemq.scenario.generators import table2
     >>> events = PublicationStream(table2(seed=1), seed=1).until(2.0)
@@ -24,12 +27,25 @@ class PublicationStream:
     (True, True)
     """
 
-    def __init__(self, scenario: Scenario, *, seed: int = 0, rate_per_second: Floats | None = None) -> None:
-        rates = scenario.publications.rate_per_second if rate_per_second is None else rate_per_second
-        self._source = Generated(scenario, np.asarray(rates, dtype=np.float64), seeds_for(seed, 0))
+    def __init__(
+        self, scenario: Scenario, *, seed: int = 0, rates: Sequence[tuple[float, Floats]] = ()
+    ) -> None:
+        first = scenario.publications.rate_per_second
+        self._changes = deque(rates)
+        while self._changes and self._changes[0][0] <= 0:
+            first = self._changes.popleft()[1]
+        self._source = Generated(scenario, np.asarray(first, dtype=np.float64), seeds_for(seed, 0))
 
     def until(self, seconds: float) -> NDArray[np.void]:
         """All events before this time that were not given before: `published_ns`, `publication`, `size_bytes`."""
+        parts = []
+        while self._changes and self._changes[0][0] < seconds:
+            at_seconds, rate = self._changes.popleft()
+            parts.append(self._drawn(at_seconds))
+            self.change_rate(rate, at_seconds)
+        return np.concatenate([*parts, self._drawn(seconds)])
+
+    def _drawn(self, seconds: float) -> NDArray[np.void]:
         parts = []
         while self._source.next_time() < seconds:
             buffer = new_buffer(EVENT, _AT_ONCE)

@@ -18,12 +18,17 @@ __all__ = ["RecordedStream", "recorded_publications", "recorded_seconds"]
 _COLUMNS = ("published_ns", "topic_id", "publisher_id", "size_bytes")
 
 
-def recorded_publications(path: Path, scenario: Scenario, *, from_ns: int | None = None) -> dict[str, Any]:
+def recorded_publications(
+    path: Path, scenario: Scenario, *, from_ns: int | None = None, with_hosts: bool = False
+) -> dict[str, Any]:
     """Columns published_ns, publication and size_bytes, in order of time.
 
     A simulation counts from 0 already. Times of a live run count from `from_ns`, and what is earlier is left out; if
     that is not said, they count from its first event. Who published an event a gateway cannot know: then it is the
     first that publishes the topic.
+
+    `with_hosts` adds under_way_ns: when each event reached its first queue in the network. What publisher, broker and
+    gateway took until then is theirs, and no simulation knows it. An event that never got there took what is usual.
     """
     trace = Trace.open(path)
     table = trace.table("publications", list(_COLUMNS))
@@ -43,18 +48,32 @@ def recorded_publications(path: Path, scenario: Scenario, *, from_ns: int | None
         raise TraceError(
             f"{path}: holds publications that {scenario.name!r} does not have; replay it with its own scenario"
         )
-    order = np.argsort(published_ns, kind="stable")
+    under_way_ns = _under_way(trace, published_ns) if with_hosts else published_ns
+    order = np.argsort(under_way_ns, kind="stable")
     if from_ns is not None:
         order = order[published_ns[order] >= from_ns]
     start = from_ns
     if start is None:
         simulated = trace.manifest is not None and trace.manifest.producer == "simulate"
         start = 0 if simulated or not len(order) else int(published_ns[order[0]])
-    return {
+    columns = {
         "published_ns": published_ns[order] - start,
         "publication": rows[order],
         "size_bytes": size_bytes[order],
     }
+    return columns | ({"under_way_ns": under_way_ns[order] - start} if with_hosts else {})
+
+
+def _under_way(trace: Trace, published_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When the first copy of each publication of a trace was enqueued."""
+    copies = trace.table("deliveries", ["publication_id", "enqueued_ns"]).group_by("publication_id")
+    first = copies.aggregate([("enqueued_ns", "min")])
+    known = dict(zip(first["publication_id"].to_pylist(), first["enqueued_ns_min"].to_pylist(), strict=True))
+    found = [known.get(number) for number in trace.table("publications", ["publication_id"])[0].to_pylist()]
+    enqueued_ns = np.array([-1 if time is None else time for time in found], dtype=np.int64)
+    seen = enqueued_ns >= published_ns
+    usual_ns = int(np.median((enqueued_ns - published_ns)[seen])) if seen.any() else 0
+    return np.where(seen, enqueued_ns, published_ns + usual_ns)
 
 
 def recorded_seconds(path: Path, scenario: Scenario) -> float:

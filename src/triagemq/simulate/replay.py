@@ -18,7 +18,11 @@ _COLUMNS = ("published_ns", "publication", "size_bytes")
 
 
 class Replayed:
-    """Publishes the rows of a table with the columns published_ns, publication and size_bytes, in order of time."""
+    """Publishes the rows of a table with the columns published_ns, publication and size_bytes, in order of time.
+
+    With a column under_way_ns each event sets out only then, and that is the order: what it took hosts to send it was
+    measured, and is part of its latency.
+    """
 
     def __init__(self, scenario: Scenario, table: Mapping[str, ArrayLike]) -> None:
         missing = [name for name in _COLUMNS if name not in table]
@@ -31,7 +35,10 @@ class Replayed:
             raise ParameterError("replay", "has no rows")
         if published_ns.dtype.kind not in "iu" or publication.dtype.kind not in "iu":
             raise ParameterError("replay", "published_ns and publication must be whole numbers")
-        if published_ns.min() < 0 or (np.diff(published_ns.astype(np.int64)) < 0).any():
+        under_way_ns = np.asarray(table.get("under_way_ns", published_ns)).astype(np.int64)
+        if len(under_way_ns) != len(published_ns) or (under_way_ns < published_ns).any():
+            raise ParameterError("replay", "under_way_ns must be a time after published_ns in every row")
+        if published_ns.min() < 0 or (np.diff(under_way_ns) < 0).any():
             raise ParameterError("replay", "published_ns must not be negative and must be in order of time")
         if publication.min() < 0 or publication.max() >= len(scenario.publications):
             raise ParameterError("replay", f"publication must be from 0 to {len(scenario.publications) - 1}")
@@ -42,7 +49,7 @@ class Replayed:
         self._size_bytes = size_bytes.astype(np.float64)
         payload = scenario.mtu_bytes - scenario.overhead_bytes
         self._packets = np.maximum(np.ceil(self._size_bytes / payload), 1).astype(np.int32)
-        self._seconds = self._published_ns * 1e-9
+        self._seconds = under_way_ns * 1e-9
         self._next = 0
 
     def __len__(self) -> int:
@@ -50,7 +57,7 @@ class Replayed:
 
     @property
     def last_seconds(self) -> float:
-        """When the last row was published."""
+        """When the last row sets out."""
         return float(self._seconds[-1])
 
     def next_time(self) -> float:

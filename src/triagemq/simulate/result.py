@@ -184,7 +184,7 @@ def summarise(
     utility, phase_results = worth(
         scenario,
         phases,
-        total,
+        total.phases,
         (
             subscriptions.success_rate,
             subscriptions.mean_latency_seconds,

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Scenario, Subscriptions, Table, achieved_utility, maximum_utility
 from triagemq.simulate.changes import Phase
-from triagemq.simulate.statistics import ARRIVED, COPIES, LATE, LATENCY_NS, Tally, ratio
+from triagemq.simulate.statistics import ARRIVED, COPIES, LATE, LATENCY_NS, ratio
 
 __all__ = ["PhaseResults", "SimulatedUtility", "worth"]
+
+Integers64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,14 +45,15 @@ class SimulatedUtility:
 def worth(
     scenario: Scenario,
     phases: Sequence[Phase],
-    total: Tally,
+    counts: Integers64,
     measured: tuple[Floats, Floats, Floats],
     judged: bool,
     between: tuple[float, float],
 ) -> tuple[SimulatedUtility, PhaseResults]:
     """What a run was worth, and each of its phases; one without changes of worth has no phases to tell of.
 
-    `measured` are success rates, mean latencies and shares within the latency asked for over the whole run, which was
+    `counts` has what Tally.phases has: by phase and subscription, copies, arrivals, late ones and latencies. `measured`
+    are success rates, mean latencies and shares within the latency asked for over the whole run, which was
     measured `between` two times; where its end is `judged`, late copies are no success.
     """
     if len(phases) == 1:
@@ -62,7 +65,6 @@ def worth(
     begins = np.array([each.begins_seconds for each in phases])
     lasts = np.diff(np.clip(np.append(begins, np.inf), between[0], max(between)))
     share = ratio(lasts, np.full(len(lasts), lasts.sum()))
-    counts = total.phases
     delivered = counts[:, :, ARRIVED] - (counts[:, :, LATE] if judged else 0)
     rows = [
         _utilities(

@@ -63,10 +63,9 @@ def run(runs: Any, request: pytest.FixtureRequest) -> Run:
 def test_the_keys_are_those_of_simulate_and_more(run: Run) -> None:
     simulated = run.figures["simulated"]
     of_the_program = {"wall_seconds", "compile_seconds", "replications", "precision_reached", "ports"}
-    # A real run ends in time, and its worth does not change: nothing is drained, comes late, or has phases.
-    of_its_end = {"drained_seconds", "late_deliveries", "late_is_no_success", "phases"}
-    only_simulated = of_the_program | of_its_end | {"deadlines"}
-    assert set(simulated) - set(run.figures) == only_simulated
+    # A real run ends in time: nothing is drained or comes late.
+    of_its_end = {"drained_seconds", "late_deliveries", "late_is_no_success"}
+    assert set(simulated) - set(run.figures) == of_the_program | of_its_end
     assert set(run.figures["classes"][0]) >= set(simulated["classes"][0])
     assert set(run.figures["utility"]) >= {"achieved", "maximum", "rate", "rate_mean"}
     assert {"classes", "utility"} <= set(run.figures["forecast"])

@@ -1,4 +1,4 @@
-"""What happens during a run: a port loses bandwidth, a publisher fails, a subscriber leaves and joins, a link fails."""
+"""What happens during a run: bandwidths, rates, losses and worth change, clients and links come and go."""
 
 from __future__ import annotations
 
@@ -146,3 +146,74 @@ def test_the_simulation_of_the_same_conditions_delivers_the_same(run: Run) -> No
     for row in run.figures["classes"]:
         # Plans change a moment later than in the simulation, and a subscriber that joins needs a moment.
         assert row["success_rate"] == pytest.approx(simulated[row["priority_class"]]["success_rate"], abs=0.1)
+
+
+WORTH, LOSSY, FASTER, OVER = 2.0, 3.0, 4.0, 7.0
+TOPICS = """
+name: What is published, lost and worth
+overhead_bytes: 49
+planning: {flows_per_subscriber: 2, priority_classes: 2}
+brokers: {campus: }
+switches: {core: }
+ports: {radio: {switch: core, bandwidth_bps: 320000}}
+publishers:
+  sensors:
+    error_rate: 0.2
+    publishes: {smoke: {rate_per_second: 40, size_bytes: 100, sizes: constant}}
+  pump: {publishes: {water: {rate_per_second: 40, size_bytes: 100, sizes: constant}}}
+subscribers:
+  crew: {port: radio, subscribes: {smoke: log:10, water: log:1}}
+  chief: {port: radio, subscribes: {smoke: log:10, water: log:1}}
+worth_profiles: {water-first: {smoke: 0.01}}
+"""
+CHANGES = f"""
+conditions:
+  - {{at_seconds: {WORTH}, worth_profile: water-first}}
+  - {{at_seconds: {LOSSY}, subscriber: crew, error_rate: 0.5}}
+  - {{at_seconds: {FASTER}, topic: water, rate_factor: 3}}
+"""
+
+
+def test_rates_losses_and_worth_change_as_in_a_simulation(tmp_path: Path) -> None:
+    file = tmp_path / "topics.yaml"
+    file.write_text(TOPICS + CHANGES)
+    scenario = load(file)
+    with machine() as alone:
+        done = alone.run(TRIAGE, "emulate", str(file), "--for", str(OVER), "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    trace = Trace.open(Path(figures["trace"]))
+    copies, published = (trace.table(name).to_pandas() for name in ("deliveries", "publications"))
+    begun_ns = published["published_ns"].min()
+    for table in (copies, published):
+        table["at"] = (table["published_ns"] - begun_ns) * 1e-9
+        table["topic"] = [scenario.topics.name[row] for row in table["topic_id"]]
+    copies["subscriber"] = [scenario.subscribers.name[row] for row in copies["subscriber_id"]]
+
+    def lost(chosen: Any) -> float:
+        return float((copies[chosen]["outcome"] == "lost_on_link").mean())
+
+    smoke, crew = copies["topic"] == "smoke", copies["subscriber"] == "crew"
+    # Conditions count from when the first event is due, and that is a moment later.
+    calm, lossy = copies["at"] < LOSSY - 0.5, copies["at"] > LOSSY + 0.5
+    # Five standard deviations of what chance may do to so few.
+    assert 0.05 < lost(smoke & calm) < 0.4
+    assert lost(~smoke & calm) == 0
+    assert 0.35 < lost(~smoke & crew & lossy) < 0.65
+    assert lost(~smoke & ~crew) == 0
+    water = published[published["topic"] == "water"]["at"]
+    slow, fast = ((water > 0) & (water < FASTER)).sum() / FASTER, (water > FASTER).sum() / (OVER - FASTER)
+    assert 1.8 < fast / slow < 5
+
+    def class_of(topic: str, since: float, until: float) -> set[int]:
+        chosen = (copies["topic"] == topic) & copies["at"].between(since, until) & ~copies["flow_id"].isna()
+        return set(copies[chosen]["priority_class"].astype(int))
+
+    assert class_of("smoke", 0.0, WORTH - 0.5) == {0}
+    assert class_of("water", 0.0, WORTH - 0.5) == {1}
+    assert class_of("water", OVER - 1.0, OVER) == {0}
+    assert class_of("smoke", OVER - 1.0, OVER) == {1}
+    assert [row["begins_seconds"] for row in figures["phases"]] == [0.0, WORTH]
+    for row, twin in zip(figures["phases"], figures["simulated"]["phases"], strict=True):
+        assert row["success_rate"] == pytest.approx(twin["success_rate"], abs=0.1)
+        assert row["utility_rate"] == pytest.approx(twin["utility_rate"], abs=0.1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 from triagemq.coordinator.binder import UNPLANNED
@@ -38,8 +40,17 @@ def gateway_trace(tmp_path: Path) -> Path:
             "size_bytes": [100] * COPIES,
             "outcome": [int(Outcome.delivered)] * COPIES,
         }
+        writer.publications(
+            {
+                "publication_id": list(range(COPIES)),
+                "topic_id": [0] * COPIES,
+                "publisher_id": [0] * COPIES,
+                "published_ns": columns["published_ns"],
+                "size_bytes": [100] * COPIES,
+            }
+        )
         writer.deliveries({name: list(column) for name, column in columns.items()})
-        writer.finish(measured_from_ns=0)
+        writer.finish(measured_from_ns=0, extra={"topics": ["smoke"], "counters": {"sent": COPIES}})
     return folder
 
 
@@ -56,6 +67,7 @@ def merged(
     receipts.close()
     merge_trace(
         gateway_trace,
+        gateway_trace.parent / "sent",
         gateway_trace.parent / "receipts",
         [(10 * number, each) for number, each in enumerate(samples)],
         SCENARIO,
@@ -64,6 +76,7 @@ def merged(
         plan_text="{}",
         measured_from_ns=0,
         behind_gateway=behind_gateway,
+        present=lambda at_ns: np.ones(len(SCENARIO.subscriptions), dtype=np.bool_),
     )
     return Trace.open(gateway_trace.parent / "trace")
 
@@ -85,6 +98,33 @@ def test_what_arrived_has_the_time_at_which_it_did_and_comes_once(gateway_trace:
     assert trace.table("deliveries", ["delivered_ns"])["delivered_ns"].to_pylist() == [
         5000 + number for number in range(COPIES)
     ]
+
+
+def test_copies_enter_the_kernels_queues_when_the_gateway_has_sent_them(gateway_trace: Path) -> None:
+    trace = merged(gateway_trace, list(range(19)), [])
+    assert set(trace.table("deliveries", ["enqueued_ns"])["enqueued_ns"].to_pylist()) == {2000}
+
+
+def test_it_has_the_gateways_names_and_counters(gateway_trace: Path) -> None:
+    manifest = merged(gateway_trace, [], []).manifest
+    assert manifest is not None
+    assert manifest.extra == {"topics": ["smoke"], "counters": {"sent": COPIES}}
+
+
+def test_what_never_reached_the_gateway_was_lost_for_all_who_wanted_it(gateway_trace: Path) -> None:
+    sent = Receipts(gateway_trace.parent / "sent")
+    for number in range(COPIES + 2):
+        sent.add(0, 0, 1000 + number, 100)
+    sent.close()
+    trace = merged(gateway_trace, list(range(COPIES)), [])
+    wanting = np.flatnonzero(SCENARIO.subscriptions.topic == 0)
+    assert outcomes(trace) == {"delivered": COPIES, "lost_on_link": 2 * len(wanting)}
+    publications = trace.table("publications").to_pydict()
+    assert publications["publication_id"] == list(range(COPIES + 2))
+    assert publications["published_ns"][-2:] == [1000 + COPIES, 1001 + COPIES]
+    lost = trace.table("deliveries").filter(pc.field("publication_id") >= COPIES).to_pydict()
+    assert sorted(lost["subscription_id"]) == sorted([*wanting, *wanting])
+    assert set(lost["enqueued_ns"]) == set(lost["delivered_ns"]) == set(lost["priority_class"]) == {None}
 
 
 def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) -> None:

@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 
-from triagemq.coordinator.emulate.conditions import _Actors, require_playable
-from triagemq.errors import CoordinatorError, ParameterError
-from triagemq.scenario.conditions import (
-    Condition,
-    Conditions,
-    ErrorRate,
-    PortBandwidth,
-    PublicationRate,
-    WorthChange,
-)
+from triagemq.coordinator.emulate.conditions import _Actors
+from triagemq.errors import CoordinatorError
+from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.generators import prototype
 
 
@@ -53,7 +46,7 @@ def coordinator(*statuses: int) -> Iterator[tuple[str, list[str]]]:
 def actors(rest: str) -> _Actors:
     scenario = prototype(subscribers=2)
     rig: Any = SimpleNamespace(scenario=scenario, rest=rest, set_bandwidth=lambda port, bandwidth_bps: None)
-    return _Actors(rig)
+    return _Actors(rig, Conditions())
 
 
 def test_one_that_cannot_write_now_is_told_again() -> None:
@@ -71,18 +64,3 @@ def test_a_refusal_is_not_swallowed() -> None:
         with pytest.raises(CoordinatorError, match=r"was not told that port .* has 50000 bit/s.*404"):
             asyncio.run(told.set_bandwidth(told._rig.scenario.ports.name[0], 5e4))
         assert len(asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("condition", "what"),
-    [
-        (ErrorRate(5.0, "port", "radio", 0.1), "an error rate at 5 s"),
-        (PublicationRate(5.0, "smoke", rate_factor=2.0), "rate at 5 s"),
-        (WorthChange(5.0, "water-first"), "worth profile at 5 s"),
-    ],
-)
-def test_what_real_packets_do_not_follow_is_refused_before_the_run(condition: Condition, what: str) -> None:
-    slower = PortBandwidth(1.0, "radio", 1e5)
-    require_playable(Conditions((slower,)))
-    with pytest.raises(ParameterError, match=what):
-        require_playable(Conditions((slower, condition)))

@@ -6,9 +6,11 @@ import os
 import pty
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.coordinator.up.exchanging import LONG_SECONDS, TRIAGE
 
 from triagemq.cli.simulate import trace_writer
@@ -17,6 +19,7 @@ from triagemq.coordinator.up.watching import SoFar
 from triagemq.plan import make_plan
 from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
+from triagemq.simulate.changes import Change
 
 
 def test_figures_of_a_run_that_goes_on_are_those_of_its_end(tmp_path: Path) -> None:
@@ -41,6 +44,44 @@ def test_figures_of_a_run_that_goes_on_are_those_of_its_end(tmp_path: Path) -> N
         assert (mean is None) == (row["mean_latency_seconds"] is None)
         assert mean is None or np.isclose(mean, row["mean_latency_seconds"], rtol=1e-9)
     assert sum(row["dropped_by_policy"] for row in expected.classes) > 0
+
+
+def test_deadlines_and_phases_of_a_trace_are_those_of_the_simulation_that_wrote_it(tmp_path: Path) -> None:
+    drawn = table2(seed=1, subscribers=2)
+    rows = np.arange(len(drawn.subscriptions))
+    wanted = replace(
+        drawn.subscriptions,
+        max_latency_seconds=np.where(rows % 2, 0.05, np.inf),
+        max_latency_share=np.where(rows % 2, np.where(rows % 3, 0.5, 0.999), 0.0),
+    )
+    scenario = replace(drawn, subscriptions=wanted)
+    plan = make_plan(scenario)
+    later = np.where(rows % 5, 1.0, 4.0) * wanted.utility_weight
+    with trace_writer(tmp_path / "run-0", scenario, plan) as writer:
+        simulated = simulate(
+            scenario,
+            plan,
+            duration_seconds=20.0,
+            warmup=0.25,
+            changes=[Change(12.0, utility_weight=later)],
+            sink=writer,
+        )
+        writer.finish(measured_from_ns=simulated.measured_from_ns)
+    measured = measure(
+        tmp_path,
+        scenario,
+        from_ns=simulated.measured_from_ns,
+        until_ns=20 * 10**9,
+        planned=plan.subscription_class,
+        worth=[(0, wanted.utility_weight), (12 * 10**9, later)],
+    ).as_json()
+    expected = simulated.as_json()
+    assert measured["deadlines"] == expected["deadlines"]
+    assert 0 < measured["deadlines"]["met"] < measured["deadlines"]["judged"]
+    assert len(measured["phases"]) == 2
+    for found, wanted_row in zip(measured["phases"], expected["phases"], strict=True):
+        assert found == pytest.approx(wanted_row)
+    assert measured["utility"] == pytest.approx(expected["utility"])
 
 
 def test_without_a_file_it_says_what_to_try_and_shows_what_goes_on(tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import PORT, arrives, traces_of, udp_socket
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated import Box, Layout, lay_out, new_run
+from triagemq.network.emulated import Box, Host, Layout, lay_out, new_run
 from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.journal import Journal, open_entries
 from triagemq.network.linux.namespaces import in_namespace
@@ -31,6 +32,24 @@ RING = TWO_SWITCHES.replace("{fed_by: trunk}", "{fed_by: trunk, backup: trunk-2}
 )
 
 
+SENT = 400
+
+
+def arrived(source: Host, target: Host) -> int:
+    """How many of so many datagrams, few enough at a time that no buffer is full."""
+    found = 0
+    with closing(udp_socket(source)) as sender, closing(udp_socket(target)) as receiver:
+        receiver.settimeout(0.3)
+        for _ in range(SENT // 50):
+            for _ in range(50):
+                sender.sendto(b"event", receiver.getsockname())
+            with suppress(TimeoutError):
+                for _ in range(50):
+                    receiver.recv(100)
+                    found += 1
+    return found
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal")
@@ -38,7 +57,7 @@ def journal(tmp_path: Path) -> Journal:
 
 @pytest.fixture(scope="module")
 def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    layout = lay_out(loads(RING), new_run(), backups={"floor": "trunk-2"}, ipv6=True)
+    layout = lay_out(loads(RING), new_run(), backups={"floor": "trunk-2"}, ipv6=True, apart=["door-1"])
     with Box(layout, journal=Journal(tmp_path_factory.mktemp("journal"))) as made:
         yield made
 
@@ -69,6 +88,36 @@ def test_a_frame_crosses_the_ports_on_its_way_and_no_others(box: Box) -> None:
     counted = {name: count - before[name] for name, count in sent(box.layout).items()}
     # The kernel says a word of its own now and then, to everyone.
     assert {name for name, count in counted.items() if count >= 10} == {"trunk", "radio"}
+
+
+@pytest.mark.parametrize(
+    ("errors", "reached", "share"),
+    [
+        ([("subscriber", "engine-1", 0.3)], "engine-1", 0.3),
+        ([("subscriber", "engine-1", 0.3)], "engine-2", 0.0),
+        ([("port", "trunk", 0.5), ("port", "radio", 0.2)], "engine-2", 0.6),
+        ([("port", "office", 0.5), ("subscriber", "janitor", 0.2)], "janitor", 0.6),
+        ([("publisher", "door-1", 0.4)], "door-1", 0.4),
+        ([("publisher", "door-1", 0.4)], "smoke-1", 0.0),
+    ],
+    ids=["subscriber", "its-neighbour", "two-ports", "port-of-one", "publisher", "another-publisher"],
+)
+def test_links_lose_the_share_that_they_are_told_to(
+    box: Box, errors: list[tuple[Any, str, float]], reached: str, share: float
+) -> None:
+    (broker,) = box.layout.brokers.values()
+    source, target = broker, box.layout.subscribers.get(reached)
+    if target is None:
+        source, target = box.layout.publishers[reached], broker
+    try:
+        for of, name, rate in errors:
+            box.set_error_rate(of, name, rate)
+        # Within five standard deviations; without loss, exactly.
+        assert abs(arrived(source, target) / SENT - (1 - share)) <= 5 * (share * (1 - share) / SENT) ** 0.5
+    finally:
+        for of, name, _ in errors:
+            box.set_error_rate(of, name, 0.0)
+    assert arrived(source, target) == SENT
 
 
 def test_when_a_link_fails_its_backup_carries_the_traffic_until_it_returns(box: Box) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import arrives
@@ -50,6 +52,9 @@ class Log:
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         self.told.append((self.now, port, bandwidth_bps))
 
+    async def set_worth(self, situation: Situation) -> None:
+        self.told.append((self.now, "worth", situation.utility_weight.tolist()))
+
     async def situation_changed(self, situation: Situation) -> None:
         self.told.append((self.now, "changed"))
         self.situations.append(situation)
@@ -77,6 +82,43 @@ def test_each_condition_comes_at_its_time_to_whom_it_concerns(tmp_path: Path) ->
         (5, "changed"),
     ]
     assert [situation.at_seconds for situation in log.situations] == [1, 2, 3, 4, 5]
+
+
+def test_links_lose_from_the_start_on_and_what_topics_are_worth_is_told_when_it_changes(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "campus.yaml"
+    file.write_text(
+        TWO_SWITCHES.replace("janitor: {", "janitor: {error_rate: 0.2, ")
+        + """
+worth_profiles: {doors: {door: 3}}
+conditions:
+  - {at_seconds: 1, port: trunk, error_rate: 0.1}
+  - {at_seconds: 2, worth_profile: doors}
+  - {at_seconds: 3, subscriber: janitor, error_rate: 0}
+  - {at_seconds: 4, topic: door, rate_factor: 2}
+"""
+    )
+    log = Log()
+
+    class Losing:
+        def set_error_rate(self, of: str, name: str, error_rate: float) -> None:
+            log.told.append((log.now, of, name, error_rate))
+
+    scenario = load(file)
+    box: Any = Losing()
+    asyncio.run(play(scenario, load_conditions(file), log, box, sleep_until=log.sleep_until))
+    doors = scenario.subscriptions.topic == scenario.topics.name.index("door")
+    assert log.told == [
+        (0, "subscriber", "janitor", 0.2),
+        (1, "port", "trunk", 0.1),
+        (1, "changed"),
+        (2, "worth", (np.where(doors, 3, 1) * scenario.subscriptions.utility_weight).tolist()),
+        (2, "changed"),
+        (3, "subscriber", "janitor", 0.0),
+        (3, "changed"),
+        (4, "changed"),
+    ]
 
 
 @pytest.mark.needs_root("it makes namespaces of the network")

@@ -49,6 +49,15 @@ def test_names_and_addresses_are_unique_and_fit(campus: Campus, kind: str) -> No
     assert min(index for _, index in indices) > 1, "1 is the loopback interface"
 
 
+def test_publishers_that_are_apart_have_a_host_of_their_own_behind_the_same_switch() -> None:
+    layout = lay_out(loads(TWO_SWITCHES), "a1", apart=["smoke-1"])
+    assert [host.members for host in layout.hosts if host.kind == "publishers"] == [("door-1",), ("smoke-1",)]
+    smoke = layout.publishers["smoke-1"]
+    (link,) = (link for link in layout.links if link.far.namespace == smoke.namespace)
+    (bridge,) = (bridge for bridge in layout.bridges if bridge.name == link.near.bridge)
+    assert bridge.subject == "sensors"
+
+
 @given(campuses(), KINDS)
 def test_everyone_has_a_host_and_every_port_its_interface(campus: Campus, kind: str) -> None:
     scenario, layout = campus.scenario, drawn(campus, kind)

@@ -12,49 +12,36 @@ from typing import Any
 import numpy as np
 
 from triagemq.coordinator.emulate.rig import Rig
-from triagemq.errors import CoordinatorError, ParameterError
+from triagemq.errors import CoordinatorError
 from triagemq.network.emulated import play
-from triagemq.scenario.conditions import Conditions, ErrorRate, PublicationRate, WorthChange
-from triagemq.scenario.situations import Situation
+from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.situations import Situation, situations
 
-__all__ = ["play_conditions", "require_playable"]
+__all__ = ["play_conditions"]
 
 _TELLING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 _NOT_NOW = 500
 
 
-def require_playable(conditions: Conditions) -> None:
-    """A ParameterError for what a run with real packets cannot change yet; a simulation can."""
-    for condition in conditions.timeline:
-        if isinstance(condition, (ErrorRate, PublicationRate, WorthChange)):
-            what = {
-                ErrorRate: "an error rate",
-                PublicationRate: "a publication's rate",
-                WorthChange: "the worth profile",
-            }
-            raise ParameterError(
-                "conditions",
-                f"change {what[type(condition)]} at {condition.at_seconds:g} s, which real packets do not follow; "
-                "remove that, or use triage simulate",
-            )
-
-
 async def play_conditions(rig: Rig, conditions: Conditions, begun_ns: int) -> None:
-    """Everything at its time; ends with the last."""
+    """Everything at its time, and from the first event on what links lose; ends with the last.
+
+    Rates change without us: whoever publishes knows when.
+    """
 
     async def sleep_until(seconds: float) -> None:
         await asyncio.sleep(max(0.0, begun_ns * 1e-9 + seconds - time.time()))
 
-    if conditions.timeline:
-        await play(rig.scenario, conditions, _Actors(rig), rig.box, sleep_until=sleep_until)
+    await play(rig.scenario, conditions, _Actors(rig, conditions), rig.box, sleep_until=sleep_until)
 
 
 class _Actors:
     """The rig's clients, its queues and its coordinator."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, conditions: Conditions) -> None:
         self._rig = rig
+        self._times = [each.at_seconds for each in situations(rig.scenario, conditions)]
         self._told = rig.scenario.ports.bandwidth_bps.copy()
 
     async def set_publisher(self, name: str, *, works: bool) -> None:
@@ -67,6 +54,10 @@ class _Actors:
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         self._rig.set_bandwidth(port, bandwidth_bps)
         await self._tell(self._rig.scenario.ports.name.index(port), bandwidth_bps)
+
+    async def set_worth(self, situation: Situation) -> None:
+        """Subscribers tell the coordinator by themselves what their topics are worth to them."""
+        self._rig.tell_worth(self._times.index(situation.at_seconds))
 
     async def situation_changed(self, situation: Situation) -> None:
         """Links that have failed or returned: the coordinator hears what the way to each switch carries now."""

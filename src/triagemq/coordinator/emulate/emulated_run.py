@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.control import PlannerSettings, decide
 from triagemq.coordinator.control import Situation as ToDecide
-from triagemq.coordinator.emulate.conditions import play_conditions, require_playable
-from triagemq.coordinator.emulate.merging import merge_trace
+from triagemq.coordinator.emulate.conditions import play_conditions
+from triagemq.coordinator.emulate.merging import Present, merge_trace
 from triagemq.coordinator.emulate.rig import Rig
 from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.up.comparison import Promise, promise
@@ -25,7 +26,7 @@ from triagemq.errors import NetworkError, OutputError
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load, port_paths
 from triagemq.scenario.conditions import load_conditions
-from triagemq.scenario.situations import situations
+from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.conditions import condition_changes
 from triagemq.simulate.recorded import recorded_publications
@@ -85,7 +86,6 @@ async def run_emulation(
         raise OutputError(f"{where}: exists and is not empty; choose another directory or remove it")
     if options.replay is not None:
         recorded_publications(options.replay, scenario)
-    require_playable(conditions)
     course = situations(scenario, conditions)
     settings = PlannerSettings(**options.planner, priority_classes=options.classes)
     if options.no_triage:
@@ -119,6 +119,7 @@ async def run_emulation(
     from_ns = max(in_force_ns, begun_ns + round(warm_up * 1e9))
     merge_trace(
         rig.state / "gateway-trace",
+        rig.sent,
         rig.receipts,
         rig.samples,
         scenario,
@@ -127,6 +128,7 @@ async def run_emulation(
         plan_text=dump_plan(expected.plan),
         measured_from_ns=from_ns,
         behind_gateway=options.dataplane != "embedded",
+        present=_present(scenario, begun_ns, course),
     )
     measured = measure(
         where,
@@ -134,6 +136,7 @@ async def run_emulation(
         from_ns=from_ns,
         until_ns=until_ns,
         planned=expected.level,
+        worth=_worth(begun_ns, course),
         transmission=None
         if options.dataplane == "embedded"
         else _transmission(
@@ -145,13 +148,14 @@ async def run_emulation(
         raise NetworkError("the run ended before anything was published; let it run for longer")
     if hurry:
         return EmulationResult(scenario, measured, None, expected, where)
+    sent = recorded_publications(where, scenario, from_ns=begun_ns, with_hosts=True)
     simulated = simulate(
         scenario,
         expected.plan,
         # The very publications of the box; and as there, what waits at the end still arrives, and counts.
-        replay=recorded_publications(where, scenario, from_ns=begun_ns),
+        replay=sent,
         late_counts=True,
-        warmup=_WARM_UP_SHARE,
+        warmup=min(0.99, (from_ns - begun_ns) / max(1, int(sent["under_way_ns"][-1]))),
         seed=options.seed,
         replications=8,
         changes=condition_changes(
@@ -179,6 +183,22 @@ async def _let_run(rig: Rig, begun_ns: int, seconds: float, ended: asyncio.Event
 
 def _absent(names: Sequence[str], there: NDArray[np.bool_]) -> list[str]:
     return [name for name, present in zip(names, there, strict=True) if not present]
+
+
+def _worth(begun_ns: int, course: Sequence[Situation]) -> list[tuple[int, Floats]]:
+    """What subscriptions are worth from each time on at which that changes."""
+    found: list[tuple[int, Floats]] = []
+    for each in course:
+        if not found or (each.utility_weight != found[-1][1]).any():
+            found.append((begun_ns + round(each.at_seconds * 1e9), each.utility_weight))
+    return found
+
+
+def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> Present:
+    """Which subscriptions were there at a time, by the conditions."""
+    since_ns = [begun_ns + round(each.at_seconds * 1e9) for each in course]
+    there = [each.subscriber_present[scenario.subscriptions.subscriber] for each in course]
+    return lambda at_ns: there[max(0, bisect_right(since_ns, at_ns) - 1)]
 
 
 async def _drained(rig: Rig, most_seconds: float) -> None:

@@ -1,14 +1,14 @@
-"""The Trace of a run in a box: what the gateway sent, what the subscribers got, and what the queues counted.
+"""The Trace of a run in a box: what publishers and gateway sent, what subscribers got, and what the queues counted.
 
 Which packets the kernel dropped nobody sees; how many of each flow it dropped by policy and for lack of room it counts.
 Copies that did not arrive are given a reason at random so that these totals are right; what nobody has counted was lost
-on a link.
+on a link. What publishers sent and the gateway never saw was lost on a link, too, for everyone who wanted it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.binder import UNPLANNED
 from triagemq.coordinator.port_samples import PortNumbers, sample_columns
-from triagemq.coordinator.up.receipts import read_receipts
+from triagemq.coordinator.up.receipts import SENT, read_receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
 from triagemq.scenario import Scenario
 from triagemq.trace import Outcome, Trace, TraceWriter, runs
 
-__all__ = ["merge_trace"]
+__all__ = ["Present", "merge_trace"]
+
+Present = Callable[[int], NDArray[np.bool_]]
+"""Which of the scenario's subscriptions were there at a time."""
 
 _KEY = ["subscriber_id", "topic_id", "published_ns"]
 # UDP and MQTT-SN, and what a packet over Ethernet has room for.
@@ -33,6 +36,7 @@ _HEADER_BYTES, _FRAGMENT_BYTES = 8 + 9, 1480
 
 def merge_trace(
     gateway_trace: Path,
+    sent: Path,
     receipts: Path,
     samples: Sequence[tuple[int, Counters]],
     scenario: Scenario,
@@ -42,6 +46,7 @@ def merge_trace(
     plan_text: str,
     measured_from_ns: int,
     behind_gateway: bool,
+    present: Present,
 ) -> None:
     """Write the whole Trace into a directory. `behind_gateway`: ports are in the kernel, and drops happen there."""
     found = runs(gateway_trace)
@@ -61,11 +66,21 @@ def merge_trace(
                 table = trace.table(name)
                 if len(table):
                     getattr(writer, name)(_columns(table))
+        publications, copies = _never_seen(traces, read_receipts(sent, SENT), scenario, present)
+        if len(publications["publication_id"]):
+            writer.publications(publications)
+            writer.deliveries(copies)
         number = PortNumbers(scenario.ports.name)
         for sampled_ns, counters in samples:
             if counters.ports:
                 writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
-        writer.finish(measured_from_ns=measured_from_ns)
+        writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces))
+
+
+def _said(traces: Sequence[Trace]) -> dict[str, Any]:
+    """What the gateway says of its trace: names of topics and clients by their numbers, and its counters."""
+    manifests = [trace.manifest for trace in traces if trace.manifest is not None]
+    return dict(manifests[-1].extra) if manifests else {}
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
@@ -103,7 +118,50 @@ def _deliveries(
         if behind_gateway
         else int(Outcome.lost_on_link)
     )
-    return columns | {"outcome": outcome, "delivered_ns": delivered_ns}
+    enqueued_ns = columns["enqueued_ns"]
+    if behind_gateway:
+        # What the gateway has sent is in the first of the kernel's queues at that moment.
+        enqueued_ns = np.where(handed_over, columns["delivered_ns"], enqueued_ns)
+    return columns | {"outcome": outcome, "enqueued_ns": enqueued_ns, "delivered_ns": delivered_ns}
+
+
+def _never_seen(
+    traces: Sequence[Trace], sent: NDArray[np.void], scenario: Scenario, present: Present
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Publications that did not reach the gateway, and a copy of each for every subscription that was there."""
+    seen: set[tuple[int, int]] = set()
+    last = -1
+    for trace in traces:
+        table = trace.table("publications", ["publication_id", "topic_id", "published_ns"])
+        last = max(last, pc.max(table["publication_id"]).as_py() or -1)
+        seen.update(zip(table["topic_id"].to_pylist(), table["published_ns"].to_pylist(), strict=True))
+    keys = zip(sent["topic"].tolist(), sent["published_ns"].tolist(), strict=True)
+    lost = sent[np.array([key not in seen for key in keys], dtype=np.bool_)]
+    publications = {
+        "publication_id": last + 1 + np.arange(len(lost)),
+        "topic_id": lost["topic"],
+        "publisher_id": lost["publisher"],
+        "published_ns": lost["published_ns"],
+        "size_bytes": lost["size_bytes"],
+    }
+    wanted = scenario.subscriptions
+    copies = [
+        (row, subscription)
+        for row, (topic, published_ns) in enumerate(lost[["topic", "published_ns"]].tolist())
+        for subscription in np.flatnonzero((wanted.topic == topic) & present(published_ns)).tolist()
+    ]
+    row, subscription = np.array(copies, dtype=np.int64).reshape(-1, 2).T
+    nothing = np.full(len(copies), -1, dtype=np.int64)
+    return publications, {
+        "publication_id": publications["publication_id"][row],
+        "subscription_id": subscription,
+        "subscriber_id": wanted.subscriber[subscription].astype(np.int64),
+        "topic_id": lost["topic"][row],
+        **dict.fromkeys(("flow_id", "priority_class", "enqueued_ns", "dequeued_ns", "delivered_ns"), nothing),
+        "published_ns": lost["published_ns"][row],
+        "size_bytes": lost["size_bytes"][row],
+        "outcome": np.full(len(copies), int(Outcome.lost_on_link), dtype=np.int8),
+    }
 
 
 def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int64]:

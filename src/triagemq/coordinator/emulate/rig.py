@@ -34,6 +34,7 @@ from triagemq.network.openflow import VirtualSwitches
 from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.situations import situations
 
 __all__ = ["Rig", "RigOptions"]
 
@@ -62,6 +63,7 @@ class Rig:
             new_run(),
             switches="openvswitch" if options.dataplane == "openflow" else "bridge",
             backups=conditions.backups,
+            apart=_losing(scenario, conditions),
         )
         self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
         self.box = Box(self.layout)
@@ -197,7 +199,7 @@ class Rig:
                 | {
                     "role": role,
                     "namespaces": {name: host.namespace for name, host in hosts.items()},
-                    "receipts": str(self.receipts) if role == "subscribers" else None,
+                    "receipts": str(self.receipts if role == "subscribers" else self.sent),
                     "commands": str(self._sockets / role),
                     "absent": absent,
                 },
@@ -209,6 +211,11 @@ class Rig:
     def receipts(self) -> Path:
         """What the subscribers note."""
         return self.state / "receipts"
+
+    @property
+    def sent(self) -> Path:
+        """What the publishers note."""
+        return self.state / "sent"
 
     async def in_force(self) -> None:
         """Wait until the plan that the gateway follows is followed by the kernel and the switches, too."""
@@ -252,11 +259,15 @@ class Rig:
 
     def tell_publisher(self, name: str, *, works: bool) -> None:
         """Let a publisher fall silent, or speak again."""
-        tell(str(self._sockets / "publishers"), name, there=works)
+        tell(str(self._sockets / "publishers"), {"name": name, "there": works})
 
     def tell_subscriber(self, name: str, *, present: bool) -> None:
         """Let a subscriber leave, or join."""
-        tell(str(self._sockets / "subscribers"), name, there=present)
+        tell(str(self._sockets / "subscribers"), {"name": name, "there": present})
+
+    def tell_worth(self, situation: int) -> None:
+        """Let all subscribers say what their topics are worth to them in a situation of the scenario's conditions."""
+        tell(str(self._sockets / "subscribers"), {"situation": situation})
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""
@@ -289,3 +300,13 @@ class Rig:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _losing(scenario: Scenario, conditions: Conditions) -> list[str]:
+    """The publishers whose own link loses packets, at one time or another."""
+    course = situations(scenario, conditions)
+    return [
+        name
+        for row, name in enumerate(scenario.publishers.name)
+        if any(situation.publisher_error[row] > 0 for situation in course)
+    ]

@@ -1,4 +1,8 @@
-"""Telling a load process that one of its clients comes or goes: a JSON datagram on a Unix socket."""
+"""Telling a load process what its clients do next: a JSON datagram on a Unix socket.
+
+`{"name": "crew", "there": false}`: a client fails or leaves, or returns or joins. `{"situation": 2}`: topics are worth
+to everyone what they are in the situation of that number, of those that the scenario's conditions lead to.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,19 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from triagemq.errors import TriageError
 
 __all__ = ["listening", "tell"]
 
+Command = Callable[[dict[str, Any]], Awaitable[None]]
+
 _LONGEST = 65_536
 
 
 @contextlib.asynccontextmanager
-async def listening(path: str | None, command: Callable[[str, bool], Awaitable[None]]) -> AsyncIterator[None]:
+async def listening(path: str | None, command: Command) -> AsyncIterator[None]:
     """Follow commands from here on; none where there is no path."""
     if path is None:
         yield
@@ -35,16 +42,16 @@ async def listening(path: str | None, command: Callable[[str, bool], Awaitable[N
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _follow(heard: socket.socket, command: Callable[[str, bool], Awaitable[None]]) -> None:
+async def _follow(heard: socket.socket, command: Command) -> None:
     loop = asyncio.get_running_loop()
     while True:
         message = json.loads(await loop.sock_recv(heard, _LONGEST))
         # A client that cannot do as it is told now must not keep the others from it.
         with contextlib.suppress(TriageError):
-            await command(message["name"], message["there"])
+            await command(message)
 
 
-def tell(path: str, name: str, *, there: bool) -> None:
-    """Let a client fail or leave, or return or join."""
+def tell(path: str, message: dict[str, Any]) -> None:
+    """Let the clients of a process do something."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
-        teller.sendto(json.dumps({"name": name, "there": there}).encode(), path)
+        teller.sendto(json.dumps(message).encode(), path)

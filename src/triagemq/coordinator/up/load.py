@@ -27,9 +27,11 @@ from triagemq.coordinator.up.receipts import Receipts
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
-from triagemq.scenario import Scenario, UtilityShape, load
+from triagemq.scenario import Floats, Scenario, UtilityShape, load
+from triagemq.scenario.conditions import load_conditions
 
 if TYPE_CHECKING:
+    from triagemq.scenario.situations import Situation
     from triagemq.simulate.publications import PublicationStream
     from triagemq.simulate.recorded import RecordedStream
 
@@ -49,9 +51,10 @@ class LoadConfig:
     `gateway_certificate` the gateway's, where it speaks DTLS.
 
     For a network in a box: `namespaces` says in which network namespace each client opens its sockets, `receipts` is a
-    file for what arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail, return,
-    leave and join (see commands.py), and `absent` are those who are not there at the start. `replay` is a Trace whose
-    publications are sent at their times instead of random ones.
+    file for what is sent or arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail,
+    return, leave, join and value topics anew (see commands.py), and `absent` are those who are not there at the start;
+    rates change as the scenario's conditions have it. `replay` is a Trace whose publications are sent at their times
+    instead of random ones.
     """
 
     role: str
@@ -83,7 +86,7 @@ class LoadConfig:
 
 async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio.Event) -> None:
     """All subscribers, each with its flows; what they get is counted and reported, and noted if that is wanted."""
-    wanted = _wanted(scenario, config.qos)
+    wanted = _wanted(scenario, config.qos, scenario.subscriptions.utility_weight)
     receipts = None if config.receipts is None else Receipts(Path(config.receipts))
     number = {name: row for row, name in enumerate(scenario.topics.name)}
     present: dict[str, Subscriber] = {}
@@ -113,11 +116,15 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
             present[name] = subscriber
             await subscriber.subscribe_all(wanted[name])
 
-    async def command(name: str, there: bool) -> None:
-        if there and name not in present:
-            await join(name)
-        elif not there and name in present:
-            await present.pop(name).close()
+    async def command(message: dict[str, Any]) -> None:
+        if "situation" in message:
+            situation = _course(scenario, config)[message["situation"]]
+            wanted.update(_wanted(scenario, config.qos, situation.utility_weight))
+            await asyncio.gather(*(one.subscribe_all(wanted[name]) for name, one in present.items()))
+        elif message["there"] and message["name"] not in present:
+            await join(message["name"])
+        elif not message["there"] and message["name"] in present:
+            await present.pop(message["name"]).close()
 
     await asyncio.gather(*(join(name) for name in scenario.subscribers.name if name not in config.absent))
     async with listening(config.commands, command):
@@ -133,6 +140,7 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
     stream = _stream(scenario, config)
     stream.until(0.0)
     declared = _declared(scenario)
+    sent = None if config.receipts is None else Receipts(Path(config.receipts))
     silent = set(config.absent)
     turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -149,17 +157,20 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
             )
             await publisher.open()
             await publisher.declare(declared[name])
+            # Whoever has to ask for an id with its first event holds up those behind it.
+            await publisher.register(declared[name])
             return publisher
 
-    async def command(name: str, works: bool) -> None:
+    async def command(message: dict[str, Any]) -> None:
         """A publisher that fails says nothing to anybody: it is the silence of its topics that is noticed."""
-        (silent.discard if works else silent.add)(name)
+        (silent.discard if message["there"] else silent.add)(message["name"])
 
     names = scenario.publishers.name
     publishers = await asyncio.gather(*(begin(name) for name in names))
     begins_ns = time.time_ns() + round(config.settling_seconds * 1e9)
     owner = scenario.publications.publisher.tolist()
-    topics = [scenario.topics.name[topic] for topic in scenario.publications.topic.tolist()]
+    topic_rows = scenario.publications.topic.tolist()
+    topics = [scenario.topics.name[topic] for topic in topic_rows]
     least = PREFIX_BYTES if config.namespaces is not None else 1
     async with listening(config.commands, command):
         _say_ready(clients=len(publishers), publishing_from_ns=begins_ns)
@@ -171,10 +182,22 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
                 if ended.is_set():
                     break
                 if names[owner[row]] not in silent:
-                    payload = _payload(max(size, least))
+                    published_ns = time.time_ns()
+                    payload = _payload(max(size, least), published_ns)
+                    if sent is not None:
+                        sent.add(owner[row], topic_rows[row], published_ns, len(payload))
                     await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
             await _wait_until(begins_ns + round((until - _AHEAD_SECONDS / 2) * 1e9), ended)
     await asyncio.gather(*(publisher.close() for publisher in publishers), return_exceptions=True)
+    if sent is not None:
+        sent.close()
+
+
+def _course(scenario: Scenario, config: LoadConfig) -> list[Situation]:
+    """What the conditions of the scenario lead to, from its start on."""
+    from triagemq.scenario.situations import situations
+
+    return situations(scenario, load_conditions(config.scenario, checked=True))
 
 
 def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | RecordedStream:
@@ -185,7 +208,13 @@ def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | Recor
         return RecordedStream(Path(config.replay), scenario)
     from triagemq.simulate.publications import PublicationStream
 
-    return PublicationStream(scenario, seed=config.seed)
+    course = _course(scenario, config) if config.namespaces is not None else []
+    return PublicationStream(
+        scenario,
+        seed=config.seed,
+        # A publisher that has failed is silenced; its stream goes on, and it returns into the midst of it.
+        rates=[(situation.at_seconds, situation.rate_per_second) for situation in course],
+    )
 
 
 def _settings(config: LoadConfig, name: str) -> ConnectionSettings:
@@ -213,12 +242,12 @@ def _settings(config: LoadConfig, name: str) -> ConnectionSettings:
 _PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
 
 
-def _payload(size: float) -> bytes:
+def _payload(size: float, published_ns: int) -> bytes:
     """As long as the event is; its time is in front wherever there is room for it."""
     length = min(_LARGEST_PAYLOAD, max(1, round(size)))
     if length < PREFIX_BYTES:
         return bytes(length)
-    return stamp_payload(bytes(length - PREFIX_BYTES), time.time_ns())
+    return stamp_payload(bytes(length - PREFIX_BYTES), published_ns)
 
 
 async def _wait_until(moment_ns: int, ended: asyncio.Event) -> None:
@@ -246,12 +275,12 @@ def _declared(scenario: Scenario) -> dict[str, dict[str, tuple[float, float]]]:
     return found
 
 
-def _wanted(scenario: Scenario, qos: int) -> dict[str, list[Wanted]]:
+def _wanted(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[Wanted]]:
     table = scenario.subscriptions
     found: dict[str, list[Wanted]] = {name: [] for name in scenario.subscribers.name}
     for row in range(len(table)):
         shape = UtilityShape(int(table.utility_shape[row]))
-        utility: dict[str, Any] = {"shape": shape.name.lower(), "weight": float(table.utility_weight[row])}
+        utility: dict[str, Any] = {"shape": shape.name.lower(), "weight": float(weight[row])}
         if shape is UtilityShape.STEP:
             utility["threshold"] = float(table.utility_threshold[row])
         if table.freshness_seconds[row] < float("inf"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,26 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
+from triagemq.scenario import (
+    Floats,
+    Integers,
+    Scenario,
+    achieved_utility,
+    deadline_figures,
+    maximum_utility,
+)
 from triagemq.trace import Outcome, Trace, runs
 from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
-__all__ = ["Measured", "Transmission", "load_reading", "measure", "utility_figures"]
+__all__ = [
+    "BySubscription",
+    "Measured",
+    "Transmission",
+    "by_subscription",
+    "load_reading",
+    "measure",
+    "utility_figures",
+]
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
@@ -62,7 +77,9 @@ class Measured:
     simulated_seconds: float
     measured_from_ns: int
     classes: list[dict[str, Any]]
+    phases: list[dict[str, Any]]
     utility: dict[str, float | None]
+    deadlines: dict[str, int]
 
     def as_json(self) -> dict[str, Any]:
         """One object for --json."""
@@ -83,13 +100,14 @@ def measure(
     planned: Integers,
     by_plan: bool = False,
     transmission: Transmission | None = None,
+    worth: Sequence[tuple[int, Floats]] = (),
 ) -> Measured:
     """All runs of a directory together: events published from `from_ns` on, by the class they were sent in.
 
     `until_ns` is when the publishers were told to end; what they still published counts, as in every table made from
     the same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan),
     and `by_plan` counts all copies by it, whatever class they were sent in. With `transmission` latencies get that
-    time, too.
+    time, too. `worth` says what subscriptions were worth from each time on, in order, where that changed.
     """
     copies, published = [], []
     found = runs(directory)
@@ -118,6 +136,13 @@ def measure(
         latency_ns = latency_ns + np.rint(on_the_wire * 1e9).astype(np.int64)
     sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()[chosen][known]
     label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
+    each_one = by_subscription(scenario, subscription, delivered, latency_ns)
+    utility = utility_figures(scenario, each_one)
+    phases: list[dict[str, Any]] = []
+    if len(worth) > 1:
+        utility, phases = _by_phase(
+            scenario, worth, (from_ns, until_ns), (subscription, stamp, delivered, latency_ns), each_one
+        )
     batch = np.minimum(
         ((stamp - from_ns) * _BATCHES // max(1, until_ns - from_ns)).astype(np.int64), _BATCHES - 1
     )
@@ -138,7 +163,9 @@ def measure(
             )
             for each in np.unique(label)
         ],
-        utility=_utility(scenario, subscription, delivered, latency_ns),
+        phases=phases,
+        utility=utility,
+        deadlines=deadline_figures(scenario.subscriptions, each_one.share_within),
     )
 
 
@@ -213,29 +240,102 @@ def _percentile_half_width(values: Floats, batch: NDArray[np.int64], share: floa
     return float(stdtrit(len(found) - 1, 0.975)) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
 
 
-def _utility(
+@dataclass(slots=True, eq=False)
+class BySubscription:
+    """Of each subscription the copies, those that were delivered, the sum of their latencies, and how many of them came
+    within the latency that it asks for."""
+
+    count: Floats
+    arrived: Floats
+    seconds: Floats
+    in_time: Floats
+
+    def __add__(self, other: BySubscription) -> BySubscription:
+        return BySubscription(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
+    @property
+    def success_rate(self) -> Floats:
+        """0 where nothing was published."""
+        return _ratio(self.arrived, self.count, 0.0)
+
+    @property
+    def mean_seconds(self) -> Floats:
+        """Infinite where nothing arrived."""
+        return _ratio(self.seconds, self.arrived, np.inf)
+
+    @property
+    def share_within(self) -> Floats:
+        """Of what arrived; nothing of nothing."""
+        return _ratio(self.in_time, self.arrived, 0.0)
+
+
+def by_subscription(
     scenario: Scenario,
     subscription: NDArray[np.int32],
     delivered: NDArray[np.bool_],
     latency_ns: NDArray[np.int64],
-) -> dict[str, float | None]:
+) -> BySubscription:
+    """Add copies up."""
+    allowed_ns = np.rint(scenario.subscriptions.max_latency_seconds[subscription] * 1e9)
+    columns = (
+        np.ones(len(subscription)),
+        delivered,
+        np.where(delivered, latency_ns * 1e-9, 0.0),
+        delivered & (latency_ns <= allowed_ns),
+    )
     rows = len(scenario.subscriptions)
-    return utility_figures(
-        scenario,
-        np.bincount(subscription, minlength=rows),
-        np.bincount(subscription, delivered, minlength=rows),
-        np.bincount(subscription, np.where(delivered, latency_ns * 1e-9, 0.0), minlength=rows),
+    return BySubscription(
+        *(np.bincount(subscription, each, minlength=rows).astype(np.float64) for each in columns)
     )
 
 
-def utility_figures(
-    scenario: Scenario, count: NDArray[Any], arrived: NDArray[Any], seconds: NDArray[Any]
-) -> dict[str, float | None]:
-    """Achieved utility: of each subscription the copies, those that were delivered, and the sum of their latencies."""
+def _ratio(part: Floats, whole: Floats, otherwise: float) -> Floats:
+    return np.asarray(np.divide(part, whole, out=np.full(len(whole), otherwise), where=whole > 0))
+
+
+def _by_phase(
+    scenario: Scenario,
+    worth: Sequence[tuple[int, Floats]],
+    between_ns: tuple[int, int],
+    copies: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]],
+    whole: BySubscription,
+) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
+    """Utility and phases of a run in which what subscriptions are worth changes, counted as a simulation's are."""
+    from triagemq.simulate.changes import Phase
+    from triagemq.simulate.worth import worth as worth_of
+
+    subscription, stamp, delivered, latency_ns = copies
+    begins_ns = np.array([since_ns for since_ns, _ in worth])
+    phase = np.maximum(np.searchsorted(begins_ns, stamp, side="right") - 1, 0)
+    parts = [
+        by_subscription(scenario, *(each[phase == row] for each in (subscription, delivered, latency_ns)))
+        for row in range(len(worth))
+    ]
+    # Copies, arrivals, late ones (none: the run ended when everything had come), and their latencies.
+    columns = [(each.count, each.arrived, np.zeros_like(each.count), each.seconds * 1e9) for each in parts]
+    start_ns = int(begins_ns[0])
+    utility, phases = worth_of(
+        scenario,
+        [Phase((since_ns - start_ns) * 1e-9, weight) for since_ns, weight in worth],
+        np.rint(np.stack([np.stack(each, axis=-1) for each in columns])).astype(np.int64),
+        (whole.success_rate, whole.mean_seconds, whole.share_within),
+        False,
+        ((between_ns[0] - start_ns) * 1e-9, (between_ns[1] - start_ns) * 1e-9),
+    )
+    names = [each.name for each in fields(phases)]
+    rows = zip(*(getattr(phases, name).tolist() for name in names), strict=True)
+    return (
+        {name: _plain(value) for name, value in asdict(utility).items()},
+        [dict(zip(names, map(_plain, row), strict=True)) for row in rows],
+    )
+
+
+def utility_figures(scenario: Scenario, counted: BySubscription) -> dict[str, float | None]:
+    """Achieved utility."""
     rows = len(scenario.subscriptions)
-    success = np.divide(arrived, count, out=np.zeros(rows), where=count > 0)
-    mean = np.divide(seconds, arrived, out=np.full(rows, np.inf), where=arrived > 0)
-    achieved = achieved_utility(scenario.subscriptions, success, mean)
+    achieved = achieved_utility(
+        scenario.subscriptions, counted.success_rate, counted.mean_seconds, counted.share_within
+    )
     maximum = maximum_utility(scenario.subscriptions)
     ratio = np.divide(achieved, maximum, out=np.zeros(rows), where=maximum > 0)
     total = float(maximum.sum())

@@ -1,6 +1,7 @@
-"""What subscribers got, noted by themselves: four numbers an event, appended to a file.
+"""What clients sent and got, noted by themselves: four numbers an event, appended to a file.
 
-Where the network drops packets behind the gateway, only the subscribers know what arrived.
+Where the network drops packets behind the gateway, only the subscribers know what arrived; where it drops them before,
+only the publishers know what was sent.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RECEIPT", "Receipts", "read_receipts"]
+__all__ = ["RECEIPT", "SENT", "Receipts", "read_receipts"]
 
 RECEIPT = np.dtype(
     [("subscriber", np.int64), ("topic", np.int64), ("published_ns", np.int64), ("received_ns", np.int64)]
 )
-"""Rows of the scenario, and the time that the event carries: together they name it."""
+"""Of a subscriber. Rows of the scenario, and the time that the event carries: together they name it."""
+
+SENT = np.dtype(
+    [("publisher", np.int64), ("topic", np.int64), ("published_ns", np.int64), ("size_bytes", np.int64)]
+)
+"""Of a publisher."""
 
 _AT_ONCE = 4 * 500
 
@@ -29,9 +35,9 @@ class Receipts:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._numbers = array("q")
 
-    def add(self, subscriber: int, topic: int, published_ns: int, received_ns: int) -> None:
-        """An event has arrived."""
-        self._numbers.extend((subscriber, topic, published_ns, received_ns))
+    def add(self, client: int, topic: int, published_ns: int, number: int) -> None:
+        """An event has been sent, and is so long; or it has arrived, at that time."""
+        self._numbers.extend((client, topic, published_ns, number))
         if len(self._numbers) >= _AT_ONCE:
             self.flush()
 
@@ -47,8 +53,8 @@ class Receipts:
         os.close(self._file)
 
 
-def read_receipts(path: Path) -> NDArray[np.void]:
-    """All whole rows of a file; none if there is no file.
+def read_receipts(path: Path, rows: np.dtype[np.void] = RECEIPT) -> NDArray[np.void]:
+    """All whole rows of a file, of either kind; none if there is no file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -59,6 +65,6 @@ def read_receipts(path: Path) -> NDArray[np.void]:
     [(0, 7, 100, 250)]
     """
     if not path.exists():
-        return np.empty(0, dtype=RECEIPT)
+        return np.empty(0, dtype=rows)
     content = path.read_bytes()
-    return np.frombuffer(content[: len(content) - len(content) % RECEIPT.itemsize], dtype=RECEIPT)
+    return np.frombuffer(content[: len(content) - len(content) % rows.itemsize], dtype=rows)

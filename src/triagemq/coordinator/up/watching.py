@@ -16,7 +16,7 @@ from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_link import GatewayLink, Measured
 from triagemq.coordinator.live import Traffic, class_traffic
 from triagemq.coordinator.orders import Orders
-from triagemq.coordinator.up.measured import utility_figures
+from triagemq.coordinator.up.measured import BySubscription, by_subscription, utility_figures
 from triagemq.errors import TraceError
 from triagemq.scenario import Integers, Scenario
 from triagemq.trace import Outcome, Trace, runs
@@ -87,14 +87,7 @@ class SoFar:
     latency: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By class, copies that were delivered and the sum of their latencies in seconds."""
     _read: set[Path] = field(default_factory=set)
-    _count: Integers = field(init=False)
-    _arrived: Integers = field(init=False)
-    _seconds: np.ndarray[tuple[int], np.dtype[np.float64]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        rows = len(self.scenario.subscriptions)
-        self._count, self._arrived = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.int32)
-        self._seconds = np.zeros(rows)
+    _counted: BySubscription | None = None
 
     def mean_latency_seconds(self, level: int) -> float | None:
         """Of what was delivered in a class; None if nothing was."""
@@ -104,9 +97,7 @@ class SoFar:
     @property
     def utility(self) -> dict[str, float | None] | None:
         """Of everything so far; None before there is anything."""
-        if not self._count.any():
-            return None
-        return utility_figures(self.scenario, self._count, self._arrived, self._seconds)
+        return None if self._counted is None else utility_figures(self.scenario, self._counted)
 
     def look(self) -> None:
         """Take in the files that are new."""
@@ -126,17 +117,16 @@ class SoFar:
 
     def _add(self, rows: pa.Table) -> None:
         subscription = rows["subscription_id"].to_numpy()
-        known = (subscription >= 0) & (subscription < len(self._count))
+        known = (subscription >= 0) & (subscription < len(self.scenario.subscriptions))
         subscription = subscription[known]
         delivered = pc.equal(rows["outcome"], Outcome.delivered.name).to_numpy().astype(bool)[known]
         arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[known]
-        seconds = np.where(delivered, (arrival - rows["published_ns"].to_numpy()[known]) * 1e-9, 0.0)
-        most = len(self._count)
-        self._count += np.bincount(subscription, minlength=most).astype(np.int32)
-        self._arrived += np.bincount(subscription, delivered, minlength=most).astype(np.int32)
-        self._seconds += np.bincount(subscription, seconds, minlength=most)
+        latency_ns = np.where(delivered, arrival - rows["published_ns"].to_numpy()[known], 0)
+        counted = by_subscription(self.scenario, subscription, delivered, latency_ns)
+        if len(subscription):
+            self._counted = counted if self._counted is None else self._counted + counted
         label = self.planned[subscription]
         for level in np.unique(label[delivered]).tolist():
             chosen = delivered & (label == level)
             copies, total = self.latency.get(level, (0, 0.0))
-            self.latency[level] = copies + int(chosen.sum()), total + float(seconds[chosen].sum())
+            self.latency[level] = copies + int(chosen.sum()), total + float(latency_ns[chosen].sum()) * 1e-9

@@ -22,7 +22,6 @@ from triagemq.mqttsn import (
     PubRec,
     PubRel,
     RegAck,
-    Register,
     ReturnCode,
     TopicIdType,
     encode_publish,
@@ -145,9 +144,8 @@ class Deliverer:
             if known is None:
                 return self._without_id(session)
             message_id = session.message_id()
-            session.registering[known.topic_id] = Registering(message_id, topic_name, gateway.now_ns)
-            gateway.send(session.endpoint, Register(known.topic_id, message_id, topic_name))
-            retrying.supervise(gateway, session)
+            registering = Registering(message_id, topic_name, gateway.now_ns)
+            retrying.register(gateway, session, known.topic_id, registering)
         delivery = session.buffer.pop()
         session.awake_budget -= 1
         session.unregistered.setdefault(known.topic_id, []).append(delivery)

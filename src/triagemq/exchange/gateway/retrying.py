@@ -3,6 +3,9 @@
 A client that is silent for as long as the retries take is lost. One that is heard, but does not answer a message after
 all retries, stays, and the message is given up: only those retries count after which the client was heard, so that
 nothing is given up because a radio was out of reach for a while.
+
+Events of QoS 0 wait for the answer to a REGISTER, and one that is lost would make them as late as Tretry is long: until
+then it is repeated, after half a second and ever longer pauses. That costs little, and does not count.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from triagemq.trace.schema import Outcome
 if TYPE_CHECKING:
     from triagemq.exchange.gateway.core import GatewayCore
 
-__all__ = ["finished", "supervise"]
+__all__ = ["finished", "register", "supervise"]
 
 # Exchanges of QoS 2 that a client never finished, and whose message ids it may still know.
 _MOST_ABANDONED = 1024
+_SOON_SECONDS = 0.5
 
 
 def supervise(gateway: GatewayCore, session: Session) -> None:
@@ -28,6 +32,32 @@ def supervise(gateway: GatewayCore, session: Session) -> None:
     if not session.retry_is_due:
         session.retry_is_due = True
         gateway.after(gateway.settings.retry_seconds, lambda: _retry(gateway, session))
+
+
+def register(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
+    """Tell a client the id of a topic, again and again until it answers."""
+    session.registering[topic_id] = registering
+    _tell(gateway, session, topic_id, registering)
+    supervise(gateway, session)
+    _repeat_after(gateway, session, topic_id, _SOON_SECONDS)
+
+
+def _tell(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
+    gateway.send(session.endpoint, Register(topic_id, registering.message_id, registering.topic_name))
+
+
+def _repeat_after(gateway: GatewayCore, session: Session, topic_id: int, pause_seconds: float) -> None:
+    registering = session.registering[topic_id]
+
+    def repeat() -> None:
+        unanswered = session.registering.get(topic_id) is registering and registering.attempts == 1
+        if unanswered and session.state is SessionState.ACTIVE:
+            gateway.counters.retries += 1
+            _tell(gateway, session, topic_id, registering)
+            _repeat_after(gateway, session, topic_id, 2 * pause_seconds)
+
+    if pause_seconds < gateway.settings.retry_seconds:
+        gateway.after(pause_seconds, repeat)
 
 
 def finished(gateway: GatewayCore, session: Session, message_id: int) -> None:
@@ -75,7 +105,7 @@ def _retry(gateway: GatewayCore, session: Session) -> None:
             gateway.counters.retries += 1
             registering.attempts += 1
             registering.sent_ns = gateway.now_ns
-            gateway.send(session.endpoint, Register(topic_id, registering.message_id, registering.topic_name))
+            _tell(gateway, session, topic_id, registering)
     waiting = [one.sent_ns for one in session.in_flight.values()]
     waiting += [one.sent_ns for one in session.registering.values()]
     if waiting:

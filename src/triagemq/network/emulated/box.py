@@ -9,13 +9,14 @@ import socket
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from triagemq.errors import NetworkError
 from triagemq.network.emulated.forwarding import ForwardingEntry, forwarding
 from triagemq.network.emulated.interrupts import interrupts_held
 from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
 from triagemq.network.emulated.link_states import await_links
+from triagemq.network.emulated.losing import Losses, together
 from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.emulated.offloads import switch_offloads_off
 from triagemq.network.emulated.parts import End, Host, Layout, Link
@@ -67,6 +68,8 @@ class Box:
         self._notes: list[tuple[str, str]] = []
         self._channel: socket.socket | None = None
         self._entries: frozenset[ForwardingEntry] = frozenset()
+        self._losses = Losses()
+        self._error_rates: dict[tuple[str, str], float] = {}
         self._kernel_bridges = {
             bridge.name: bridge.index for bridge in layout.bridges if not bridge.open_vswitch
         }
@@ -122,6 +125,7 @@ class Box:
             if self.switches is not None:
                 last_to_first.callback(self.switches.close)
                 self.switches = None
+            last_to_first.callback(self._losses.close)
             last_to_first.callback(self.processes.close)
 
     def set_link(self, port: str, *, up: bool) -> None:
@@ -145,6 +149,37 @@ class Box:
         ]
         self._send(changes)
         self._entries = entries
+
+    def set_error_rate(
+        self, of: Literal["port", "publisher", "subscriber"], name: str, error_rate: float
+    ) -> None:
+        """Let the link behind a port, or that of a client, lose this share of its packets on their way to subscribers.
+
+        A publisher loses by itself only if it is apart in the layout.
+        """
+        self._error_rates[of, name] = error_rate
+        end, shares = self._where_lost(of, name)
+        if end.bridge is not None and end.bridge not in self._kernel_bridges:
+            raise NetworkError(
+                f"the link behind port {name!r} cannot lose packets on purpose: Open vSwitch takes them before anybody "
+                "can; remove its error_rate, or use --dataplane linux"
+            )
+        self._losses.set(end, together(*(self._error_rates.get(one, 0.0) for one in shares)))
+
+    def _where_lost(self, of: str, name: str) -> tuple[End, list[tuple[str, str]]]:
+        """The end at which packets of a link arrive, and whose errors happen on it: a port's only subscriber's, too."""
+        if of == "publisher":
+            host = self.layout.publishers[name]
+            (link,) = (link for link in self.layout.links if link.far.namespace == host.namespace)
+            return link.near, [(of, each) for each in host.members]
+        if of == "subscriber":
+            host = self.layout.subscribers[name]
+            (link,) = (link for link in self.layout.links if link.far.namespace == host.namespace)
+            return link.far, [(of, name)] + ([] if link.port is None else [("port", link.port)])
+        queues = self.layout.port[name].interface
+        (link,) = (link for link in self.layout.links if link.near.interface == queues)
+        behind = [host for host in self.layout.hosts if host.namespace == link.far.namespace]
+        return link.far, [(of, name), *(("subscriber", each) for host in behind for each in host.members)]
 
     def _build(self) -> None:
         ipv6 = any(host.ipv6 is not None for host in self.layout.hosts)

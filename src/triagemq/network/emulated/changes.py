@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -29,6 +30,9 @@ class Actors(Protocol):
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """Change what a port can carry."""
 
+    async def set_worth(self, situation: Situation) -> None:
+        """Let subscribers say what their topics are worth to them now."""
+
     async def situation_changed(self, situation: Situation) -> None:
         """Everything of one moment has happened: time to look whether the plan still fits."""
 
@@ -43,8 +47,8 @@ async def play(
 ) -> None:
     """Bring about every condition at its time, counted from this call; ends with the last one.
 
-    Links fail and return in the box. With Open vSwitch its controller finds the other path; the box's own bridges are
-    told. `sleep_until` waits for a time of the run; another clock may be given.
+    Links fail and return in the box, and lose packets there. With Open vSwitch its controller finds the other path; the
+    box's own bridges are told. `sleep_until` waits for a time of the run; another clock may be given.
     """
     wait = sleep_until or _run_clock()
     course = situations(scenario, conditions)
@@ -53,6 +57,7 @@ async def play(
         await wait(situation.at_seconds)
         if box is not None:
             _change_links(scenario, box, before, situation)
+            _change_errors(scenario, box, before, situation)
         for row in _changed(before.bandwidth_bps, situation.bandwidth_bps):
             await actors.set_bandwidth(scenario.ports.name[row], float(situation.bandwidth_bps[row]))
         for row in _changed(before.publisher_works, situation.publisher_works):
@@ -62,6 +67,8 @@ async def play(
         for row in _changed(before.subscriber_present, situation.subscriber_present):
             name = scenario.subscribers.name[row]
             await actors.set_subscriber(name, present=bool(situation.subscriber_present[row]))
+        if (before.utility_weight != situation.utility_weight).any():
+            await actors.set_worth(situation)
         if situation is not course[0]:
             await actors.situation_changed(situation)
         before = situation
@@ -75,10 +82,23 @@ def _change_links(scenario: Scenario, box: Box, before: Situation, after: Situat
         box.feed_by(feeding)
 
 
+def _change_errors(scenario: Scenario, box: Box, before: Situation, after: Situation) -> None:
+    for row in _changed(before.port_error, after.port_error):
+        box.set_error_rate("port", scenario.ports.name[row], float(after.port_error[row]))
+    for row in _changed(before.publisher_error, after.publisher_error):
+        box.set_error_rate("publisher", scenario.publishers.name[row], float(after.publisher_error[row]))
+    for row in _changed(before.subscriber_error, after.subscriber_error):
+        box.set_error_rate("subscriber", scenario.subscribers.name[row], float(after.subscriber_error[row]))
+
+
 def _undisturbed(scenario: Scenario) -> Situation:
-    """How a run is set up: everyone there, every link up. What is not so at the start is a change to it."""
+    """How a run is set up: everyone there, every link up and without loss. What is not so at the start changes that."""
     (calm,) = situations(scenario, Conditions())
-    return calm
+    none = {
+        name: np.zeros_like(getattr(calm, name))
+        for name in ("port_error", "publisher_error", "subscriber_error")
+    }
+    return replace(calm, **none)
 
 
 def _changed(before: NDArray[np.generic], after: NDArray[np.generic]) -> list[int]:

@@ -1,7 +1,7 @@
 """The layout of a network in a box: which namespaces, bridges and links stand for a scenario.
 
 All switches live in one namespace, so that one netlink socket reads every queue. Brokers, groups of publishers (one
-per unmanaged switch) and subscribers have a namespace each.
+per unmanaged switch, and each whose own link loses packets alone) and subscribers have a namespace each.
 
     broker ---- backbone ---- switch === port ---- subscriber
                  |               ||
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,10 +56,12 @@ def lay_out(
     switches: SwitchKind = "bridge",
     backups: Mapping[str, str] | None = None,
     ipv6: bool = False,
+    apart: Collection[str] = (),
 ) -> Layout:
     """The layout of a scenario under the name of a run: one to six of a-z and 0-9.
 
-    `backups` names, per switch, a port whose link to it is used while the link it is fed by is down.
+    `backups` names, per switch, a port whose link to it is used while the link it is fed by is down. Publishers that
+    are `apart` have a host of their own.
 
     >>> from triagemq.scenario.generators import prototype
     >>> layout = lay_out(prototype(subscribers=2), "a1")
@@ -70,7 +72,7 @@ def lay_out(
     """
     if not RUN.fullmatch(run):
         raise NetworkError(f"a run cannot be called {run!r}; use one to six of a-z and 0-9")
-    return _Drawing(scenario, run, switches, dict(backups or {}), ipv6).layout()
+    return _Drawing(scenario, run, switches, dict(backups or {}), ipv6, frozenset(apart)).layout()
 
 
 @dataclass
@@ -82,6 +84,7 @@ class _Drawing:
     switch_kind: SwitchKind
     backups: dict[str, str]
     ipv6: bool
+    apart: frozenset[str]
     hosts: list[Host] = field(default_factory=list)
     bridges: list[Bridge] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
@@ -90,7 +93,7 @@ class _Drawing:
     members: dict[str, int] = field(default_factory=dict)
 
     def layout(self) -> Layout:
-        wanted = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1
+        wanted = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1 + len(self.apart)
         if wanted > MOST_HOSTS:
             raise NetworkError(
                 f"{wanted} hosts do not fit into the {MOST_HOSTS} addresses of a box; use fewer subscribers"
@@ -123,14 +126,22 @@ class _Drawing:
         publishers, unmanaged = self.scenario.publishers, self.scenario.unmanaged_switches
         for number in np.unique(publishers.unmanaged_switch).tolist():
             rows = np.flatnonzero(publishers.unmanaged_switch == number)
-            names = tuple(publishers.name[row] for row in rows)
-            if number < 0:
-                self.attach(self.host("publishers", names, "publishers"), backbone, "g")
-                continue
-            bridge = self.bridge("unmanaged", unmanaged.name[number], f"m{number}")
-            fifo_bps = float(unmanaged.bandwidth_bps[number])
-            self.join(backbone, bridge, f"e{number}", f"f{number}", fifo_bps=fifo_bps)
-            self.attach(self.host("publishers", names, f"publishers-{number}"), bridge, f"g{number}")
+            bridge, group = backbone, ""
+            if number >= 0:
+                bridge, group = self.bridge("unmanaged", unmanaged.name[number], f"m{number}"), f"{number}"
+                fifo_bps = float(unmanaged.bandwidth_bps[number])
+                self.join(backbone, bridge, f"e{number}", f"f{number}", fifo_bps=fifo_bps)
+            names = tuple(publishers.name[row] for row in rows if publishers.name[row] not in self.apart)
+            if names:
+                label = f"publishers-{group}" if group else "publishers"
+                self.attach(self.host("publishers", names, label), bridge, f"g{group}")
+            for row in rows.tolist():
+                if publishers.name[row] in self.apart:
+                    self.attach(
+                        self.host("publishers", (publishers.name[row],), f"publisher-{row}"),
+                        bridge,
+                        f"w{row}",
+                    )
 
     def draw_switches(self, backbone: Bridge) -> None:
         switches, ports = self.scenario.switches, self.scenario.ports
