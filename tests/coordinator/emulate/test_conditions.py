@@ -155,7 +155,7 @@ overhead_bytes: 49
 planning: {flows_per_subscriber: 2, priority_classes: 2}
 brokers: {campus: }
 switches: {core: }
-ports: {radio: {switch: core, bandwidth_bps: 320000}}
+ports: {radio: {switch: core, bandwidth_bps: 640000}}
 publishers:
   sensors:
     error_rate: 0.2
