@@ -155,12 +155,12 @@ overhead_bytes: 49
 planning: {flows_per_subscriber: 2, priority_classes: 2}
 brokers: {campus: }
 switches: {core: }
-ports: {radio: {switch: core, bandwidth_bps: 640000}}
+ports: {radio: {switch: core, bandwidth_bps: 1.6e6}}
 publishers:
   sensors:
     error_rate: 0.2
-    publishes: {smoke: {rate_per_second: 40, size_bytes: 100, sizes: constant}}
-  pump: {publishes: {water: {rate_per_second: 40, size_bytes: 100, sizes: constant}}}
+    publishes: {smoke: {rate_per_second: 100, size_bytes: 100, sizes: constant}}
+  pump: {publishes: {water: {rate_per_second: 100, size_bytes: 100, sizes: constant}}}
 subscribers:
   crew: {port: radio, subscribes: {smoke: log:10, water: log:1}}
   chief: {port: radio, subscribes: {smoke: log:10, water: log:1}}
@@ -215,5 +215,6 @@ def test_rates_losses_and_worth_change_as_in_a_simulation(tmp_path: Path) -> Non
     assert class_of("smoke", OVER - 1.0, OVER) == {1}
     assert [row["begins_seconds"] for row in figures["phases"]] == [0.0, WORTH]
     for row, twin in zip(figures["phases"], figures["simulated"]["phases"], strict=True):
-        assert row["success_rate"] == pytest.approx(twin["success_rate"], abs=0.1)
-        assert row["utility_rate"] == pytest.approx(twin["utility_rate"], abs=0.1)
+        # Of the first phase little more than a second counts: five standard deviations of about 130 events.
+        assert row["success_rate"] == pytest.approx(twin["success_rate"], abs=0.18)
+        assert row["utility_rate"] == pytest.approx(twin["utility_rate"], abs=0.18)
