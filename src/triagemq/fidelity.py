@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.forecast import REASONS, Forecast, finite_or_none, forecast, summary
+from triagemq.forecast import REASONS, Forecast, best_forecast, finite_or_none, summary
 from triagemq.forecast.doubts import CLAIMED
+from triagemq.forecast.sampling import MOST_COPIES
 from triagemq.plan import Plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
@@ -117,12 +118,14 @@ class Comparison:
     """All cells of a scenario under a plan. `names` holds what a cell is called by, column by column.
 
     `flags` are in words what the forecast says makes each cell approximate; None where it claims to be right.
+    `sampled` is the share of each cell's subscriptions whose forecast is that of a sample of events, not of formulas.
     """
 
     kind: Kind
     names: Mapping[str, tuple[Any, ...]]
     figures: Mapping[str, Figure]
     flags: tuple[str | None, ...]
+    sampled: Floats
     replications: int
     simulated_seconds: float
 
@@ -185,8 +188,8 @@ class Comparison:
                     "known": bool(figure.known[place]),
                     "outside": bool(figure.outside[place]),
                 }
-        for row, flag in zip(told, self.flags, strict=True):
-            row["flag"] = flag
+        for row, flag, sampled in zip(told, self.flags, self.sampled, strict=True):
+            row |= {"flag": flag, "sampled": float(sampled)}
         return told
 
     def as_json(self) -> dict[str, Any]:
@@ -213,12 +216,14 @@ def compare(
     replications: int = DEFAULT_REPLICATIONS,
     seed: int = 0,
     threads: int | None = None,
+    sample: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> Comparison:
     """Forecast and simulate a plan, and put the two side by side.
 
     Every replication runs for `duration_seconds`; without it, for as long as it takes to make twenty million copies
     in all of them together. What an overloaded port has not delivered by then is not delivered, as in the forecast.
+    Without `sample` the forecast is by formulas alone.
 
     >>> from triagemq.plan import make_plan
     >>> from triagemq.scenario.generators import table2
@@ -229,7 +234,7 @@ def compare(
     """
     if replications < 2:
         raise ParameterError("replications", f"is {replications}; an interval needs 2 or more")
-    predicted = forecast(scenario, plan)
+    predicted = best_forecast(scenario, plan, most_copies=MOST_COPIES if sample else 0)
     seconds = duration_seconds or seconds_for_copies(scenario, DEFAULT_COPIES / replications)
     simulated = simulate(
         scenario,
@@ -243,7 +248,11 @@ def compare(
     )
     cells = _by_class if kind == "class" else _by_subscription
     names, figures, flags = cells(scenario, plan, predicted, simulated)
-    return Comparison(kind, names, figures, flags, replications, replications * seconds)
+    sampled = predicted.sampled.astype(np.float64)
+    if kind == "class":
+        level = plan.subscription_class
+        sampled = np.array([sampled[level == each].mean() for each in names["priority_class"]])
+    return Comparison(kind, names, figures, flags, sampled, replications, replications * seconds)
 
 
 def seconds_for_copies(scenario: Scenario, copies: float) -> float:
@@ -279,7 +288,13 @@ def _by_subscription(
             found.ci95_seconds,
             predicted.latency_error,
         ),
-        "success": Figure(predicted.success, found.success_rate, found.success_ci95, predicted.success_error),
+        "success": Figure(
+            predicted.success,
+            found.success_rate,
+            # All or nothing of n copies is no certainty: what happens once in n / 3 may well have failed to.
+            np.where(found.success_ci95 > 0, found.success_ci95, 3 / np.maximum(found.count, 1)),
+            predicted.success_error,
+        ),
     }
     if len(subscriptions) <= MOST_HISTOGRAMS:
         for name, share in PERCENTILES.items():

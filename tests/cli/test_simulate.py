@@ -185,9 +185,8 @@ def test_validate_puts_forecast_and_simulation_side_by_side(folder: Path) -> Non
     found = json.loads(told.stdout)
     assert told.returncode == (0 if found["holds"] else 1)
     assert len(found["cells"]) == found["counts"]["cells"] == 1120
-    assert {"subscriber", "topic", "priority_class", "latency", "success", "p95", "p99", "flag"} == set(
-        found["cells"][0]
-    )
+    named = {"subscriber", "topic", "priority_class", "latency", "success", "p95", "p99", "flag", "sampled"}
+    assert named == set(found["cells"][0])
     assert {"forecast", "simulated", "ci95", "error", "expected_error", "known", "outside"} == set(
         found["cells"][0]["latency"]
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from triagemq.forecast import forecast, plan_ahead, planning
+from triagemq.forecast import Forecast, forecast, plan_ahead, planning
 from triagemq.plan import Plan, explain, make_plan
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import table2
@@ -140,3 +140,16 @@ def test_a_plan_made_by_forecast_is_given_up_when_another_is_worth_more() -> Non
     urgent = replace(scenario, subscriptions=replace(scenario.subscriptions, freshness_seconds=slack[::-1]))
     after = plan_ahead(urgent, previous=plan_ahead(scenario), before=scenario)
     assert utility(urgent, after) == pytest.approx(utility(urgent, plan_ahead(urgent)), rel=0.01)
+
+
+def test_a_forecast_that_may_be_off_by_a_factor_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = aging(1)
+
+    def doubtful(scenario: Scenario, plan: Plan) -> Forecast:
+        predicted = forecast(scenario, plan)
+        return replace(predicted, latency_error=np.full(len(predicted.success), 0.6))
+
+    monkeypatch.setattr(planning, "forecast", doubtful)
+    plan = plan_ahead(scenario)
+    assert [each.kind for each in plan.decisions][-1] == "not_planned_by_forecast"
+    assert plan.flow.tolist() == make_plan(scenario).flow.tolist()

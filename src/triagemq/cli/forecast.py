@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from triagemq.cli import options
-from triagemq.cli.options import class_table, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.options import best_forecast, class_table, print_deadlines, print_json, screen, utility_line
 
 __all__ = ["forecast"]
 
@@ -23,11 +23,11 @@ def forecast(
     classes: options.Classes = None,
     flows_per_subscriber: options.FlowsPerSubscriber = None,
     rho_tolerance: options.RhoTolerance = None,
+    formulas: options.Formulas = False,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Predict success, latency and utility, from queueing formulas, in milliseconds."""
-    from triagemq.forecast import forecast as predict
+    """Predict success, latency and utility: from queueing formulas, and from a sample of events where none is known."""
     from triagemq.forecast import subscription_rows, summary
     from triagemq.scenario import load
 
@@ -44,7 +44,7 @@ def forecast(
         flows_per_subscriber=flows_per_subscriber,
         rho_tolerance=rho_tolerance,
     )
-    predicted = predict(scenario, made)
+    predicted = best_forecast(scenario, made, formulas=formulas)
     result = summary(scenario, made, predicted)
     if full:
         result["subscriptions"] = subscription_rows(scenario, made, predicted)

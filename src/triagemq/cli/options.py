@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +21,7 @@ from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.exchange import BrokerAddress
+    from triagemq.forecast import Forecast
     from triagemq.pipeline import SparkOptions
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
@@ -33,6 +34,7 @@ __all__ = [
     "File",
     "Flows",
     "FlowsPerSubscriber",
+    "Formulas",
     "Json",
     "PlanFile",
     "Priorities",
@@ -41,6 +43,7 @@ __all__ = [
     "Seed",
     "SparkConf",
     "SparkMaster",
+    "best_forecast",
     "broker_address",
     "class_table",
     "duration",
@@ -69,6 +72,10 @@ Priorities = Annotated[
 Drops = Annotated[
     str | None,
     typer.Option("--drops", help="none, flat, linear, exponential, optimal (default), or module:function."),
+]
+Formulas = Annotated[
+    bool,
+    typer.Option("--formulas", help="Formulas alone: follow no sample of events where they are approximate."),
 ]
 Scope = Annotated[str, typer.Option("--scope", help="Cut classes over the flows of one port, or global.")]
 Classes = Annotated[
@@ -190,6 +197,23 @@ def plan_for(
     return plan
 
 
+def best_forecast(scenario: Scenario, plan: Plan, *, formulas: bool = False) -> Forecast:
+    """What is told of a plan; a bar shows how far the sample is, if one is needed."""
+    from triagemq import forecast
+
+    if formulas:
+        return forecast.forecast(scenario, plan)
+    with ExitStack() as stack:
+        bar: list[Callable[[float], None]] = []
+
+        def progress(share: float) -> None:
+            if not bar:
+                bar.append(stack.enter_context(progress_bar("sampling")))
+            bar[0](share)
+
+        return forecast.best_forecast(scenario, plan, progress=progress)
+
+
 def print_json(result: dict[str, Any]) -> None:
     """One object; whatever is unknown or infinite must be null by now."""
     typer.echo(json.dumps(result, allow_nan=False, indent=2, ensure_ascii=False))
@@ -216,6 +240,13 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
         )
     output = console or screen()
     output.print(table)
+    sampled = sum(row.get("sampled", 0) for row in classes)
+    if sampled:
+        output.print(
+            f"{sampled} of {sum(row['subscriptions'] for row in classes)} subscriptions: no formula is known for them, "
+            "a sample of events was followed",
+            soft_wrap=True,
+        )
     for row in classes:
         topics = ", ".join(row.get("example_topics", ()))
         if topics:
@@ -227,6 +258,8 @@ def _doubt(row: dict[str, Any]) -> str:
     if not row["flagged"]:
         return ""
     off = max(row["latency_error"], row["success_error"])
+    if off > 0 and round(100 * off) == 0:
+        return f"{row['flagged']} of {row['subscriptions']}: {row['flag']}"
     return f"± {100 * off:.0f} %, {row['flag']}" if off > 0 else str(row["flag"])
 
 

@@ -9,7 +9,15 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import class_table, percent, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.options import (
+    best_forecast,
+    class_table,
+    percent,
+    print_deadlines,
+    print_json,
+    screen,
+    utility_line,
+)
 from triagemq.errors import ParameterError
 
 __all__ = ["plan"]
@@ -64,7 +72,7 @@ def plan(
             json,
         )
         return
-    from triagemq.forecast import explain_with_forecast, forecast, summary
+    from triagemq.forecast import explain_with_forecast, summary
     from triagemq.plan import diff, load_plan, save_plan
     from triagemq.scenario import load
 
@@ -84,13 +92,13 @@ def plan(
     if out is not None:
         save_plan(made, out)
     if explain is not None:
-        words = explain_with_forecast(scenario, made, *explain)
+        words = explain_with_forecast(scenario, made, *explain, predicted=best_forecast(scenario, made))
         if json:
             print_json({"subscriber": explain[0], "topic": explain[1], "explanation": words})
         else:
             typer.echo(words)
         return
-    result = summary(scenario, made, forecast(scenario, made))
+    result = summary(scenario, made, best_forecast(scenario, made))
     if against is not None:
         result["changes"] = str(diff(load_plan(against), made, scenario)).splitlines()
     if json:

@@ -4,6 +4,7 @@ from triagemq.forecast.doubts import REASONS, Reason
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.planning import plan_ahead
+from triagemq.forecast.sampling import best_forecast
 from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
 from triagemq.forecast.words import explain_with_forecast
 
@@ -11,6 +12,7 @@ __all__ = [
     "REASONS",
     "Forecast",
     "Reason",
+    "best_forecast",
     "explain_with_forecast",
     "finite_or_none",
     "forecast",

@@ -71,19 +71,24 @@ class Doubts:
             # What is infinite or unknown itself has no share that may be wrong.
             amount = np.broadcast_to(np.where(np.isfinite(stated), stated, 0.0), rows.shape)
             total[rows] += amount
-            leads = rows[amount > largest[rows]]
-            largest[leads] = amount[amount > largest[rows]]
-            named[leads] = reason
+            # But what makes a figure unknown is named.
+            weight = np.broadcast_to(np.where(np.isnan(stated), np.inf, amount), rows.shape)
+            leading = weight > largest[rows]
+            largest[rows[leading]] = weight[leading]
+            named[rows[leading]] = reason
 
-    def judge(self, latency: Floats, success: Floats) -> tuple[NDArray[np.int8], Floats, Floats]:
+    def judge(
+        self, latency: Floats, success: Floats, claimed: float = CLAIMED
+    ) -> tuple[NDArray[np.int8], Floats, Floats]:
         """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
         known = np.isfinite(latency) & (latency > 0)
         latency_error = np.divide(self._seconds, latency, out=np.zeros_like(self._seconds), where=known)
-        latency_error[latency_error <= CLAIMED] = 0.0
-        success_error = np.where(self._success > CLAIMED, self._success, 0.0)
+        latency_error[latency_error <= claimed] = 0.0
+        success_error = np.where(self._success > claimed, self._success, 0.0)
         reason = np.where(
             latency_error > 0, self._reason, np.where(success_error > 0, self._success_reason, 0)
         )
         unknown = ~np.isfinite(latency) & (success > 0)
-        reason = np.where(unknown, np.where(self._reason > 0, self._reason, Reason.OVERLOAD), reason)
+        endless = np.isinf(latency) | (self._reason == Reason.NONE)
+        reason = np.where(unknown, np.where(endless, Reason.OVERLOAD, self._reason), reason)
         return reason.astype(np.int8), latency_error, success_error

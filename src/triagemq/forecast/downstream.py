@@ -15,6 +15,7 @@ from triagemq.forecast.doubts import Doubts, Reason
 from triagemq.forecast.meeting import met_waits
 from triagemq.forecast.switches import broker_outbound, look_up
 from triagemq.forecast.tandem import (
+    OVERLAP_DOUBT,
     BatchAt,
     Before,
     Spread,
@@ -163,6 +164,7 @@ def cross_network(
             if hop == 0
             else np.zeros(on.size)
         )
+        doubts.add(Reason.TANDEM, on, seconds=looked_up.doubtful + OVERLAP_DOUBT * together)
         passed, doubtful = passed_before(
             before.of(on),
             waited,
@@ -282,14 +284,23 @@ def _cross_ports(
         carried[finite] = 1 - finite_buffer_loss(load[finite], buffer[finite])
     if not poisson:
         factor = _variability_factor(copies, load.sum(axis=1))[copies.port]
-        doubts.add(Reason.ARRIVALS, rows, seconds=0.5 * np.abs(factor - 1.0) * wait)
+        # Regular and bursty streams that are pooled make up for each other in the factor, but not for every class.
+        uneven = total_by(copies.port, copies.load * np.abs(copies.ca2 - 1.0), len(ports))
+        uneven = np.divide(uneven, load.sum(axis=1), out=np.zeros_like(uneven), where=uneven > 0)[copies.port]
+        doubts.add(Reason.ARRIVALS, rows, seconds=np.fmax(0.5 * np.abs(factor - 1.0), 0.12 * uneven) * wait)
         wait *= factor
     if finite.any():
         bounded = _bounded_by_buffer(ports.buffer_packets, copies, load, packet_rate, carried, wait)
         lost = 1 - carried.reshape(-1)[cell]
         # A wait that a buffer hardly bounds is that of an endless one.
         moved = np.subtract(bounded, wait, out=bounded.copy(), where=np.isfinite(wait))
-        doubts.add(Reason.BUFFER, rows, seconds=0.3 * np.abs(moved), success=0.5 * lost)
+        # Nor is one that would fill a good part of it.
+        queued = wait * packet_rate.cumsum(axis=1).reshape(-1)[cell]
+        times_larger = np.divide(
+            ports.buffer_packets[copies.port], queued, out=np.full_like(queued, np.inf), where=queued > 0
+        )
+        filling = 0.3 * np.exp(-0.5 * times_larger) * np.where(np.isfinite(wait), wait, 0.0)
+        doubts.add(Reason.BUFFER, rows, seconds=np.maximum(0.3 * np.abs(moved), filling), success=0.5 * lost)
         wait = bounded
     return carried.reshape(-1)[cell], wait, sojourn_times(*brought)
 

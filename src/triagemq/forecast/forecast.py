@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from triagemq.forecast.doubts import Doubts
+from triagemq.forecast.doubts import CLAIMED, Doubts
 from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.upstream import topic_arrivals
@@ -15,8 +15,10 @@ from triagemq.theory import Times, share_within
 __all__ = ["forecast"]
 
 
-def forecast(scenario: Scenario, plan: Plan) -> Forecast:
+def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> Forecast:
     """Success, mean latency and utility per subscription, over the whole path from publisher to subscriber.
+
+    By formulas alone. What may be off by more than the share `claimed` is flagged.
 
     >>> from triagemq.plan import make_plan
     >>> from triagemq.scenario.generators import table2
@@ -42,7 +44,7 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
     known = np.where(np.isnan(latency), np.inf, latency)
     times = copies.times.after(arrivals.delay[cell]).moved_to(latency)
     timely = _share_within(times, subscriptions.max_latency_seconds)
-    reason, latency_error, success_error = doubts.judge(latency, success)
+    reason, latency_error, success_error = doubts.judge(latency, success, claimed)
     return Forecast(
         published_rate=asked.published_rate,
         received_rate=received,
@@ -55,6 +57,7 @@ def forecast(scenario: Scenario, plan: Plan) -> Forecast:
         reason=reason,
         latency_error=latency_error,
         success_error=success_error,
+        sampled=np.zeros(len(subscriptions), dtype=np.bool_),
     )
 
 

@@ -26,6 +26,7 @@ class Forecast:
 
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
+    `sampled` says which figures are those of a sample of events, not of formulas (see sampling.py).
     """
 
     published_rate: Floats
@@ -39,6 +40,7 @@ class Forecast:
     reason: NDArray[np.int8]
     latency_error: Floats
     success_error: Floats
+    sampled: NDArray[np.bool_]
 
     @property
     def approximations(self) -> tuple[str, ...]:

@@ -25,6 +25,10 @@ MOST_ROUNDS = 4
 _NEARBY = 0.05
 """The density of a latency at a limit is taken over this part of it."""
 
+OFF_BY_A_FACTOR, MOST_DOUBTED = 0.5, 0.1
+"""A latency that may be off by a larger share decides nothing: where more of the worth depends on such ones, the first
+plan stays."""
+
 CONVERGED = 1e-4
 """A round that changes the utility by a smaller share is the last."""
 
@@ -98,6 +102,8 @@ def plan_ahead(
     if not judged_by_latency(scenario) or not len(scenario.subscriptions):
         return first
     tried = [_Tried.of(scenario, first)]
+    if not tried[0].sure:
+        return replace(first, decisions=(*first.decisions, _not_by_forecast(scenario.name)))
     factors: LatencyFactors | None = None
     if previous is not None and previous.latency is not None:
         factors = _still_known(scenario, carry(previous, before or scenario, scenario).latency)
@@ -117,7 +123,7 @@ def plan_ahead(
         if still:
             break
         last = tried[-1]
-    best = max(range(len(tried)), key=lambda which: tried[which].utility)
+    best = max(range(len(tried)), key=lambda which: tried[which].utility if tried[which].sure else -np.inf)
     if tried[best].utility <= tried[stays].utility * (1 + LEAST_GAIN):
         best = stays
     plan = tried[best].plan
@@ -131,11 +137,17 @@ class _Tried:
     plan: Plan
     predicted: Forecast
     utility: float
+    sure: bool
 
     @classmethod
     def of(cls, scenario: Scenario, plan: Plan) -> _Tried:
         predicted = forecast(scenario, plan)
-        return cls(plan, predicted, float(predicted.utility.sum()))
+        wanted = scenario.subscriptions
+        judged = np.isfinite(wanted.freshness_seconds) | (wanted.max_latency_share > 0)
+        worth = np.where(judged & (predicted.received_rate > 0), predicted.maximum_utility, 0.0)
+        doubted = np.isnan(predicted.latency_seconds) | (predicted.latency_error > OFF_BY_A_FACTOR)
+        sure = bool(worth[doubted].sum() <= MOST_DOUBTED * worth.sum())
+        return cls(plan, predicted, float(predicted.utility.sum()), sure)
 
 
 def _still_known(scenario: Scenario, factors: LatencyFactors | None) -> LatencyFactors | None:
@@ -145,6 +157,17 @@ def _still_known(scenario: Scenario, factors: LatencyFactors | None) -> LatencyF
     new = np.isnan(factors.factor)
     fall = 1 / scenario.subscriptions.freshness_seconds
     return LatencyFactors(np.where(new, 1.0, factors.factor), np.where(new, fall, factors.urgency))
+
+
+def _not_by_forecast(name: str) -> Decision:
+    return Decision(
+        kind="not_planned_by_forecast",
+        subject=name,
+        before="",
+        after="",
+        reason=f"worth depends on latency, but for more than {MOST_DOUBTED:.0%} of it the forecast may be off by more "
+        f"than {OFF_BY_A_FACTOR:.0%}: the first plan stays",
+    )
 
 
 def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: bool) -> Decision:

@@ -84,6 +84,7 @@ def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> li
             "share_within_max_latency": finite_or_none(predicted.share_within[row]),
             "utility": float(predicted.utility[row]),
             "maximum_utility": float(predicted.maximum_utility[row]),
+            "sampled": bool(predicted.sampled[row]),
             "flag": REASONS[predicted.reason[row]] or None,
             "latency_error": float(predicted.latency_error[row]),
             "success_error": float(predicted.success_error[row]),
@@ -126,7 +127,7 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
         total(waited * predicted.latency_error),
         total(predicted.received_rate * predicted.success_error),
     )
-    flagged = total((predicted.reason > 0).astype(np.float64))
+    flagged, sampled = (total(each.astype(np.float64)) for each in (predicted.reason > 0, predicted.sampled))
     flows = np.bincount(plan.flows.priority_class, minlength=count)
     members = np.bincount(level, minlength=count)
     rows = []
@@ -141,6 +142,7 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
                 "mean_latency_seconds": float(seconds[each] / known_rate[each]) if mostly_known else None,
                 **_percentiles(predicted, (level == each) & known, known=mostly_known),
                 "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
+                "sampled": int(sampled[each]),
                 "flagged": int(flagged[each]),
                 "flag": _commonest_reason(predicted, level == each),
                 "latency_error": float(doubtful[each] / seconds[each]) if seconds[each] > 0 else 0.0,

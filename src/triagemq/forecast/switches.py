@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triagemq.forecast.tandem import Spread, batch_at, overlap
+from triagemq.forecast.tandem import OVERLAP_DOUBT, Spread, batch_at, overlap
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
 from triagemq.theory import mm1_sojourn, priority_waits
@@ -20,11 +20,15 @@ _SHARPNESS = 0.9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookup:
-    """Columns over copies: the share that is looked up, the time that takes, and how the batch is spread then."""
+    """Columns over copies: the share that is looked up, the time that takes, and how the batch is spread then.
+
+    `doubtful` are the seconds of it that may be wrong.
+    """
 
     share: Floats
     seconds: Floats
     spread: Spread
+    doubtful: Floats
 
 
 def broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats, Floats]:
@@ -87,4 +91,5 @@ def look_up(
             np.maximum(others, spread.others),
             spread.apart_seconds * np.maximum(left, 0.0),
         ),
+        doubtful=OVERLAP_DOUBT * passed,
     )

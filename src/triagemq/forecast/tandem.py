@@ -19,10 +19,23 @@ from numpy.typing import NDArray
 from triagemq.scenario import Floats, Integers
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 
-__all__ = ["BatchAt", "Before", "Spread", "batch_at", "overlap", "passed_before", "sharpness", "slower"]
+__all__ = [
+    "OVERLAP_DOUBT",
+    "BatchAt",
+    "Before",
+    "Spread",
+    "batch_at",
+    "overlap",
+    "passed_before",
+    "sharpness",
+    "slower",
+]
 
 _INDEPENDENT_AT, _INDEPENDENT_POWER = 1.2, 1.5
 _LAST = 0.4
+
+OVERLAP_DOUBT = 0.06
+"""The share of an overlap that may be wrong."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

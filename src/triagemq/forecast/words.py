@@ -14,8 +14,12 @@ from triagemq.theory import percentile
 __all__ = ["explain_with_forecast"]
 
 
-def explain_with_forecast(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
+def explain_with_forecast(
+    scenario: Scenario, plan: Plan, subscriber: str, topic: str, predicted: Forecast | None = None
+) -> str:
     """What `plan.explain` says, and a line on what the subscription will get, how late it comes and how sure that is.
+
+    That is `predicted`, or else what formulas say.
 
     >>> from triagemq.plan import make_plan
     >>> from triagemq.scenario.generators import table2
@@ -27,7 +31,7 @@ def explain_with_forecast(scenario: Scenario, plan: Plan, subscriber: str, topic
     """
     words = explain(scenario, plan, subscriber, topic)
     row = subscription_row(scenario, subscriber, topic)
-    return f"{words}\nForecast: {_foreseen(forecast(scenario, plan), row)}"
+    return f"{words}\nForecast: {_foreseen(predicted or forecast(scenario, plan), row)}"
 
 
 def _foreseen(predicted: Forecast, row: int) -> str:
@@ -46,5 +50,6 @@ def _foreseen(predicted: Forecast, row: int) -> str:
         if error[row] > 0
     ]
     sure = f"; approximate: {', '.join(doubts)}" if doubts[0] else ""
+    sure += "; from a sample of events, since no formula is known" if predicted.sampled[row] else ""
     tail = f"95 % of them within {p95:.3g} s and 99 % within {p99:.3g} s"
     return f"{arriving}, after {mean:.3g} s in the mean, {tail}{sure}."

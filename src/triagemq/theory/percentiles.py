@@ -28,6 +28,7 @@ MOSTLY_BUSY = 0.6
 # Below this skewness a gamma law is a normal one to four digits; above the other no time here comes.
 _NEARLY_SYMMETRIC = 0.01
 _MOST_SKEWED = 200.0
+_MOST_TOLD = 5.0
 _GRID = 600
 _HALVINGS = 16
 _MOST_PARTS = 1_000
@@ -55,6 +56,23 @@ class Times:
         """Times that are all alike."""
         share, count, most, step = (np.zeros_like(law.mean) for _ in range(4))
         return cls(law, law.copy(), share, Cumulants.constant(count), most, step)
+
+    @classmethod
+    def through(cls, mean: Floats, p95: Floats, p99: Floats) -> Times:
+        """Times with these means and percentiles, as samples have them.
+
+        >>> law = Times.through(np.ones(1), np.full(1, 2.996), np.full(1, 4.605))
+        >>> percentile(law, 0.99).round(3), law.overall.variance.round(2)
+        (array([4.605]), array([1.]))
+        """
+        skewness, near = _distances(0.95)
+        far = _distances(0.99)[1]
+        # Further out the 95th percentile is below the mean.
+        told = np.abs(skewness) <= _MOST_TOLD
+        ratio = np.divide(p99 - mean, p95 - mean, out=np.full_like(mean, np.inf), where=p95 > mean)
+        skewed = np.interp(ratio, (far / near)[told], skewness[told])
+        deviation = np.maximum((p99 - mean) / np.interp(skewed, skewness, far), 0.0)
+        return cls.of(Cumulants(mean, deviation**2, skewed * deviation**3))
 
     @property
     def overall(self) -> Cumulants:
