@@ -39,7 +39,7 @@ _REPLICATIONS = 32
 """Many, since streams that go by the clock keep their phases throughout each."""
 _MOST_SUBSCRIPTIONS = 5_000
 """Of more, a second's sample would tell too little of each; and 16 KB of counts for each are enough."""
-_FEWEST_EVENTS = 1_000
+_FEWEST_EVENTS = 100
 _UNDER_WAY = 500
 """Runs are longer than the longest mean latency by this factor, if there are copies enough."""
 _SEED = 1_618_033_988
@@ -62,10 +62,12 @@ def best_forecast(
     >>> bool(best_forecast(scenario, make_plan(scenario)).sampled.any())
     False
     """
+    if len(scenario.subscriptions) > _MOST_SUBSCRIPTIONS or most_copies <= 0:
+        return forecast(scenario, plan)
     predicted = forecast(scenario, plan, claimed=_DOUBTED)
     predicted = _spread(predicted, scenario.subscribers.port[scenario.subscriptions.subscriber])
     doubtful = (predicted.reason > 0) & ~np.isinf(predicted.latency_seconds)
-    if doubtful.any() and most_copies > 0 and len(doubtful) <= _MOST_SUBSCRIPTIONS:
+    if doubtful.any():
         predicted = _sampled(scenario, plan, predicted, doubtful, most_copies, progress)
     return _claiming(predicted)
 
