@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -218,6 +219,15 @@ def test_a_loss_that_no_plan_follows_does_not_seem_to_grow() -> None:
     crowd.run(300)
     assert len(crowd.changes) > 2
     assert crowd.survival == pytest.approx(0.75, abs=0.05)
+
+
+def test_a_restart_goes_on_with_the_loss_that_was_measured_unless_another_is_stated() -> None:
+    crowd = Crowd(5, lambda who, now: 0.25)
+    crowd.run(60)
+    kept = json.loads(json.dumps(crowd.watch.to_store()))
+    assert PortWatch({"port": 1e9}, restored=kept).now() == crowd.watch.now()
+    stated_anew = PortWatch({"port": 1e9}, {"port": 0.25}, restored=kept).now()
+    assert (stated_anew.survival, stated_anew.decisions) == ({}, ())
 
 
 def test_reports_that_wait_for_a_gateway_are_few_and_the_first_after_it_count_for_nothing() -> None:

@@ -147,9 +147,9 @@ def test_a_restart_goes_on_with_what_was_measured_unless_something_else_is_state
     radio.bandwidth_bps = STATED_BPS / 2
     radio.run(60)
     kept = json.loads(json.dumps(radio.watch.to_store()))
-    assert PortWatch({"radio": STATED_BPS}, kept).now() == radio.watch.now()
-    assert PortWatch({"radio": 1e6}, kept).now().bandwidth_bps == {}
-    assert PortWatch({"wire": 1e6}, kept).now().decisions == ()
+    assert PortWatch({"radio": STATED_BPS}, restored=kept).now() == radio.watch.now()
+    assert PortWatch({"radio": 1e6}, restored=kept).now().bandwidth_bps == {}
+    assert PortWatch({"wire": 1e6}, restored=kept).now().decisions == ()
     assert PortWatch({"radio": STATED_BPS}).to_store() == {}
 
 

@@ -90,7 +90,7 @@ class Coordinator:
             rates=KnownRates(store.measured(), time.monotonic()),
             port_names=network.port_names,
             bandwidths=bandwidths,
-            port_watch=PortWatch(bandwidths, store.measured_ports()),
+            port_watch=PortWatch(bandwidths, network.stated_error_rates, restored=store.measured_ports()),
             last_orders=orders,
             metrics=self.metrics,
             access=access,

@@ -128,6 +128,14 @@ class Network:
         changed[ports.name.index(port)] = bandwidth_bps
         return replace(self, scenario=replace(self.scenario, ports=replace(ports, bandwidth_bps=changed)))
 
+    @property
+    def stated_error_rates(self) -> dict[str, float]:
+        """By port, the mean error rate of the subscribers that the scenario puts behind it."""
+        subscribers, names = self.scenario.subscribers, self.scenario.ports.name
+        behind = np.bincount(subscribers.port, minlength=len(names))
+        total = np.bincount(subscribers.port, subscribers.error_rate, len(names))
+        return dict(zip(names, (total / np.maximum(behind, 1)).tolist(), strict=True))
+
     def error_rates(self, ports: Integers, stated: Floats) -> Floats:
         """The error rates of subscribers behind these ports, from those that the scenario states."""
         factor = np.array([self.survival.get(name, 1.0) for name in self.scenario.ports.name])[ports]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["BAND", "Copies", "Drain", "Horizons", "Interval", "Loss", "share_interval"]
+__all__ = ["BAND", "Copies", "Drain", "Interval", "Loss", "Windows", "share_interval"]
 
 SURENESS = 4.0
 """Half the width of an interval in standard deviations: one in 16,000 windows misses the truth by chance."""
@@ -25,8 +25,8 @@ LEAST_LOSS_CHANGE = 0.01
 READING_SECONDS = 0.3
 """Counters are that old when they are read, and a packet counts when it has left as a whole."""
 
-HORIZONS, GROUPED = 3, 4
-"""Each window of a horizon is so many of the one before: 10 s, 40 s and 160 s."""
+LENGTHS, GROUPED = 3, 4
+"""Windows have so many lengths, each of so many of the one before: 10 s, 40 s and 160 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Tally(Protocol):
 Counted = TypeVar("Counted", bound=Tally)
 
 
-class Horizons(Generic[Counted]):
+class Windows(Generic[Counted]):
     """Windows of several lengths; a value has left its band when two of one length say so one after the other.
 
     `side` says of a window on which side of the planned value it lies, 0 if neither. Two in a row, because one may
@@ -218,8 +218,8 @@ class Horizons(Generic[Counted]):
 
     def clear(self) -> None:
         """Begin anew, with another planned value."""
-        self._last = [0] * HORIZONS
-        self._gathered: list[list[Counted]] = [[] for _ in range(HORIZONS)]
+        self._last = [0] * LENGTHS
+        self._gathered: list[list[Counted]] = [[] for _ in range(LENGTHS)]
         self._shown_level = 0
 
     def add(self, window: Counted) -> Counted | None:
@@ -227,7 +227,7 @@ class Horizons(Generic[Counted]):
 
         That is the later of the two: in the earlier one the value may have been another for a while.
         """
-        for level in range(HORIZONS):
+        for level in range(LENGTHS):
             if level >= self._shown_level:
                 self.shown, self._shown_level = window, level
             side, before = self._side(window), self._last[level]

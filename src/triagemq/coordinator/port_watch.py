@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triagemq.coordinator.orders import Orders
-from triagemq.coordinator.port_estimates import Drain, Horizons, Interval, Loss
+from triagemq.coordinator.port_estimates import Drain, Interval, Loss, Windows
 from triagemq.coordinator.port_reports import PortReports
 from triagemq.plan import Decision, FlowCounters, PortCounters
 from triagemq.scenario import Scenario
@@ -77,16 +77,18 @@ class PortChange:
 
 
 class PortWatch:
-    """`stated` are the bandwidths of all ports; `restored` is what `to_store` gave before a restart."""
+    """What is stated of all ports; `restored` is what `to_store` gave before a restart."""
 
     def __init__(
         self,
-        stated: Mapping[str, float],
-        restored: Mapping[str, Any] | None = None,
+        bandwidth_bps: Mapping[str, float],
+        error_rate: Mapping[str, float] | None = None,
         *,
+        restored: Mapping[str, Any] | None = None,
         window_seconds: float = WINDOW_SECONDS,
     ) -> None:
-        self._ports = {name: _Port(name, bps) for name, bps in stated.items()}
+        errors = error_rate or {}
+        self._ports = {name: _Port(name, bps, errors.get(name, 0.0)) for name, bps in bandwidth_bps.items()}
         self._reports = PortReports()
         self.window_seconds = window_seconds
         self._window_from: float | None = None
@@ -175,14 +177,15 @@ class PortWatch:
 class _Port:
     """One port: what is stated and planned with, and its windows."""
 
-    def __init__(self, name: str, stated_bps: float) -> None:
+    def __init__(self, name: str, stated_bps: float, stated_error_rate: float) -> None:
         self.name = name
         self.stated_bps = self.planned_bps = stated_bps
+        self.stated_error_rate = stated_error_rate
         # To plan with, and in the plan of now.
         self.survival = self.planned_survival = 1.0
         self.decisions: dict[str, Decision] = {}
-        self.drains: Horizons[Drain] = Horizons(self._side)
-        self.losses: Horizons[Loss] = Horizons(Loss.side)
+        self.drains: Windows[Drain] = Windows(self._side)
+        self.losses: Windows[Loss] = Windows(Loss.side)
         self._drain: Drain | None = None
         self._left_before: int | None = None
         self._silent_seconds = 0.0
@@ -198,18 +201,22 @@ class _Port:
         self._hold()
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on from before a restart; a bandwidth only if the same is stated as then."""
+        """Go on from before a restart, where the same is stated as then."""
         decisions = {name: Decision(*words) for name, words in kept["decisions"].items()}
-        if kept["stated_bps"] != self.stated_bps:
-            decisions.pop("bandwidth", None)
-        else:
+        if kept["stated_bps"] == self.stated_bps:
             self.planned_bps = kept["bandwidth_bps"]
-        self.survival = kept["survival"]
+        else:
+            decisions.pop("bandwidth", None)
+        if kept["stated_error_rate"] == self.stated_error_rate:
+            self.survival = kept["survival"]
+        else:
+            decisions.pop("error_rate", None)
         self.decisions = decisions
 
     def to_store(self) -> dict[str, Any]:
         return {
             "stated_bps": self.stated_bps,
+            "stated_error_rate": self.stated_error_rate,
             "bandwidth_bps": self.planned_bps,
             "survival": self.survival,
             "decisions": {
