@@ -27,7 +27,7 @@ from measuring import finish, machine, options
 ALLOWED = 0.1
 """Of the simulated mean, beside the interval."""
 KINDS = ("plain", "drops", "loss", "drops and loss")
-WIRE_BYTES = 49
+HEADER_BYTES = 49
 """Ethernet, IP, UDP and MQTT-SN before an event: what a packet takes of a port beside its payload."""
 FEWEST_SECONDS = 5.0
 
@@ -75,25 +75,21 @@ def drawn(seed: int) -> tuple[str, Document]:
     document = basic(
         random, topics=(3, 6), subscribers=(2, 4), ports=(1, 2), classes=(classes, classes), wanted=(0.5, 1.0)
     )
+    bandwidth_bps = float(np.exp(random.uniform(np.log(1e5), np.log(2e6))))
+    load = (1.0, 1.4) if "drops" in kind else (0.4, 0.85)
+    # A faster port has larger packets rather than more of them: one machine does the work of all hosts.
+    wire_bytes = np.clip(np.mean(load) * bandwidth_bps / 8 / random.uniform(60, 250), 120, 900)
+    for _, entry in publications(document):
+        entry["size_bytes"] = float(np.clip(wire_bytes * random.lognormal(0.0, 0.3) - HEADER_BYTES, 30, 1000))
     document |= {
         "name": f"packets {seed}: {kind}",
-        "overhead_bytes": WIRE_BYTES,
+        # The header of a longer message has two octets more.
+        "overhead_bytes": HEADER_BYTES if wire_bytes < 300 else HEADER_BYTES + 2,
+        "mtu_bytes": 1514,
+        "fragmentation": True,
         "planning": {"priority_classes": classes, "flows_per_subscriber": classes},
     }
-    bandwidth_bps = float(np.exp(random.uniform(np.log(1e5), np.log(2e6))))
-    # A faster port has larger packets rather than more of them: one machine does the work of all hosts.
-    middle = 100 + random.uniform(0.5, 1.0) * 500 * bandwidth_bps / 2e6
-    for _, entry in publications(document):
-        entry["size_bytes"] = float(np.clip(middle * random.lognormal(0.0, 0.3), 50, 600))
-    load = (1.0, 1.4) if "drops" in kind else (0.4, 0.85)
     load_ports(document, random, load, (bandwidth_bps, bandwidth_bps))
-    rate = sum(entry["rate_per_second"] for _, entry in publications(document))
-    most = random.uniform(40, 100)
-    if rate > most:
-        for port in document["ports"].values():
-            port["bandwidth_bps"] *= most / rate
-        for _, entry in publications(document):
-            entry["rate_per_second"] *= most / rate
     if "loss" in kind:
         document["publishers"]["publisher"]["error_rate"] = float(random.uniform(0.0, 0.1))
         for subscriber in document["subscribers"].values():

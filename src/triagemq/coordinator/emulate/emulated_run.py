@@ -21,7 +21,8 @@ from triagemq.coordinator.emulate.merging import Present, merge_trace
 from triagemq.coordinator.emulate.rig import Rig
 from triagemq.coordinator.emulate.rig_options import RigOptions
 from triagemq.coordinator.up.comparison import Promise, promise
-from triagemq.coordinator.up.measured import Measured, Transmission, load_reading, measure
+from triagemq.coordinator.up.measured import Measured, load_reading, measure
+from triagemq.coordinator.up.on_the_wire import Transmission
 from triagemq.errors import NetworkError, OutputError
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load, port_paths

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.binder import UNPLANNED
 from triagemq.coordinator.port_samples import PortNumbers, sample_columns
+from triagemq.coordinator.up.on_the_wire import packets_of
 from triagemq.coordinator.up.receipts import SENT, read_receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
 from triagemq.scenario import Scenario
@@ -30,8 +31,6 @@ Present = Callable[[int], NDArray[np.bool_]]
 """Which of the scenario's subscriptions were there at a time."""
 
 _KEY = ["subscriber_id", "topic_id", "published_ns"]
-# UDP and MQTT-SN, and what a packet over Ethernet has room for.
-_HEADER_BYTES, _FRAGMENT_BYTES = 8 + 9, 1480
 
 
 def merge_trace(
@@ -114,7 +113,7 @@ def _deliveries(
     missing = np.flatnonzero(handed_over & (received_ns < 0))
     delivered_ns[missing] = -1
     outcome[missing] = (
-        _reasons(columns["flow_id"][missing], _packets(columns["size_bytes"][missing]), samples)
+        _reasons(columns["flow_id"][missing], packets_of(columns["size_bytes"][missing]), samples)
         if behind_gateway
         else int(Outcome.lost_on_link)
     )
@@ -181,11 +180,6 @@ def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int6
     received = np.full(len(keys), -1, dtype=np.int64)
     received[joined["row"].to_numpy()] = pc.fill_null(joined["received_ns_min"], -1).to_numpy()
     return received
-
-
-def _packets(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of how many packets each copy is: queues count fragments."""
-    return -(-(size_bytes + _HEADER_BYTES) // _FRAGMENT_BYTES)
 
 
 def _reasons(

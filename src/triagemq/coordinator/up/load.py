@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
+from triagemq.coordinator.up.arrival_times import Arrival, TimedSocket
 from triagemq.coordinator.up.commands import listening
 from triagemq.coordinator.up.receipts import Receipts
 from triagemq.dtls import ClientSecurity
@@ -91,12 +92,13 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
     number = {name: row for row, name in enumerate(scenario.topics.name)}
     present: dict[str, Subscriber] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
+    arrival = Arrival()
 
     def noting(subscriber: int) -> Callable[[Event], None]:
         if receipts is None:
             return lambda event: None
         return lambda event: receipts.add(
-            subscriber, number.get(event.topic, -1), event.published_ns or 0, event.received_ns
+            subscriber, number.get(event.topic, -1), event.published_ns or 0, arrival.of(event.received_ns)
         )
 
     async def join(name: str) -> None:
@@ -110,7 +112,7 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
                 lease_seconds=config.lease_seconds,
                 keep_session=config.qos > 0,
                 on_event=noting(scenario.subscribers.name.index(name)),
-                settings=_settings(config, name),
+                settings=_settings(config, name, arrival),
             )
             await subscriber.open()
             present[name] = subscriber
@@ -217,7 +219,7 @@ def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | Recor
     )
 
 
-def _settings(config: LoadConfig, name: str) -> ConnectionSettings:
+def _settings(config: LoadConfig, name: str, arrival: Arrival | None = None) -> ConnectionSettings:
     patient = _PATIENT
     if config.gateway_certificate is not None:
         patient = replace(
@@ -234,7 +236,12 @@ def _settings(config: LoadConfig, name: str) -> ConnectionSettings:
         ping_seconds=60.0,
         keep_alive_seconds=240,
         make_socket=lambda family, kind, protocol: in_namespace(
-            namespace, lambda: socket.socket(family, kind, protocol)
+            namespace,
+            lambda: (
+                socket.socket(family, kind, protocol)
+                if arrival is None
+                else TimedSocket(arrival, family, kind, protocol)
+            ),
         ),
     )
 

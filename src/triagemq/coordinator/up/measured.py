@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from triagemq.coordinator.up.on_the_wire import Transmission
 from triagemq.scenario import (
     Floats,
     Integers,
@@ -29,7 +30,6 @@ from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 __all__ = [
     "BySubscription",
     "Measured",
-    "Transmission",
     "by_subscription",
     "load_reading",
     "measure",
@@ -39,31 +39,6 @@ __all__ = [
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
 _CONFIDENCE = 0.99
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Transmission:
-    """How long packets take on the wire, where ports send them at the start of that time and latencies lack it.
-
-    `seconds_per_byte` has a row for each time of `since_ns` (in order) and a column for each subscription.
-    """
-
-    since_ns: NDArray[np.int64]
-    seconds_per_byte: Floats
-    overhead_bytes: float
-
-    def seconds(
-        self, at_ns: NDArray[np.int64], subscription: NDArray[np.int32], size_bytes: NDArray[np.int64]
-    ) -> Floats:
-        """Of each packet.
-
-        >>> wire = Transmission(np.array([0, 50]), np.array([[0.5], [1.0]]), overhead_bytes=2)
-        >>> wire.seconds(np.array([10, 60]), np.array([0, 0]), np.array([8, 8])).tolist()
-        [5.0, 10.0]
-        """
-        row = np.maximum(np.searchsorted(self.since_ns, at_ns, side="right") - 1, 0)
-        cost: Floats = self.seconds_per_byte[row, subscription]
-        return (size_bytes + self.overhead_bytes) * cost
 
 
 @dataclass(frozen=True, slots=True)
