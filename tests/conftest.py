@@ -41,7 +41,7 @@ PRIORITY, LOWER_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0), 10
 def pytest_runtest_setup(item: pytest.Item) -> None:
     needs_root = item.get_closest_marker("needs_root")
     if needs_root is not None and os.geteuid() != 0:
-        pytest.skip(f"needs root: {needs_root.args[0]}")
+        pytest.skip(f"needs root: {needs_root.args[0]}; run `make test` as root")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,7 +38,12 @@ def test_fire():
 def test_fine(): ...
 """
 MODULE = "import pytest; pytest.skip('needs a river', allow_module_level=True)"
-REASONS = ("needs root: it makes namespaces of the network", "needs a lake", "needs a fire", "needs a river")
+REASONS = (
+    "needs root: it makes namespaces of the network; run `make test` as root",
+    "needs a lake",
+    "needs a fire",
+    "needs a river",
+)
 
 
 @pytest.mark.parametrize(

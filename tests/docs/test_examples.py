@@ -90,7 +90,7 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize("page", [*GUIDES, *REFERENCES], ids=name_of)
 def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name in NEEDS_ROOT and os.geteuid() != 0:
-        pytest.skip("needs root: it builds a network")
+        pytest.skip("needs root: it builds a network; run `make test` as root")
     folder = fresh_checkout(tmp_path / "checkout")
     monkeypatch.chdir(folder)
     terminal = Terminal(folder, tmp_path)

@@ -162,7 +162,9 @@ def test_a_full_disk_ends_the_run_with_one_clear_line(tmp_path, start, deliverie
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs root to mount a small disk; a limit on file size is tested instead")
+        pytest.skip(
+            "mounting a small disk needs root; run `make test` as root (a limit on file size is tested instead)"
+        )
     try:
         with pytest.raises(OutputError) as caught, start(disk / "run", row_group_rows=20_000) as writer:
             _record_noise(writer, deliveries)
