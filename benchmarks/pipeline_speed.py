@@ -175,11 +175,12 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
             wanted = spark.createDataFrame(
                 [],
                 "run int, subscription_id int, utility_shape int, utility_weight double, utility_threshold double, "
-                "freshness_seconds double",
+                "freshness_seconds double, max_latency_seconds double, max_latency_share double",
             )
+            promised = spark.createDataFrame([], "run int, priority_class int")
             made = {
                 "subscription_performance": subscription_performance.transform(histogram, wanted),
-                "class_performance": class_performance.transform(histogram),
+                "class_performance": class_performance.transform(histogram, promised),
                 "topic_rates": topic_rates.transform(tables["publications"], names),
             }
             for name, frame in made.items():

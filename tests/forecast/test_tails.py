@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import explain_with_forecast, forecast, plan_ahead, subscription_rows, summary
+from triagemq.forecast import explanation, forecast, plan_ahead, subscription_rows, summary
 from triagemq.plan import make_plan
 from triagemq.scenario import loads
 from triagemq.simulate import simulate
@@ -44,7 +44,9 @@ def test_every_subscription_has_percentiles_beyond_its_mean_and_an_explanation_t
     rows = subscription_rows(scenario, plan, forecast(scenario, plan))
     assert all(row["mean_latency_seconds"] < row["p95_seconds"] < row["p99_seconds"] for row in rows)
     row = next(row for row in rows if (row["subscriber"], row["topic"]) == ("two", "state"))
-    said = explain_with_forecast(scenario, plan, "two", "state").splitlines()[-1]
+    told = explanation(scenario, plan, "two", "state")
+    assert told["forecast"] == row
+    said = told["explanation"].splitlines()[-1]
     assert (
         f"95 % of them within {row['p95_seconds']:.3g} s and 99 % within {row['p99_seconds']:.3g} s" in said
     )

@@ -17,10 +17,11 @@ import pytest
 
 from triagemq.errors import OutputError
 from triagemq.pipeline.report import write_report
+from triagemq.pipeline.report.forecast import SHOWN_SUBSCRIPTIONS
 from triagemq.pipeline.report.ports import MOST_POINTS
 from triagemq.pipeline.report.topics import SHOWN_TOPICS
 
-SECTIONS = ["summary", "classes", "utility", "latency", "ports", "topics", "quarantine"]
+SECTIONS = ["summary", "classes", "forecast", "utility", "latency", "ports", "topics", "quarantine"]
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 HOSTILE = (
     "</script><script>alert('x')</script><img src=http://evil.example/a.png onerror=alert(1)>&amp;\u202e"
@@ -70,6 +71,19 @@ class Page(HTMLParser):
         return [attributes["id"] for tag, attributes in self.tags if tag == "section"]
 
 
+def promised(level: int) -> dict[str, Any]:
+    """A forecast; that of the lower class is approximate."""
+    return {
+        "forecast_success_rate": 0.89,
+        "forecast_mean_latency_seconds": 0.0111,
+        "forecast_p95": 0.0456,
+        "forecast_p99": 0.0789,
+        "forecast_flag": "finite buffers <b>" if level else None,
+        "forecast_latency_error": 0.31 if level else 0.0,
+        "forecast_success_error": 0.04 if level else 0.0,
+    }
+
+
 def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> dict[str, pa.Table]:
     """Two runs of a small situation, in the columns of the pipeline's tables."""
     runs = ("run-a", "run-b")
@@ -106,12 +120,14 @@ def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> di
             "delivered": 900 - 300 * level,
             "dropped_by_policy": 100,
             "dropped_by_buffer": 300 * level,
+            "late": 0,
             "success_rate": 0.9 - 0.3 * level,
             "mean_latency_seconds": 0.01 * (level + 1),
             "p50": 0.008,
             "p95": 0.05,
             "p99": 0.2,
             "max": 1.5,
+            **promised(level),
         }
         for run in runs
         for level in (0, 1)
@@ -125,8 +141,15 @@ def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> di
             "priority_class": level,
             "success_rate": 0.9 - 0.3 * level,
             "mean_latency_seconds": 0.01,
+            "p95": 0.0432,
+            "p99": 0.0654,
+            "max_latency_seconds": 0.05 if level == 0 else None,
+            "max_latency_share": 0.95 if level == 0 else None,
+            "share_within_max_latency": 0.912 if level == 0 else None,
             "utility": 36.0 - 12 * level,
             "maximum_utility": 40.0,
+            "forecast_share_within_max_latency": 0.934 if level == 0 else None,
+            **promised(level),
         }
         for run in runs
         for level in (0, 1)
@@ -227,6 +250,36 @@ def test_the_numbers_are_those_of_the_tables_with_units(tmp_path: Path) -> None:
         "35/s",
     ):
         assert words in text, words
+
+
+def test_the_forecast_stands_beside_every_class_and_subscription_with_how_sure_it_is(tmp_path: Path) -> None:
+    text = written(tmp_path, example()).text
+    by_class, by_subscription = text.partition("All 4 subscriptions")[::2]
+    for words in ("50 ms", "45.6 ms", "200 ms", "78.9 ms", "± 31 %, finite buffers <b>"):
+        assert words in by_class.partition("Beside the forecast")[2], words
+    for words in (
+        "43.2 ms",
+        "45.6 ms",
+        "65.4 ms",
+        "95.0 % within 50 ms",
+        "91.2 %",
+        "93.4 %",
+        "± 31 %, finite buffers",
+    ):
+        assert words in by_subscription.partition("Utility captured")[0], words
+    assert by_subscription.count("± 31 %") == 2
+
+
+def test_of_many_subscriptions_the_report_shows_those_that_are_worth_most(tmp_path: Path) -> None:
+    tables = example()
+    row = tables["subscription_performance"].to_pylist()[0]
+    many = [
+        row | {"subscription_id": each, "topic": f"t{each}", "maximum_utility": each} for each in range(5000)
+    ]
+    text = written(tmp_path, tables | {"subscription_performance": pa.Table.from_pylist(many)}).text
+    assert f"The {SHOWN_SUBSCRIPTIONS // 2} subscriptions that are worth most, of 5,000" in text
+    assert "t4999" in text
+    assert "t4000" not in text
 
 
 def test_success_latency_and_distributions_are_drawn_from_the_tables(tmp_path: Path) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from triagemq.cli.simulate import simulate as simulate_command
+from triagemq.forecast import figures_by_class, forecast, subscription_rows
 from triagemq.pipeline import Tables, run_pipeline
+from triagemq.pipeline.report import report_tables
+from triagemq.plan.files import parse_plan
 from triagemq.scenario import achieved_utility, loads, maximum_utility
 from triagemq.trace import Outcome, Trace
 
@@ -274,3 +283,104 @@ def test_live_runs_say_by_which_class_to_count_and_what_ids_are_called(
     assert whose == {"named": scenarios_own, "unplanned": scenarios_own, "own": {"pump", None}}
     published = {row["publisher"] for row in tables.records("publication_profile", run_id="own")}
     assert published == {"drone-1", "drone-2"}
+
+
+OVERLOADED = """
+brokers: {hall: }
+switches: {core: }
+ports: {radio: {switch: core, bandwidth_bps: 60000}}
+publishers:
+  sensor: {publishes: {smoke: {rate_per_second: 20, size_bytes: 200}, heat: {rate_per_second: 30, size_bytes: 200}}}
+subscribers:
+  commander:
+    port: radio
+    subscribes:
+      smoke: {utility: log:10, max_latency_seconds: 0.03, max_latency_share: 0.9}
+      heat: {utility: linear:1, max_latency_seconds: 5}
+"""
+
+
+@dataclass(frozen=True)
+class Overload:
+    """What `triage simulate --publications` says of a run that is offered more than it can carry, and its tables."""
+
+    told: dict[str, Any]
+    folder: Path
+    tables: Tables
+
+    def subscriptions(self) -> list[dict[str, Any]]:
+        """The rows of subscription_performance in the order of the scenario."""
+        return sorted(
+            self.tables.records("subscription_performance"), key=lambda row: int(row["subscription_id"])
+        )
+
+
+@pytest.fixture(scope="module")
+def overload(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Overload:
+    folder = tmp_path_factory.mktemp("overload")
+    (folder / "busy.yaml").write_text(OVERLOADED)
+    told = StringIO()
+    with redirect_stdout(told):
+        simulate_command(
+            folder / "busy.yaml", drops="none", publications=4000, trace=folder / "run", full=True, json=True
+        )
+    run_pipeline([folder / "run"], folder / "out")
+    return Overload(json.loads(told.getvalue()), folder, Tables(folder / "out"))
+
+
+def test_what_came_while_the_queues_were_drained_is_no_success_in_any_table(overload: Overload) -> None:
+    """Terminal, tables and report of one overloaded run have the same figures."""
+    told, tables = overload.told, overload.tables
+    assert told["late_is_no_success"]
+    names = {"mean_latency_seconds": "mean_latency_seconds", "p95": "p95_seconds", "p99": "p99_seconds"}
+    classes = tables.records("class_performance")
+    for row, simulated in zip(classes, told["classes"], strict=True):
+        for name in ("priority_class", "count", "delivered", "late"):
+            assert row[name] == simulated[name]
+        for name, key in {"success_rate": "success_rate", **names}.items():
+            assert row[name] == pytest.approx(simulated[key], rel=1e-9), name
+    assert classes[-1]["delivered"] == classes[-1]["count"]
+    assert classes[-1]["success_rate"] < 0.6
+    for row, simulated in zip(overload.subscriptions(), told["subscriptions"], strict=True):
+        for name in ("count", "delivered", "late", "success_rate", "share_within_max_latency"):
+            assert row[name] == pytest.approx(simulated[name]), name
+    summary = tables.records("run_summary")[0]
+    assert summary["late"] == told["late_deliveries"]
+    assert summary["utility"] == pytest.approx(told["utility"]["achieved"])
+    assert f'<td class="number">{told["late_deliveries"]:,}</td>' in (
+        report_tables(overload.folder / "out", overload.folder / "report.html", title="Late").read_text()
+    )
+
+
+def test_figures_stand_beside_the_forecast_of_the_runs_own_plan(overload: Overload) -> None:
+    trace = Trace.open(overload.folder / "run")
+    scenario, plan = loads(trace.scenario_text), parse_plan(trace.plan_text or "")
+    predicted = forecast(scenario, plan)
+    names = {
+        "forecast_success_rate": "success_rate",
+        "forecast_mean_latency_seconds": "mean_latency_seconds",
+        "forecast_p95": "p95_seconds",
+        "forecast_p99": "p99_seconds",
+        "forecast_flag": "flag",
+        "forecast_latency_error": "latency_error",
+        "forecast_success_error": "success_error",
+    }
+    in_time = {"forecast_share_within_max_latency": "share_within_max_latency"}
+    for found, promised, more in (
+        (overload.subscriptions(), subscription_rows(scenario, plan, predicted), in_time),
+        (
+            overload.tables.records("class_performance"),
+            figures_by_class(predicted, plan.subscription_class),
+            {},
+        ),
+    ):
+        for row, expected in zip(found, promised, strict=True):
+            assert {name: row[name] for name in names | more} == {
+                name: expected[key] for name, key in (names | more).items()
+            }
+    urgent, patient = overload.tables.records("class_performance")
+    assert urgent["p95"] == pytest.approx(urgent["forecast_p95"], rel=0.1)
+    assert patient["forecast_flag"] == "overloaded queue"
+    shown = {row["topic"]: row for row in overload.subscriptions()}
+    assert shown["smoke"]["max_latency_share"] == 0.9
+    assert shown["heat"]["max_latency_share"] is None

@@ -8,21 +8,16 @@ import typer
 
 from triagemq.cli import options
 from triagemq.cli.options import best_forecast, class_table, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.planning import Planner, with_planner_options
 
 __all__ = ["forecast"]
 
 
+@with_planner_options
 def forecast(
     file: options.File,
+    planner: Planner,
     plan: options.PlanFile = None,
-    priorities: options.Priorities = None,
-    drops: options.Drops = None,
-    flows: options.Flows = "greedy",
-    scope: options.Scope = "port",
-    seed: options.Seed = 0,
-    classes: options.Classes = None,
-    flows_per_subscriber: options.FlowsPerSubscriber = None,
-    rho_tolerance: options.RhoTolerance = None,
     formulas: options.Formulas = False,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,
@@ -32,18 +27,7 @@ def forecast(
     from triagemq.scenario import load
 
     scenario = load(file)
-    made = options.plan_for(
-        scenario,
-        plan,
-        priorities=priorities,
-        drops=drops,
-        flows=flows,
-        scope=scope,
-        seed=seed,
-        priority_classes=classes,
-        flows_per_subscriber=flows_per_subscriber,
-        rho_tolerance=rho_tolerance,
-    )
+    made = planner.plan(scenario, plan)
     predicted = best_forecast(scenario, made, formulas=formulas)
     result = summary(scenario, made, predicted)
     if full:

@@ -48,7 +48,6 @@ __all__ = [
     "class_table",
     "duration",
     "percent",
-    "plan_for",
     "print_deadlines",
     "print_json",
     "progress_bar",
@@ -172,29 +171,6 @@ def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = Fals
             raise ParameterError("--conf", f"is {setting!r}; write spark.some.setting=value")
         settings[key] = value
     return SparkOptions(master=master, conf=settings, ui=ui)
-
-
-def plan_for(
-    scenario: Scenario,
-    plan_file: Path | None,
-    *,
-    priorities: str | None,
-    drops: str | None,
-    **settings: Any,
-) -> Plan:
-    """The plan a command works with: the one in the file, or one made now."""
-    from triagemq.forecast import plan_ahead
-    from triagemq.plan import load_plan
-
-    if plan_file is None:
-        return plan_ahead(scenario, priorities=priorities or "greedy", drops=drops or "optimal", **settings)
-    if priorities is not None or drops is not None:
-        raise ParameterError(
-            "--plan", "says priorities and drops already; give either the file or the options"
-        )
-    plan = load_plan(plan_file)
-    plan.require(scenario)
-    return plan
 
 
 def best_forecast(scenario: Scenario, plan: Plan, *, formulas: bool = False) -> Forecast:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -18,6 +18,7 @@ from triagemq.cli.options import (
     screen,
     utility_line,
 )
+from triagemq.cli.planning import Planner, with_planner_options
 from triagemq.errors import ParameterError
 
 __all__ = ["plan"]
@@ -25,16 +26,10 @@ __all__ = ["plan"]
 SHOWN_PORTS = 20
 
 
+@with_planner_options
 def plan(
     file: options.File,
-    priorities: options.Priorities = None,
-    drops: options.Drops = None,
-    flows: options.Flows = "greedy",
-    scope: options.Scope = "port",
-    seed: options.Seed = 0,
-    classes: options.Classes = None,
-    flows_per_subscriber: options.FlowsPerSubscriber = None,
-    rho_tolerance: options.RhoTolerance = None,
+    planner: Planner,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the plan (.json or .parquet).")
     ] = None,
@@ -55,48 +50,22 @@ def plan(
     if instructions:
         if out is not None or explain is not None or against is not None:
             raise ParameterError("--instructions", "goes without --out, --explain and --diff")
-        _print_instructions(
-            file,
-            {
-                "priority_classes": classes,
-                "flows_per_subscriber": flows_per_subscriber,
-                "rho_tolerance": rho_tolerance,
-            },
-            {
-                "flows": flows,
-                "priorities": priorities or "greedy",
-                "drops": drops or "optimal",
-                "scope": scope,
-                "seed": seed,
-            },
-            json,
-        )
+        _print_instructions(file, planner, json)
         return
-    from triagemq.forecast import explain_with_forecast, summary
+    from triagemq.forecast import explanation, summary
     from triagemq.plan import diff, load_plan, save_plan
     from triagemq.scenario import load
 
     scenario = load(file)
-    made = options.plan_for(
-        scenario,
-        None,
-        priorities=priorities,
-        drops=drops,
-        flows=flows,
-        scope=scope,
-        seed=seed,
-        priority_classes=classes,
-        flows_per_subscriber=flows_per_subscriber,
-        rho_tolerance=rho_tolerance,
-    )
+    made = planner.plan(scenario)
     if out is not None:
         save_plan(made, out)
     if explain is not None:
-        words = explain_with_forecast(scenario, made, *explain, predicted=best_forecast(scenario, made))
+        words = explanation(scenario, made, *explain, predicted=best_forecast(scenario, made))
         if json:
-            print_json({"subscriber": explain[0], "topic": explain[1], "explanation": words})
+            print_json(words)
         else:
-            typer.echo(words)
+            typer.echo(words["explanation"])
         return
     result = summary(scenario, made, best_forecast(scenario, made))
     if against is not None:
@@ -117,13 +86,11 @@ def plan(
         console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
 
 
-def _print_instructions(
-    file: Path, planning: dict[str, Any], algorithms: dict[str, Any], as_json: bool
-) -> None:
+def _print_instructions(file: Path, planner: Planner, as_json: bool) -> None:
     from triagemq.cli.instructions import decided, instructions, print_instructions
     from triagemq.scenario import load
 
-    found = instructions(decided(load(file), planning, **algorithms).orders)
+    found = instructions(decided(load(file), planner.limits, **planner.algorithms).orders)
     if as_json:
         print_json(found)
     else:

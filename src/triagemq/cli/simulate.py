@@ -11,6 +11,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.planning import Planner, with_planner_options
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["simulate", "trace_writer"]
 
 
+@with_planner_options
 def simulate(
     file: options.File,
+    planner: Planner,
     plan: options.PlanFile = None,
-    priorities: options.Priorities = None,
-    drops: options.Drops = None,
     publications: Annotated[
         int | None, typer.Option(min=1, help="Events to publish (default: 1,000,000, or as --for says).")
     ] = None,
@@ -52,12 +53,6 @@ def simulate(
             "--conditions/--no-conditions", help="Follow the scenario's conditions, with a plan for each."
         ),
     ] = True,
-    flows: options.Flows = "greedy",
-    scope: options.Scope = "port",
-    seed: options.Seed = 0,
-    classes: options.Classes = None,
-    flows_per_subscriber: options.FlowsPerSubscriber = None,
-    rho_tolerance: options.RhoTolerance = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,
@@ -68,28 +63,15 @@ def simulate(
     from triagemq.simulate import simulate as run
     from triagemq.simulate.conditions import condition_changes
     from triagemq.simulate.recorded import recorded_publications
+    from triagemq.trace.manifest import JUDGED_UNTIL
 
     scenario = load(file)
     conditions = load_conditions(file, checked=True) if follow else Conditions()
 
-    def planner(situation: Scenario) -> Plan:
-        return options.plan_for(
-            situation,
-            plan,
-            priorities=priorities,
-            drops=drops,
-            flows=flows,
-            scope=scope,
-            seed=seed,
-            priority_classes=classes,
-            flows_per_subscriber=flows_per_subscriber,
-            rho_tolerance=rho_tolerance,
-        )
-
-    made = planner(scenario)
+    made = planner.plan(scenario, plan)
     recorded = None if replay is None else recorded_publications(replay, scenario)
     changes = condition_changes(
-        scenario, conditions, planner if plan is None else None, with_rates=recorded is None
+        scenario, conditions, planner.plan if plan is None else None, with_rates=recorded is None
     )
     with (
         nullcontext()
@@ -102,7 +84,7 @@ def simulate(
             made,
             publications=publications,
             duration_seconds=duration_seconds,
-            seed=seed,
+            seed=planner.seed,
             replications=replications,
             precision=precision,
             warmup=warmup,
@@ -113,7 +95,11 @@ def simulate(
             threads=threads,
         )
         if writer is not None:
-            writer.finish(measured_from_ns=result.measured_from_ns)
+            ends_ns = round(result.simulated_seconds * 1e9)
+            writer.finish(
+                measured_from_ns=result.measured_from_ns,
+                extra={JUDGED_UNTIL: ends_ns} if result.late_is_no_success else {},
+            )
     if json:
         report = {"scenario": scenario.name, **result.as_json()}
         if not full:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, screen
+from triagemq.cli.planning import Planner, with_planner_options
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -24,23 +25,17 @@ _WORTH_A_WORD = 0.0005
 _MEANS = ("latency", "success")
 
 
+@with_planner_options
 def validate(
     file: options.File,
+    planner: Planner,
     plan: options.PlanFile = None,
-    priorities: options.Priorities = None,
-    drops: options.Drops = None,
     by: Annotated[str, typer.Option("--by", help="A cell is a subscription, or a class.")] = "subscription",
     duration_seconds: Annotated[
         float | None,
         typer.Option("--for", help="Simulated seconds of each run (default: some seconds' work)."),
     ] = None,
     runs: Annotated[int, typer.Option(min=2, help="Runs that differ in their random numbers.")] = 16,
-    flows: options.Flows = "greedy",
-    scope: options.Scope = "port",
-    seed: options.Seed = 0,
-    classes: options.Classes = None,
-    flows_per_subscriber: options.FlowsPerSubscriber = None,
-    rho_tolerance: options.RhoTolerance = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
     json: options.Json = False,
 ) -> None:
@@ -51,18 +46,7 @@ def validate(
     if by not in ("subscription", "class"):
         raise ParameterError("--by", f"is {by!r}; write subscription or class")
     scenario = load(file)
-    made = options.plan_for(
-        scenario,
-        plan,
-        priorities=priorities,
-        drops=drops,
-        flows=flows,
-        scope=scope,
-        seed=seed,
-        priority_classes=classes,
-        flows_per_subscriber=flows_per_subscriber,
-        rho_tolerance=rho_tolerance,
-    )
+    made = planner.plan(scenario, plan)
     with options.progress_bar("simulating") as progress:
         found = compare(
             scenario,
@@ -70,7 +54,7 @@ def validate(
             kind="class" if by == "class" else "subscription",
             duration_seconds=duration_seconds,
             replications=runs,
-            seed=seed,
+            seed=planner.seed,
             threads=threads,
             progress=progress,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from triagemq.coordinator.control import Decided, PlannerSettings, Situation, decide
 from triagemq.coordinator.refusals import UnavailableError
-from triagemq.forecast import forecast, summary
+from triagemq.forecast import forecast, subscription_rows, summary
 from triagemq.scenario import Scenario
 
 __all__ = ["Forecasts"]
@@ -31,6 +31,13 @@ class Forecasts:
             figures = await self.computed(lambda: _figures(decided))
             self._known = (decided, figures)
         return self._known[1]
+
+    async def in_full(self, decided: Decided) -> dict[str, Any]:
+        """A row for every subscription, as `triage forecast --json --full` gives them."""
+        scenario, plan = decided.scenario, decided.plan
+        return await self.computed(
+            lambda: {"subscriptions": subscription_rows(scenario, plan, forecast(scenario, plan))}
+        )
 
     async def of_scenario(self, make: Callable[[], Scenario]) -> dict[str, Any]:
         """The figures of a scenario planned from nothing, with the algorithms of this exchange."""

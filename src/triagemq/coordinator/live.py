@@ -152,6 +152,10 @@ def class_figures(
                 "max_latency_seconds": heard.latency_seconds_max if heard.count else None,
                 "forecast_success_rate": predicted.get("success_rate"),
                 "forecast_latency_seconds": predicted.get("mean_latency_seconds"),
+                **{
+                    f"forecast_{name}": predicted.get(name)
+                    for name in ("p95_seconds", "p99_seconds", "flag", "latency_error", "success_error")
+                },
             }
         )
     return figures

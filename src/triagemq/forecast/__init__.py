@@ -5,15 +5,22 @@ from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.planning import plan_ahead
 from triagemq.forecast.sampling import best_forecast
-from triagemq.forecast.summary import finite_or_none, subscription_rows, summary, utility_figures
-from triagemq.forecast.words import explain_with_forecast
+from triagemq.forecast.summary import (
+    figures_by_class,
+    finite_or_none,
+    subscription_rows,
+    summary,
+    utility_figures,
+)
+from triagemq.forecast.words import explanation
 
 __all__ = [
     "REASONS",
     "Forecast",
     "Reason",
     "best_forecast",
-    "explain_with_forecast",
+    "explanation",
+    "figures_by_class",
     "finite_or_none",
     "forecast",
     "plan_ahead",

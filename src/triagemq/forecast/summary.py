@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from triagemq.forecast.doubts import REASONS
 from triagemq.forecast.model import Forecast
 from triagemq.plan import Plan, demand
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Scenario, deadline_figures
+from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile
 
 __all__ = [
+    "figures_by_class",
     "finite_or_none",
     "port_loads",
     "subscription_rows",
@@ -65,8 +67,10 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
     }
 
 
-def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
-    """One row per subscription, for `triage forecast --full`."""
+def subscription_rows(
+    scenario: Scenario, plan: Plan, predicted: Forecast, rows: Sequence[int] | None = None
+) -> list[dict[str, Any]]:
+    """One row per subscription, for `triage forecast --full`; or only these rows."""
     subscriptions = scenario.subscriptions
     percentiles = {name: predicted.percentile_seconds(share) for name, share in PERCENTILES.items()}
     return [
@@ -89,7 +93,7 @@ def subscription_rows(scenario: Scenario, plan: Plan, predicted: Forecast) -> li
             "latency_error": float(predicted.latency_error[row]),
             "success_error": float(predicted.success_error[row]),
         }
-        for row in range(len(subscriptions))
+        for row in (range(len(subscriptions)) if rows is None else rows)
     ]
 
 
@@ -109,9 +113,12 @@ def finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
-    level = plan.subscription_class
-    count = int(plan.flows.priority_class.max(initial=0)) + 1
+def figures_by_class(predicted: Forecast, level: Integers) -> list[dict[str, Any]]:
+    """Success, latency and flag of each group of subscriptions that have the same `level`: a plan's classes, or others.
+
+    Runs with and without triage are compared by the classes that triage gives, whatever plan the forecast is of.
+    """
+    count = int(level.max(initial=0)) + 1
 
     def total(values: Floats) -> Floats:
         return total_by(level, values, count)
@@ -121,36 +128,50 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
     known_rate = total(np.where(known, predicted.received_rate, 0.0))
     waited = np.where(known, predicted.received_rate * predicted.latency_seconds, 0.0)
     seconds = total(waited)
-    load = demand(scenario).load_bytes_per_second
-    offered, kept = total(load), total(load * plan.subscription_keep)
     doubtful, lost = (
         total(waited * predicted.latency_error),
         total(predicted.received_rate * predicted.success_error),
     )
     flagged, sampled = (total(each.astype(np.float64)) for each in (predicted.reason > 0, predicted.sampled))
-    flows = np.bincount(plan.flows.priority_class, minlength=count)
-    members = np.bincount(level, minlength=count)
     rows = []
-    for each in np.flatnonzero(members):
+    for each in np.unique(level):
         mostly_known = received[each] > 0 and known_rate[each] >= (1 - NEGLIGIBLE_SHARE) * received[each]
         rows.append(
             {
                 "priority_class": int(each),
-                "flows": int(flows[each]),
-                "subscriptions": int(members[each]),
                 "success_rate": float(received[each] / published[each]) if published[each] > 0 else None,
                 "mean_latency_seconds": float(seconds[each] / known_rate[each]) if mostly_known else None,
                 **_percentiles(predicted, (level == each) & known, known=mostly_known),
-                "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
                 "sampled": int(sampled[each]),
                 "flagged": int(flagged[each]),
                 "flag": _commonest_reason(predicted, level == each),
                 "latency_error": float(doubtful[each] / seconds[each]) if seconds[each] > 0 else 0.0,
                 "success_error": float(lost[each] / received[each]) if received[each] > 0 else 0.0,
-                "example_topics": _example_topics(scenario, plan, int(each)),
             }
         )
     return rows
+
+
+def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
+    """The figures of a plan's own classes, with what the plan does to them."""
+    level = plan.subscription_class
+    count = int(plan.flows.priority_class.max(initial=0)) + 1
+    load = demand(scenario).load_bytes_per_second
+    offered, kept = (total_by(level, each, count) for each in (load, load * plan.subscription_keep))
+    flows = np.bincount(plan.flows.priority_class, minlength=count)
+    members = np.bincount(level, minlength=count)
+    return [
+        {
+            "priority_class": each,
+            "flows": int(flows[each]),
+            "subscriptions": int(members[each]),
+            **row,
+            "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
+            "example_topics": _example_topics(scenario, plan, each),
+        }
+        for row in figures_by_class(predicted, level)
+        for each in [row["priority_class"]]
+    ]
 
 
 def _commonest_reason(predicted: Forecast, members: NDArray[np.bool_]) -> str | None:

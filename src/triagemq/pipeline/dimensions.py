@@ -1,4 +1,4 @@
-"""Small tables that say what the ids of a run mean: names, bandwidths and utilities from its scenario."""
+"""Small tables that say what the ids of a run mean: names, bandwidths, utilities and forecasts from its scenario."""
 
 from __future__ import annotations
 
@@ -10,11 +10,25 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from triagemq.forecast import REASONS, figures_by_class, forecast
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import from_arrow, in_one_piece
 from triagemq.scenario import Scenario, port_depths
 
 __all__ = ["Dimensions"]
+
+_FORECAST = {
+    "forecast_success_rate": "success_rate",
+    "forecast_mean_latency_seconds": "mean_latency_seconds",
+    "forecast_p95": "p95_seconds",
+    "forecast_p99": "p99_seconds",
+    "forecast_flag": "flag",
+    "forecast_latency_error": "latency_error",
+    "forecast_success_error": "success_error",
+}
+"""Columns for what a run's plan promised, by what `triage forecast --json` calls it."""
+
+_FORECAST_FIELDS = [(name, pa.string() if key == "flag" else pa.float64()) for name, key in _FORECAST.items()]
 
 _SCHEMAS = {
     "topics": pa.schema([("run", pa.int32()), ("topic_id", pa.int32()), ("topic", pa.string())]),
@@ -38,8 +52,12 @@ _SCHEMAS = {
             ("utility_threshold", pa.float64()),
             ("freshness_seconds", pa.float64()),
             ("max_latency_seconds", pa.float64()),
+            ("max_latency_share", pa.float64()),
+            ("forecast_share_within_max_latency", pa.float64()),
+            *_FORECAST_FIELDS,
         ]
     ),
+    "class_forecasts": pa.schema([("run", pa.int32()), ("priority_class", pa.int32()), *_FORECAST_FIELDS]),
     # By which class copies are counted, of runs that say so.
     "classes": pa.schema(
         [("run", pa.int32()), ("subscription_id", pa.int32()), ("counted_class", pa.int32())]
@@ -56,6 +74,7 @@ class Dimensions:
     ports: DataFrame
     subscribers: DataFrame
     subscriptions: DataFrame
+    class_forecasts: DataFrame
     classes: DataFrame
 
     @classmethod
@@ -64,7 +83,7 @@ class Dimensions:
         tables: dict[str, list[pa.Table]] = {name: [] for name in _SCHEMAS}
         for run, each in runs.items():
             if each.scenario is not None:
-                for name, columns in _columns(each.scenario).items():
+                for name, columns in _columns(each, each.scenario).items():
                     tables[name].append(_table(_SCHEMAS[name], run, columns))
             for name, rows in _named(each).items():
                 tables[name].append(
@@ -106,7 +125,8 @@ def _named(run: TraceInput) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _columns(scenario: Scenario) -> dict[str, dict[str, Any]]:
+def _columns(run: TraceInput, scenario: Scenario) -> dict[str, dict[str, Any]]:
+    promised, class_promised = _forecasts(run, scenario)
     ports, subscribers, subscriptions = scenario.ports, scenario.subscribers, scenario.subscriptions
     alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
     subscriber_names, topic_names = np.array(subscribers.name), np.array(scenario.topics.name)
@@ -129,7 +149,37 @@ def _columns(scenario: Scenario) -> dict[str, dict[str, Any]]:
             "utility_threshold": subscriptions.utility_threshold,
             "freshness_seconds": subscriptions.freshness_seconds,
             "max_latency_seconds": subscriptions.max_latency_seconds,
+            "max_latency_share": np.where(
+                subscriptions.max_latency_share > 0, subscriptions.max_latency_share, np.nan
+            ),
+            **promised,
         },
+        "class_forecasts": class_promised,
+    }
+
+
+def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the run's plan promised every subscription, and every class by which copies are counted; else nulls."""
+    count, in_time = len(scenario.subscriptions), "forecast_share_within_max_latency"
+    if run.plan is None:
+        return dict.fromkeys([in_time, *_FORECAST], [None] * count), dict.fromkeys(
+            ["priority_class", *_FORECAST], ()
+        )
+    predicted = forecast(scenario, run.plan)
+    own = {
+        "success_rate": predicted.success,
+        "mean_latency_seconds": predicted.latency_seconds,
+        "p95_seconds": predicted.percentile_seconds(0.95),
+        "p99_seconds": predicted.percentile_seconds(0.99),
+        "flag": [REASONS[code] or None for code in predicted.reason],
+        "latency_error": predicted.latency_error,
+        "success_error": predicted.success_error,
+    }
+    level = np.array(run.classes) if len(run.classes) == count else run.plan.subscription_class
+    classes = figures_by_class(predicted, level)
+    return {in_time: predicted.share_within} | {name: own[key] for name, key in _FORECAST.items()}, {
+        name: [row[key] for row in classes]
+        for name, key in {"priority_class": "priority_class", **_FORECAST}.items()
     }
 
 
@@ -146,5 +196,5 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         numbers = np.asarray(values, dtype=np.float64)
         return pa.array(numbers, kind, mask=~np.isfinite(numbers))
     if kind == pa.string():
-        return pa.array([str(value) for value in values], kind)
+        return pa.array([None if value is None else str(value) for value in values], kind)
     return pa.array(np.asarray(values).astype(np.int32), kind)

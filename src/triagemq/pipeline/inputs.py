@@ -12,16 +12,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from triagemq.errors import PipelineError, ScenarioError, TraceError
+from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.storage import InputFile, Location
+from triagemq.plan import Plan
+from triagemq.plan.files import parse_plan
 from triagemq.scenario import Scenario, loads
+from triagemq.scenario.conditions import loads_conditions
 from triagemq.trace import Manifest, Trace
-from triagemq.trace.manifest import CLASSES, INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME, read_manifest
+from triagemq.trace.manifest import (
+    CLASSES,
+    INCOMPLETE_NAME,
+    JUDGED_UNTIL,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    SCENARIO_NAME,
+    read_manifest,
+)
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
-COMPUTED_BY = 4
+COMPUTED_BY = 5
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _FORMATS = {
@@ -39,7 +50,7 @@ _BYTES_PER_ROW = 20
 
 @dataclass(frozen=True, slots=True)
 class TraceInput:
-    """A whole run with its scenario, if it has one that can be read."""
+    """A whole run with its scenario and the one plan that it followed, if it has them and they can be read."""
 
     run_id: str
     source: str
@@ -48,6 +59,7 @@ class TraceInput:
     scenario_text: str
     scenario: Scenario | None
     files: Dictionary[str, tuple[InputFile, ...]]
+    plan: Plan | None = None
     notes: tuple[str, ...] = ()
 
     def names(self, kind: str) -> list[Any]:
@@ -64,6 +76,12 @@ class TraceInput:
     def classes(self) -> list[int]:
         """By which class the copies of each subscription are counted; none: by the one that each was sent in."""
         return [int(each) for each in self.names(CLASSES)]
+
+    @property
+    def judged_until_ns(self) -> int | None:
+        """After which time what is delivered is no success; None: all counts."""
+        found = self.manifest.extra.get(JUDGED_UNTIL)
+        return None if found is None else int(found)
 
     @property
     def rows(self) -> int:
@@ -187,9 +205,13 @@ def _trace(place: Location) -> TraceInput:
                 )
             listed.append(file)
         files[table] = tuple(listed)
+    planned = (place / PLAN_NAME).read() if manifest.has_plan else b""
     scenario, notes = _scenario(place, text)
-    identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode())
-    return TraceInput(manifest.run_id, place.given, identity, manifest, text, scenario, files, notes)
+    plan, more = _plan(place, planned, text, scenario)
+    identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode(), planned)
+    return TraceInput(
+        manifest.run_id, place.given, identity, manifest, text, scenario, files, plan, (*notes, *more)
+    )
 
 
 def _scenario(place: Location, text: str) -> tuple[Scenario | None, tuple[str, ...]]:
@@ -201,6 +223,20 @@ def _scenario(place: Location, text: str) -> tuple[Scenario | None, tuple[str, .
     except ScenarioError as error:
         first = str(error).splitlines()[0]
         return None, (f"its scenario cannot be read, so names and utilities are missing: {first}",)
+
+
+def _plan(
+    place: Location, planned: bytes, text: str, scenario: Scenario | None
+) -> tuple[Plan | None, tuple[str, ...]]:
+    """The plan that a run followed from its beginning to its end; where conditions changed it, there is none."""
+    if not planned or scenario is None or ("conditions" in text and loads_conditions(text).timeline):
+        return None, ()
+    try:
+        plan = parse_plan(planned.decode("utf-8", errors="replace"), f"{place.given}/{PLAN_NAME}")
+        plan.require(scenario)
+    except PlanError as error:
+        return None, (f"its plan cannot be used, so there is no forecast beside its figures: {error}",)
+    return plan, ()
 
 
 def _log(place: Location, files: list[InputFile], mapping: Mapping | None) -> LogInput:

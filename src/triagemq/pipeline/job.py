@@ -8,6 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -130,7 +131,11 @@ class Batch:
         if self._has("deliveries"):
             said = any(each.classes for each in self._traces.values())
             histogram = latency_histogram.transform(
-                self._read("deliveries"), self._dimensions.classes if said else None, self._partitions
+                self._read("deliveries"),
+                self._dimensions.classes if said else None,
+                self._partitions,
+                deadlines=self._deadlines(),
+                judged_until_ns=self._judged_until(),
             )
             first.insert(0, lambda: self._write("latency_histogram", histogram))
         samples = checked["queue_samples"].good()
@@ -150,7 +155,10 @@ class Batch:
         ]
         if self._has("deliveries"):
             counted = self._read("latency_histogram")
-            second.append(lambda: self._write("class_performance", class_performance.transform(counted)))
+            promised = self._dimensions.class_forecasts
+            second.append(
+                lambda: self._write("class_performance", class_performance.transform(counted, promised))
+            )
             second.append(
                 lambda: self._write(
                     "subscription_performance",
@@ -306,6 +314,27 @@ class Batch:
             if len(ends) > 1
             else F.lit(ends[0])
         )
+
+    def _judged_until(self) -> Column | None:
+        """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
+        ends = [
+            each.judged_until_ns if isinstance(each, TraceInput) else None for each in self._inputs.values()
+        ]
+        if all(end is None for end in ends):
+            return None
+        return F.array(*(F.lit(end).cast("bigint") for end in ends))[F.col("run")]
+
+    def _deadlines(self) -> DataFrame | None:
+        """The latency that subscriptions ask for, in ns as the simulator has it; None if none does."""
+        asked = (
+            each.scenario is not None and np.isfinite(each.scenario.subscriptions.max_latency_seconds).any()
+            for each in self._traces.values()
+        )
+        if not any(asked):
+            return None
+        deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
+        wanted = self._dimensions.subscriptions.where("max_latency_seconds is not null")
+        return wanted.select("run", "subscription_id", deadline_ns)
 
     def _all(self, made: list[Callable[[], None]]) -> None:
         with ThreadPoolExecutor(_SMALL_AT_ONCE if self._partitions == 1 else _AT_ONCE) as pool:

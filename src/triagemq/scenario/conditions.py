@@ -30,6 +30,7 @@ __all__ = [
     "SubscriberState",
     "WorthChange",
     "load_conditions",
+    "loads_conditions",
 ]
 
 
@@ -138,8 +139,13 @@ def load_conditions(path: str | os.PathLike[str], *, checked: bool = False) -> C
     if not checked:
         load(path)
     file = Path(path) / SCENARIO_FILE if Path(path).is_dir() else Path(path)
-    reader = Reader(str(file))
-    sections = read_sections(reader, parse(file.read_bytes().decode("utf-8-sig"), str(file)))
+    return loads_conditions(file.read_bytes().decode("utf-8-sig"), str(file))
+
+
+def loads_conditions(text: str, file: str = "<text>") -> Conditions:
+    """The conditions in a YAML text that `loads` has found right. `file` is what problems call it."""
+    reader = Reader(file)
+    sections = read_sections(reader, parse(text, file))
     if sections is None:
         raise ScenarioError(reader.problems)
     timeline = [_condition(sections, each.entry) for each in sections.conditions if each.entry is not None]

@@ -17,6 +17,7 @@ from triagemq.trace.schema import SCHEMA_VERSION
 __all__ = [
     "CLASSES",
     "INCOMPLETE_NAME",
+    "JUDGED_UNTIL",
     "MANIFEST_NAME",
     "PLAN_NAME",
     "SCENARIO_NAME",
@@ -37,6 +38,13 @@ CLASSES = "subscription_classes"
 """Key of `extra`: by which class the copies of each subscription are counted, where it is not the one each was sent in.
 
 So runs with and without triage are compared group by group.
+"""
+
+JUDGED_UNTIL = "judged_until_ns"
+"""Key of `extra`: what was delivered after this time came late, and is no success.
+
+There where the queues of an overloaded run were left to run empty after the last publication; else all that was
+delivered counts.
 """
 
 

@@ -178,7 +178,7 @@ class PlanAnswer(BaseModel):
 
 
 class ForecastAnswer(BaseModel):
-    """Predicted figures of the plan in force: keys as `triage forecast --json`."""
+    """Predicted figures of the plan in force: keys as `triage forecast --json`; `subscriptions` where asked for."""
 
     generation: int
     scenario: str
@@ -188,6 +188,7 @@ class ForecastAnswer(BaseModel):
     deadlines: dict[str, int]
     approximations: list[str]
     decisions: list[dict[str, Any]]
+    subscriptions: list[dict[str, Any]] | None = None
 
 
 class WhatIfAnswer(BaseModel):
@@ -266,9 +267,12 @@ class MeasurementsAnswer(BaseModel):
 
 
 class ExplanationAnswer(BaseModel):
+    """In words; and what is `forecast` for it, a row of the forecast's `subscriptions`."""
+
     subscriber: str
     topic: str
     explanation: str
+    forecast: dict[str, Any]
 
 
 class CheckAnswer(BaseModel):

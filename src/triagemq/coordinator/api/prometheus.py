@@ -98,6 +98,26 @@ def _classes(here: Coordinator) -> Families:
             "Mean latency that events should have, by class.",
             _known(predicted, "mean_latency_seconds", "priority_class"),
         ),
+        "triage_forecast_p95_seconds": (
+            "gauge",
+            "Latency that 95 % of the events should not exceed, by class.",
+            _known(predicted, "p95_seconds", "priority_class"),
+        ),
+        "triage_forecast_p99_seconds": (
+            "gauge",
+            "Latency that 99 % of the events should not exceed, by class.",
+            _known(predicted, "p99_seconds", "priority_class"),
+        ),
+        "triage_forecast_latency_error": (
+            "gauge",
+            "Share by which the forecast latency may be off, by class; 0: within 2 %.",
+            _known(predicted, "latency_error", "priority_class"),
+        ),
+        "triage_forecast_success_error": (
+            "gauge",
+            "Share by which the forecast success may be off, by class; 0: within 2 %.",
+            _known(predicted, "success_error", "priority_class"),
+        ),
         "triage_received_total": (
             "counter",
             "Events that subscribers reported as received, by class.",

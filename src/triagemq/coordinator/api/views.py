@@ -25,7 +25,7 @@ from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
 from triagemq.errors import ParameterError
-from triagemq.forecast import explain_with_forecast
+from triagemq.forecast import explanation as explained
 from triagemq.plan import dump_plan
 from triagemq.scenario import dumps
 
@@ -115,11 +115,16 @@ async def plan(
 
 
 @router.get("/v1/forecast", tags=["state"])
-async def forecast(caller: Looker, here: Here) -> ForecastAnswer:
-    """What the plan will do: keys as `triage forecast --json`."""
+async def forecast(
+    caller: Looker,
+    here: Here,
+    full: Annotated[bool, Query(description="With a row for every subscription.")] = False,
+) -> ForecastAnswer:
+    """What the plan will do: keys as `triage forecast --json`, and with `full` as with `--full`."""
     decided = _decided(here)
     figures = await here.forecasts.of(decided)
-    return ForecastAnswer(generation=decided.orders.generation, **figures)
+    more = await here.forecasts.in_full(decided) if full else {}
+    return ForecastAnswer(generation=decided.orders.generation, **figures, **more)
 
 
 @router.get("/v1/explanation", tags=["state"])
@@ -129,16 +134,14 @@ async def explanation(
     subscriber: Annotated[str, Query(max_length=200)],
     topic: Annotated[str, Query(max_length=1_024)],
 ) -> ExplanationAnswer:
-    """Why one subscription is treated as it is, and what is forecast for it, in words."""
+    """Why one subscription is treated as it is, and what is forecast for it, in words and figures."""
     decided = _decided(here)
     try:
-        words = await asyncio.to_thread(
-            explain_with_forecast, decided.scenario, decided.plan, subscriber, topic
-        )
+        found = await asyncio.to_thread(explained, decided.scenario, decided.plan, subscriber, topic)
     except ParameterError as error:
         # Plan and scenario belong together: what can be wrong is a name.
         raise MissingError(str(error)) from error
-    return ExplanationAnswer(subscriber=subscriber, topic=topic, explanation=words)
+    return ExplanationAnswer(**found)
 
 
 @router.get("/v1/decisions", tags=["state"])

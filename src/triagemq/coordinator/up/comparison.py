@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from triagemq.coordinator.control import PlannerSettings, Situation, decide
-from triagemq.forecast import forecast, summary
+from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.plan import Plan
 from triagemq.scenario import Integers, Scenario
 
@@ -20,7 +18,7 @@ class Promise:
     """The plan that an exchange makes of a whole scenario, and its forecast as `triage forecast --json` has it.
 
     `level` is the class that triage gives each subscription, also where there is no triage: the same groups, with and
-    without. `by_level` are success and latency of these.
+    without. `by_level` are success, latency and flag of these.
     """
 
     plan: Plan
@@ -47,28 +45,5 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
         plan=plan,
         level=level,
         figures=summary(scenario, plan, predicted),
-        by_level=_by_level(
-            level, predicted.published_rate, predicted.received_rate, predicted.latency_seconds
-        ),
+        by_level=figures_by_class(predicted, level),
     )
-
-
-def _by_level(level: Integers, published: Any, received: Any, latency: Any) -> list[dict[str, Any]]:
-    rows = []
-    for each in np.unique(level):
-        chosen = level == each
-        offered, arrived = float(published[chosen].sum()), float(received[chosen].sum())
-        told = chosen & (received > 0) & np.isfinite(latency)
-        weight = float(received[told].sum())
-        rows.append(
-            {
-                "priority_class": int(each),
-                "success_rate": arrived / offered if offered > 0 else None,
-                "mean_latency_seconds": (
-                    float((received[told] * latency[told]).sum()) / weight
-                    if weight >= 0.99 * arrived > 0
-                    else None
-                ),
-            }
-        )
-    return rows

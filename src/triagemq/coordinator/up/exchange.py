@@ -49,6 +49,8 @@ class ExchangeOptions:
     state: Path
     scenario: Path | None = None
     trace: Path | None = None
+    plan_text: str | None = None
+    """The plan that a scenario's clients should lead to, kept with the trace: its forecast is what to compare with."""
     gateway: str = "127.0.0.1:0"
     rest_host: str = "127.0.0.1"
     rest_port: int = 0
@@ -240,6 +242,9 @@ class Exchange:
             "control": str(self._control),
             "trace": str(self.trace),
             "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
+            "plan": None
+            if self.options.plan_text is None
+            else str(write_private(self.state / "plan.json", self.options.plan_text)),
             "seed": self.options.seed,
             "timestamps": True,
             "keep_trace_seconds": self.options.keep_trace_seconds,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triagemq.coordinator.control import PlannerSettings
@@ -16,6 +16,7 @@ from triagemq.coordinator.up.comparison import Promise, promise
 from triagemq.coordinator.up.exchange import EMBEDDED_CLASSES, Exchange, ExchangeOptions
 from triagemq.coordinator.up.measured import Measured, load_reading, measure
 from triagemq.coordinator.up.watching import Seen, SoFar, Watch
+from triagemq.plan import dump_plan
 from triagemq.scenario import Scenario, load
 
 __all__ = ["Glance", "LiveResult", "OnTick", "planner_settings", "run_live"]
@@ -86,7 +87,8 @@ async def run_live(
     scenario = load(options.scenario)
     settings, triage = planner_settings(options)
     expected = promise(scenario, settings, triage)
-    async with Exchange(options, ended, on_problem) as exchange:
+    planned = replace(options, plan_text=dump_plan(expected.plan))
+    async with Exchange(planned, ended, on_problem) as exchange:
         on_ready(exchange)
         begun_ns = await exchange.start_clients()
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)

@@ -50,7 +50,7 @@ def section(inputs: Inputs) -> Section:
         return Section("latency", title, [nothing("There are no measured latencies in these tables.")])
     words = (
         "<p>Each curve shows which share of all copies had arrived after a given time. It ends at the share that "
-        "arrived at all; the gap to 100 % was lost. Higher and further left is better.</p>"
+        "arrived at all, late or not; the gap to 100 % was lost. Higher and further left is better.</p>"
     )
     parts: list[str | Figure] = [words]
     if whole:

@@ -18,6 +18,7 @@ _COLUMNS = (
     "delivered",
     "dropped_by_policy",
     "dropped_by_buffer",
+    "late",
     "success_rate",
     "mean_latency_seconds",
     "p50",
@@ -66,7 +67,7 @@ def _success(runs: list[Run], rows: Rows) -> Figure:
     return Figure(
         "Delivered copies",
         "Share of the copies of each class that reached their subscriber. The rest was dropped on purpose, found a "
-        "full buffer, or was lost on a link.",
+        "full buffer, was lost on a link, or came late: after the last publication, when queues ran empty.",
         data,
         {
             "barmode": "group",
@@ -152,7 +153,17 @@ def _place(priority_class: int | None) -> int:
 
 
 def _table(runs: list[Run], rows: Rows) -> str:
-    head = ("run", "class", "copies", "delivered", "success", "dropped on purpose", "buffer full", "mean")
+    head = (
+        "run",
+        "class",
+        "copies",
+        "delivered",
+        "late",
+        "success",
+        "dropped on purpose",
+        "buffer full",
+        "mean",
+    )
     lines = []
     for run in runs:
         for row in rows[run.run_id]:
@@ -161,6 +172,7 @@ def _table(runs: list[Run], rows: Rows) -> str:
                 "none" if place < 0 else str(place),
                 count(row["count"]),
                 count(row["delivered"]),
+                count(row["late"]),
                 percent(row["success_rate"]),
                 _share(row["dropped_by_policy"], row["count"]),
                 _share(row["dropped_by_buffer"], row["count"]),

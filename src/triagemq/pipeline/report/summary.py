@@ -21,6 +21,7 @@ _COLUMNS = (
     "topics",
     "count",
     "delivered",
+    "late",
     "success_rate",
     "mean_latency_seconds",
     "max",
@@ -83,7 +84,18 @@ def _card(run: Run, row: dict[str, Any]) -> str:
 
 
 def _table(known: list[tuple[Run, dict[str, Any]]]) -> str:
-    head = ("run", "made by", "scenario", "started", "observed", "topics", "published", "copies", "delivered")
+    head = (
+        "run",
+        "made by",
+        "scenario",
+        "started",
+        "observed",
+        "topics",
+        "published",
+        "copies",
+        "delivered",
+        "late",
+    )
     rows = []
     for run, row in known:
         texts = (
@@ -99,6 +111,7 @@ def _table(known: list[tuple[Run, dict[str, Any]]]) -> str:
             size(row["published_bytes"]),
             count(row["count"]),
             count(row["delivered"]),
+            count(row["late"]),
             f"{number(row['utility'])} of {number(row['maximum_utility'])}",
             count(row["quarantined"]),
         )

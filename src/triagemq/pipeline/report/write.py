@@ -11,7 +11,16 @@ import pyarrow as pa
 
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.report import latency, performance, ports, quarantine, summary, topics, utility
+from triagemq.pipeline.report import (
+    forecast,
+    latency,
+    performance,
+    ports,
+    quarantine,
+    summary,
+    topics,
+    utility,
+)
 from triagemq.pipeline.report.inputs import Inputs
 from triagemq.pipeline.report.page import GENERATOR, page
 
@@ -20,6 +29,7 @@ __all__ = ["SECTIONS", "TABLES", "report_tables", "write_report"]
 SECTIONS = (
     summary.section,
     performance.section,
+    forecast.section,
     utility.section,
     latency.section,
     ports.section,

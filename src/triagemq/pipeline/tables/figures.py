@@ -17,7 +17,7 @@ _SECONDS = 1e-9
 def add_up(histogram: DataFrame, *keys: str, also: tuple[Column, ...] = ()) -> DataFrame:
     """Histograms of several subscriptions or classes as one for each value of the keys."""
     totals = histogram.groupBy(*keys).agg(
-        *(F.sum(outcome).alias(outcome) for outcome in OUTCOMES),
+        *(F.sum(outcome).alias(outcome) for outcome in (*OUTCOMES, "late")),
         F.sum("latency_sum_ns").cast("decimal(38,0)").alias("latency_sum_ns"),
         F.max("latency_max_ns").alias("latency_max_ns"),
         *also,
@@ -52,7 +52,7 @@ def figures(histogram: DataFrame) -> DataFrame:
     )
     mean_ns = F.col("latency_sum_ns").cast("double") / F.col("delivered")
     return (
-        found.withColumn("success_rate", F.try_divide(F.col("delivered"), F.col("count")))
+        found.withColumn("success_rate", F.try_divide(F.col("delivered") - F.col("late"), F.col("count")))
         .withColumn("mean_latency_seconds", F.when(F.col("delivered") > 0, mean_ns * _SECONDS))
         .withColumn("max", F.col("latency_max_ns") * _SECONDS)
         .drop("packed", *(f"{name}_bin" for name in _SHARES))

@@ -5,7 +5,7 @@ The other figures of deliveries are computed from this table, which is as long a
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import bin_of, exponent_of, packed_bin
@@ -26,6 +26,8 @@ SCHEMA = """
     subscriber_gone    bigint,
     in_flight          bigint,
     unacknowledged     bigint,
+    late               bigint         COMMENT 'of the delivered, those after the time that is judged: no success',
+    in_time            bigint         COMMENT 'of the delivered, those within max_latency_seconds; 0 without one',
     latency_sum_ns     decimal(38,0)  COMMENT 'of the delivered; a whole number, so that means are exact',
     latency_max_ns     bigint,
     bins               array<bigint>  COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'
@@ -39,14 +41,24 @@ NO_CLASS = 0xFFFF
 """In a packed key: the copy was sent in none."""
 
 
-def transform(deliveries: DataFrame, classes: DataFrame | None, partitions: int) -> DataFrame:
+def transform(
+    deliveries: DataFrame,
+    classes: DataFrame | None,
+    partitions: int,
+    *,
+    deadlines: DataFrame | None = None,
+    judged_until_ns: Column | None = None,
+) -> DataFrame:
     """Count measured deliveries, and bin their latencies.
 
     `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
+    `deadlines` has the `deadline_ns` of those that ask for a latency, and `judged_until_ns` is an expression of `run`:
+    what is delivered later is no success; null for runs in which all counts.
+
     The exchange comes before the counting: with some hundred bins for each subscription, counting first in every task
     would hardly make fewer rows. All rows of a subscription and class then meet in one task, in a hash table that is
     small enough for the processor's cache (half of the time of the usual two steps). What is exchanged is two numbers
-    a row: the keys packed into one, and the latency or, below 0, the outcome.
+    a row, the keys packed into one, and the latency or, below 0, the outcome; and only where a run needs them, marks.
     """
     key = F.shiftleft(F.col("run").cast("bigint"), 48) + F.shiftleft(
         F.col("subscription_id").cast("bigint"), 16
@@ -62,13 +74,32 @@ def transform(deliveries: DataFrame, classes: DataFrame | None, partitions: int)
     if classes is not None:
         counted = counted.join(F.broadcast(classes), ["run", "subscription_id"], "left")
         sent_in = F.coalesce("counted_class", sent_in)
-    measured = counted.select((key + sent_in).alias("key"), value.alias("value"))
+    marks = {}
+    if judged_until_ns is not None:
+        marks["late"] = F.coalesce(F.col("delivered_ns") > judged_until_ns, F.lit(False))
+    if deadlines is not None:
+        counted = counted.join(F.broadcast(deadlines), ["run", "subscription_id"], "left")
+        took = F.col("delivered_ns") - F.col("published_ns")
+        marks["in_time"] = F.coalesce(took <= F.col("deadline_ns"), F.lit(False))
+    measured = counted.select(
+        (key + sent_in).alias("key"),
+        value.alias("value"),
+        *(mark.alias(name) for name, mark in marks.items()),
+    )
     binned = (
         spread(measured, partitions, "key")
         .withColumn("exponent", exponent_of(F.col("value")))
         .withColumn("bin", F.when(is_latency, latency_bin).otherwise(F.col("value").cast("int")))
         .groupBy("key", "bin")
-        .agg(F.count("*").alias("count"), F.sum(latency).alias("sum"), F.max(latency).alias("max"))
+        .agg(
+            F.count("*").alias("count"),
+            F.sum(latency).alias("sum"),
+            F.max(latency).alias("max"),
+            *(
+                (F.count_if(name) if name in marks else F.lit(0).cast("bigint")).alias(name)
+                for name in ("late", "in_time")
+            ),
+        )
     )
     return _unpacked(_gathered(binned)).coalesce(max(1, partitions // _PARTITIONS_PER_FILE))
 
@@ -86,6 +117,8 @@ def _gathered(binned: DataFrame) -> DataFrame:
     return binned.groupBy("key").agg(
         F.sum(F.when(is_latency, F.col("count")).otherwise(0)).alias("delivered"),
         *counts,
+        F.sum("late").alias("late"),
+        F.sum("in_time").alias("in_time"),
         F.sum(F.call_function("div", F.col("sum"), billion)).alias("seconds"),
         F.sum(F.col("sum") % billion).alias("nanoseconds"),
         F.max("max").alias("latency_max_ns"),

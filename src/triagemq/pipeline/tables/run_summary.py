@@ -27,7 +27,8 @@ SCHEMA = """
     observed_seconds        double  COMMENT 'from the end of warm-up to the last publication',
     count                   bigint  COMMENT 'copies of events published after warm-up',
     delivered               bigint,
-    success_rate            double,
+    late                    bigint  COMMENT 'delivered after the time that is judged: no success',
+    success_rate            double  COMMENT '(delivered - late) / count',
     mean_latency_seconds    double,
     max                     double  COMMENT 'latency in seconds',
     utility                 double,
@@ -61,6 +62,7 @@ def transform(
     delivered = latency_histogram.groupBy("run").agg(
         F.sum(copies).alias("count"),
         F.sum("delivered").alias("delivered"),
+        F.sum("late").alias("late"),
         F.sum("latency_sum_ns").cast("double").alias("latency_sum_ns"),
         (F.max("latency_max_ns") * 1e-9).alias("max"),
     )
@@ -72,10 +74,19 @@ def transform(
         summary = summary.join(F.broadcast(part), "run", "left")
     return (
         summary.fillna(
-            0, ["publications", "measured_publications", "published_bytes", "topics", "count", "delivered"]
+            0,
+            [
+                "publications",
+                "measured_publications",
+                "published_bytes",
+                "topics",
+                "count",
+                "delivered",
+                "late",
+            ],
         )
         .withColumn("published_bytes", F.round("published_bytes"))
-        .withColumn("success_rate", F.try_divide("delivered", "count"))
+        .withColumn("success_rate", F.try_divide(F.col("delivered") - F.col("late"), F.col("count")))
         .withColumn("mean_latency_seconds", F.try_divide(F.col("latency_sum_ns") * 1e-9, F.col("delivered")))
         .withColumn("utility_rate", F.try_divide("utility", "maximum_utility"))
     )

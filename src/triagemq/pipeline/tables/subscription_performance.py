@@ -15,31 +15,42 @@ from triagemq.scenario import UtilityShape
 __all__ = ["SCHEMA", "transform"]
 
 SCHEMA = """
-    run_id                string,
-    subscription_id       int,
-    subscriber_id         int,
-    subscriber            string  COMMENT 'null where the run came without a scenario',
-    topic_id              int,
-    topic                 string,
-    priority_class        int     COMMENT 'the one most of its copies had',
-    count                 bigint  COMMENT 'copies of events published after warm-up',
-    delivered             bigint,
-    dropped_by_policy     bigint,
-    dropped_by_buffer     bigint,
-    limited               bigint,
-    lost_on_link          bigint,
-    subscriber_gone       bigint,
-    in_flight             bigint,
-    unacknowledged        bigint,
-    success_rate          double  COMMENT 'delivered / count; null if nothing was published',
-    mean_latency_seconds  double  COMMENT 'of the delivered; from whole nanoseconds, exact',
-    p50                   double  COMMENT 'latency in seconds, within 0.8 %',
-    p95                   double  COMMENT 'latency in seconds',
-    p99                   double  COMMENT 'latency in seconds',
-    max                   double  COMMENT 'latency in seconds, exact',
-    max_latency_seconds   double  COMMENT 'the latency that was asked for; null for none',
-    utility               double  COMMENT 'what the measured success and latency are worth',
-    maximum_utility       double  COMMENT 'what it is worth if everything arrives at once'
+    run_id                             string,
+    subscription_id                    int,
+    subscriber_id                      int,
+    subscriber                         string  COMMENT 'null where the run came without a scenario',
+    topic_id                           int,
+    topic                              string,
+    priority_class                     int     COMMENT 'the one most of its copies had',
+    count                              bigint  COMMENT 'copies of events published after warm-up',
+    delivered                          bigint,
+    dropped_by_policy                  bigint,
+    dropped_by_buffer                  bigint,
+    limited                            bigint,
+    lost_on_link                       bigint,
+    subscriber_gone                    bigint,
+    in_flight                          bigint,
+    unacknowledged                     bigint,
+    late                               bigint  COMMENT 'delivered after the time that is judged: no success',
+    success_rate                       double  COMMENT '(delivered - late) / count; null if nothing was published',
+    mean_latency_seconds               double  COMMENT 'of the delivered; from whole nanoseconds, exact',
+    p50                                double  COMMENT 'latency in seconds, within 0.8 %',
+    p95                                double  COMMENT 'latency in seconds',
+    p99                                double  COMMENT 'latency in seconds',
+    max                                double  COMMENT 'latency in seconds, exact',
+    max_latency_seconds                double  COMMENT 'the latency that was asked for; null for none',
+    max_latency_share                  double  COMMENT 'the share that is to come within it; null for none',
+    share_within_max_latency           double  COMMENT 'of the delivered; null where no latency was asked for',
+    utility                            double  COMMENT 'what the measured success, latency and share are worth',
+    maximum_utility                    double  COMMENT 'what it is worth if everything arrives at once',
+    forecast_share_within_max_latency  double,
+    forecast_success_rate              double  COMMENT 'of the plan that the run came with; null without one',
+    forecast_mean_latency_seconds      double,
+    forecast_p95                       double  COMMENT 'latency in seconds',
+    forecast_p99                       double  COMMENT 'latency in seconds',
+    forecast_flag                      string  COMMENT 'what makes it approximate; null where it claims to be right',
+    forecast_latency_error             double  COMMENT 'the relative error to expect; 0 where it claims to be right',
+    forecast_success_error             double  COMMENT 'the same of the success rate'
 """
 
 
@@ -53,7 +64,7 @@ def transform(latency_histogram: DataFrame, subscriptions: DataFrame) -> DataFra
     measured = figures(
         ranked.groupBy("run", "subscription_id").agg(
             usual_class,
-            *(F.sum(outcome).alias(outcome) for outcome in OUTCOMES),
+            *(F.sum(counted).alias(counted) for counted in (*OUTCOMES, "late", "in_time")),
             F.sum("latency_sum_ns").cast("decimal(38,0)").alias("latency_sum_ns"),
             F.max("latency_max_ns").alias("latency_max_ns"),
             # A subscription that changed its class has a bin twice, which percentiles do not mind.
@@ -62,7 +73,11 @@ def transform(latency_histogram: DataFrame, subscriptions: DataFrame) -> DataFra
     )
     return (
         subscriptions.join(measured, ["run", "subscription_id"], "full")
-        .fillna(0, ["count", *OUTCOMES])
+        .fillna(0, ["count", *OUTCOMES, "late"])
+        .withColumn(
+            "share_within_max_latency",
+            F.when(F.col("max_latency_seconds").isNotNull(), F.try_divide("in_time", "delivered")),
+        )
         .withColumn(
             "utility", _utility(F.coalesce("success_rate", F.lit(0.0)), F.col("mean_latency_seconds"))
         )
@@ -85,5 +100,7 @@ def _worth(success: Column) -> Column:
 
 
 def _utility(success: Column, latency_seconds: Column) -> Column:
-    freshness = F.col("freshness_seconds")
-    return _worth(success) * F.when(freshness.isNull(), 1.0).otherwise(F.exp(-latency_seconds / freshness))
+    freshness, asked = F.col("freshness_seconds"), F.col("max_latency_share")
+    fresh = F.when(freshness.isNull(), 1.0).otherwise(F.exp(-latency_seconds / freshness))
+    in_time = F.coalesce("share_within_max_latency", F.lit(0.0)) / asked
+    return _worth(success) * fresh * F.when(asked.isNull(), 1.0).otherwise(F.least(in_time, F.lit(1.0)))
