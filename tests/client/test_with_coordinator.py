@@ -74,6 +74,13 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
                 assert wanted == [
                     {"topic": "floor/+", "qos": 1, "utility": {"shape": "linear", "weight": 2.0}}
                 ]
+                await subscriber.subscribe("a/b", max_latency_seconds=0.2, max_latency_share=0.95)
+                assert coordinator.intents["subscribers"]["ff-7"]["subscriptions"][1] == {
+                    "topic": "a/b",
+                    "qos": 0,
+                    "max_latency_seconds": 0.2,
+                    "max_latency_share": 0.95,
+                }
                 await subscriber.subscribe_all([Wanted("a/b"), Wanted("c/#", max_separation_seconds=2.0)])
                 await subscriber.unsubscribe("a/b", "floor/+")
                 assert [one.topic for one in subscriber.wanted] == ["c/#"]
@@ -196,7 +203,12 @@ def test_refusals_of_the_coordinator_are_one_clear_line_and_change_nothing(tmp_p
                 assert [one.topic for one in subscriber.wanted] == ["floor/1"]
                 with pytest.raises(ParameterError, match="by name"):
                     await subscriber.subscribe(7)
-                for wrong in ({"max_latency_seconds": 0.0}, {"qos": 3}):
+                for wrong in (
+                    {"max_latency_seconds": 0.0},
+                    {"max_latency_share": 0.9},
+                    {"max_latency_seconds": 1.0, "max_latency_share": 1.1},
+                    {"qos": 3},
+                ):
                     with pytest.raises(ParameterError):
                         await subscriber.subscribe("floor/1", **wrong)  # type: ignore[arg-type]
             async with Subscriber(gateway=address(gateway), settings=QUICK) as subscriber:

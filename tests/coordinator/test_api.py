@@ -22,6 +22,7 @@ from websockets.asyncio.client import connect
 
 from triagemq.coordinator.api.prometheus import text_format
 from triagemq.coordinator.assignments import Assignment
+from triagemq.coordinator.exchange_network import Network
 from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.live import Live
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
@@ -263,12 +264,27 @@ def test_what_can_be_read(tmp_path: Path) -> None:
             forecast = (await get("/v1/forecast")).json()
             assert forecast["generation"] == plan["generation"]
             assert 0 < forecast["utility"]["rate"] <= 1
+            assert forecast["subscriptions"] is None
+            told = {"p95_seconds", "p99_seconds", "flag", "latency_error", "success_error"}
+            assert all(told <= set(row) for row in forecast["classes"])
+            in_full = (await get("/v1/forecast?full=true")).json()
+            assert in_full["classes"] == forecast["classes"]
+            assert [row["topic"] for row in in_full["subscriptions"]] == ["a/1", "a/2", "b"]
+            assert all(told <= set(row) for row in in_full["subscriptions"])
+
+            def promised() -> list[dict[str, Any]]:
+                rows = (here.coordinator.live.latest or {}).get("classes", ())
+                return [{name: row[f"forecast_{name}"] for name in told} for row in rows]
+
+            expected = [{name: row[name] for name in told} for row in forecast["classes"]]
+            await here.until(lambda: promised() == expected)
             topics = (await get("/v1/topics?after=a/1&limit=1")).json()
             assert topics == [
                 {"topic": "a/2", "rate_per_second": 50.0, "size_bytes": 100.0, "measured": False}
             ]
-            words = (await get("/v1/explanation?subscriber=s&topic=b")).json()["explanation"]
-            assert "s wants b" in words
+            explained = (await get("/v1/explanation?subscriber=s&topic=b")).json()
+            assert "s wants b" in explained["explanation"]
+            assert explained["forecast"] == in_full["subscriptions"][2]
             for nothing in ("subscriber=s&topic=c", "subscriber=nobody&topic=b"):
                 absent = await get(f"/v1/explanation?{nothing}")
                 assert absent.status_code == 404, absent.text
@@ -280,6 +296,48 @@ def test_what_can_be_read(tmp_path: Path) -> None:
             second = (await get(f"/v1/decisions?after={first['last']}&limit=1000")).json()
             assert first["decisions"][0]["number"] < second["decisions"][0]["number"]
             assert all(row["reason"] for row in second["decisions"])
+
+    asyncio.run(run())
+
+
+def test_a_share_within_a_time_can_be_asked_for_is_planned_by_and_explained(tmp_path: Path) -> None:
+    """Two topics fill a port: the one of which 95 % shall come in time goes first, though it is worth less."""
+    late = {"topic": "now", "utility": "log:5", "max_latency_seconds": 0.15}
+
+    async def run() -> None:
+        network = Network.plain(bandwidth_bps=2e4)
+        async with running(tmp_path, network=network) as here:
+            await here.client.post("/v1/publishers", json=publisher("p", "now", "later", rate=8.0))
+            patient = subscriber("patient", flows=1, subscriptions=[{"topic": "later", "utility": "log:6"}])
+            await here.client.post("/v1/subscribers", json=patient)
+            put = await here.client.put("/v1/subscribers/hurried", json={"flows": 1, "subscriptions": [late]})
+            assert put.status_code == 201, put.text
+            await here.settled()
+
+            async def classes() -> dict[str, int]:
+                rows = (await here.client.get("/v1/forecast?full=true")).json()["subscriptions"]
+                return {row["topic"]: row["priority_class"] for row in rows}
+
+            assert await classes() == {"later": 0, "now": 1}
+            asked = late | {"max_latency_share": 0.95}
+            for wrong in ({"max_latency_share": 1.5}, {"max_latency_seconds": None}):
+                body = {"flows": 1, "subscriptions": [asked | wrong]}
+                assert (await here.client.put("/v1/subscribers/hurried", json=body)).status_code == 422
+            await here.client.put("/v1/subscribers/hurried", json={"flows": 1, "subscriptions": [asked]})
+            await here.settled()
+            assert await classes() == {"later": 1, "now": 0}
+            read = (await here.client.get("/v1/subscribers/hurried")).json()["subscriptions"]
+            assert read[0]["max_latency_share"] == 0.95
+            kinds = {row["kind"]: row for row in (await here.client.get("/v1/decisions")).json()["decisions"]}
+            assert kinds["deadlines"]["before"] == "1 subscriptions ask for a share in time"
+            words = (await here.client.get("/v1/explanation?subscriber=hurried&topic=now")).json()
+            assert "times the part that is met of 0.95 within 0.15 s" in words["explanation"]
+            assert (
+                f"{words['forecast']['share_within_max_latency']:.1%} within 0.15 s" in words["explanation"]
+            )
+            supposed = {"add_subscriptions": [{"subscriber": "patient", **asked}]}
+            answer = (await here.client.post("/v1/what-if", json=supposed)).json()
+            assert (answer["before"]["deadlines"]["judged"], answer["after"]["deadlines"]["judged"]) == (1, 2)
 
     asyncio.run(run())
 

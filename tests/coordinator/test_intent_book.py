@@ -71,6 +71,9 @@ def rates_of(scenario: Scenario) -> dict[tuple[str, str], float]:
 
 def test_the_intents_of_a_scenario_give_the_scenario_back() -> None:
     fire = building(seed=3)
+    count = len(fire.subscriptions)
+    hurried = {"max_latency_seconds": np.full(count, 0.2), "max_latency_share": np.linspace(0, 1, count)}
+    fire = replace(fire, subscriptions=replace(fire.subscriptions, **hurried))
     intents = [*publisher_intents(fire), *subscriber_intents(fire)]
     book = book_of(*reversed(intents))
     assert book.scenario(Network(fire), Rates()).fingerprint == fire.fingerprint
@@ -201,6 +204,8 @@ def test_a_subscriber_behind_a_port_that_does_not_exist_keeps_nobody_from_being_
         subscriber("ff", "a", flows=0),
         SubscriberIntent("ff", (SubscriptionIntent("a", Utility(UtilityShape.STEP, 1.0)),)),
         SubscriberIntent("ff", (SubscriptionIntent("a", max_latency_seconds=-1.0),)),
+        SubscriberIntent("ff", (SubscriptionIntent("a", max_latency_share=0.9),)),
+        SubscriberIntent("ff", (SubscriptionIntent("a", max_latency_seconds=1.0, max_latency_share=1.5),)),
         SubscriberIntent("ff", (SubscriptionIntent("a", Utility(freshness_seconds=float("nan"))),)),
         publisher("room", **{"a_#": 1.0}),
         publisher("room", a=-1.0),

@@ -44,7 +44,13 @@ def decision(number: int) -> Decision:
 numbers = st.floats(1e-6, 1e12, allow_nan=False)
 utilities = st.builds(Utility, st.sampled_from(UtilityShape), numbers, st.floats(0, 1), st.none() | numbers)
 subscriptions = st.builds(
-    SubscriptionIntent, st.text(), utilities, st.none() | numbers, st.none() | numbers, st.integers(0, 2)
+    SubscriptionIntent,
+    st.text(),
+    utilities,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.integers(0, 2),
+    st.none() | st.floats(0.01, 1),
 )
 
 

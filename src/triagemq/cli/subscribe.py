@@ -28,6 +28,10 @@ def sub(
     deadline: Annotated[
         float | None, typer.Option("--deadline", help="How late an event may come, in seconds.")
     ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option("--deadline-share", help="Which share shall come within --deadline, as 0.95."),
+    ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     coordinator: client_options.CoordinatorUrl = None,
     gateway: client_options.GatewayAddress = None,
@@ -51,7 +55,11 @@ def sub(
     """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
     from triagemq.client import Subscriber, Wanted
 
-    wanted = [Wanted(one, utility, deadline, qos=qos) for one in dict.fromkeys(topic)]
+    if share is not None and deadline is None:
+        raise ParameterError("--deadline-share", "is a share within no time; give --deadline, too")
+    wanted = [
+        Wanted(one, utility, deadline, qos=qos, max_latency_share=share) for one in dict.fromkeys(topic)
+    ]
     whom = client_options.whom(coordinator, gateway, token, name, ca, timeout, certificate, key)
     for option, value in (("--utility", utility), ("--deadline", deadline), ("--port", port)):
         if gateway is not None and value is not None:

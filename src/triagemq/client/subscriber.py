@@ -151,11 +151,20 @@ class Subscriber(Participant):
         *,
         utility: str | Mapping[str, Any] | None = None,
         max_latency_seconds: float | None = None,
+        max_latency_share: float | None = None,
         max_separation_seconds: float | None = None,
         qos: int = 0,
     ) -> None:
         """Want a topic or a filter; the same again changes what it is worth."""
-        await self.subscribe_all([Wanted(topic, utility, max_latency_seconds, max_separation_seconds, qos)])
+        one = Wanted(
+            topic,
+            utility,
+            max_latency_seconds,
+            max_separation_seconds,
+            qos,
+            max_latency_share=max_latency_share,
+        )
+        await self.subscribe_all([one])
 
     async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
         """Want several at once: one word to the coordinator; all of them, or none if one is refused.

@@ -58,6 +58,7 @@ TopicText = Annotated[
 ]
 Topic = Annotated[TopicText, AfterValidator(_topic)]
 TopicFilter = Annotated[TopicText, AfterValidator(_topic_filter)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]
@@ -78,7 +79,7 @@ class UtilityBody(Body):
 
     shape: Literal["log", "linear", "step"]
     weight: Weight
-    threshold: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    threshold: Share | None = None
     freshness_seconds: Seconds | None = None
 
     @model_validator(mode="after")
@@ -110,6 +111,7 @@ class SubscriptionBody(Body):
         "log:1"
     )
     max_latency_seconds: Seconds | None = None
+    max_latency_share: Share | None = None
     max_separation_seconds: Seconds | None = None
     qos: Annotated[int, Field(ge=0, le=2)] = 0
 
@@ -120,10 +122,21 @@ class SubscriptionBody(Body):
             _spelled_out(given)
         return given
 
+    @model_validator(mode="after")
+    def _share_of_some_time(self) -> SubscriptionBody:
+        if self.max_latency_share is not None and self.max_latency_seconds is None:
+            raise ValueError("max_latency_share is a share within no time; give max_latency_seconds, too")
+        return self
+
     def intent(self) -> SubscriptionIntent:
         worth = _spelled_out(self.utility) if isinstance(self.utility, str) else self.utility
         return SubscriptionIntent(
-            self.topic, worth.intent(), self.max_latency_seconds, self.max_separation_seconds, self.qos
+            self.topic,
+            worth.intent(),
+            self.max_latency_seconds,
+            self.max_separation_seconds,
+            self.qos,
+            self.max_latency_share,
         )
 
 

@@ -24,13 +24,17 @@ class Utility:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionIntent:
-    """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come."""
+    """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come.
+
+    With `max_latency_share` it is judged by its tail: this share of what arrives shall come within the latency.
+    """
 
     topic_filter: str
     utility: Utility = Utility()
     max_latency_seconds: float | None = None
     max_separation_seconds: float | None = None
     qos: int = 0
+    max_latency_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

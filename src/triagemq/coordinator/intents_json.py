@@ -86,6 +86,7 @@ def _subscription(intent: SubscriptionIntent) -> dict[str, Any]:
         max_latency_seconds=intent.max_latency_seconds,
         max_separation_seconds=intent.max_separation_seconds,
         qos=intent.qos or None,
+        max_latency_share=intent.max_latency_share,
     )
 
 
@@ -102,4 +103,5 @@ def _parsed_subscription(document: Mapping[str, Any]) -> SubscriptionIntent:
         max_latency_seconds=document.get("max_latency_seconds"),
         max_separation_seconds=document.get("max_separation_seconds"),
         qos=document.get("qos", 0),
+        max_latency_share=document.get("max_latency_share"),
     )

@@ -17,8 +17,8 @@ from triagemq.scenario.wildcards import TopicTree, filter_mistake, is_pattern
 
 __all__ = ["Wanted", "wanted_by", "wanted_tables"]
 
-COLUMNS = 6
-"""Shape, weight, threshold, freshness, latency, separation: one row each in a subscriber's block."""
+COLUMNS = 7
+"""Shape, weight, threshold, freshness, latency, separation, share: one row each in a subscriber's block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,11 +80,12 @@ def _terms(intent: SubscriptionIntent) -> tuple[float, ...]:
                 intent.max_separation_seconds,
             )
         ),
+        intent.max_latency_share or 0.0,
     )
 
 
 def _check(intent: SubscriberIntent, filters: Sequence[str], terms: Floats) -> None:
-    shape, weight, threshold, *seconds = terms
+    shape, weight, threshold, *seconds, share = terms
     step = shape == UtilityShape.STEP
     for column, right, rule in (
         ("utility", np.isfinite(weight) & (weight >= 0), "a finite weight of at least 0"),
@@ -96,6 +97,11 @@ def _check(intent: SubscriberIntent, filters: Sequence[str], terms: Floats) -> N
         ("freshness_seconds", seconds[0] > 0, "a time above 0"),
         ("max_latency_seconds", seconds[1] > 0, "a time above 0"),
         ("max_separation_seconds", seconds[2] > 0, "a time above 0"),
+        (
+            "max_latency_share",
+            (share == 0) | ((share > 0) & (share <= 1) & np.isfinite(seconds[1])),
+            "a share above 0, at most 1, and max_latency_seconds",
+        ),
     ):
         wrong = np.flatnonzero(~right)  # NaN compares false with everything
         if len(wrong):
@@ -129,7 +135,7 @@ def wanted_tables(
         freshness_seconds=block[3],
         max_latency_seconds=block[4],
         max_separation_seconds=block[5],
-        max_latency_share=np.zeros(block.shape[1]),
+        max_latency_share=block[6],
     )
     known = network.scenario.subscribers
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)

@@ -154,5 +154,7 @@ def _subscriptions(
         max_separation_seconds=joined(
             wanted.max_separation_seconds, [each.max_separation_seconds for each in intents]
         ),
-        max_latency_share=joined(wanted.max_latency_share, [0.0] * len(intents)),
+        max_latency_share=joined(
+            wanted.max_latency_share, [each.max_latency_share or 0.0 for each in intents]
+        ),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
 from triagemq.plan import LEAST_GAIN, Decision, LatencyFactors, Plan, carry, make_plan
-from triagemq.scenario import Floats, Scenario, deadline_factor
+from triagemq.scenario import Floats, Scenario, deadline_factor, deadline_figures
 from triagemq.theory import share_within
 
 __all__ = ["MOST_ROUNDS", "judged_by_latency", "latency_factors", "plan_ahead"]
@@ -28,6 +28,9 @@ _NEARBY = 0.05
 OFF_BY_A_FACTOR, MOST_DOUBTED = 0.5, 0.1
 """A latency that may be off by a larger share decides nothing: where more of the worth depends on such ones, the first
 plan stays."""
+
+NAMED_DEADLINES = 3
+"""Subscriptions that a decision names, of those whose deadline is not met."""
 
 CONVERGED = 1e-4
 """A round that changes the utility by a smaller share is the last."""
@@ -127,9 +130,11 @@ def plan_ahead(
     if tried[best].utility <= tried[stays].utility * (1 + LEAST_GAIN):
         best = stays
     plan = tried[best].plan
-    return replace(
-        plan, decisions=(*plan.decisions, _decision(scenario.name, tried, stays, best, still=still))
+    told = (
+        _decision(scenario.name, tried, stays, best, still=still),
+        *_deadlines_told(scenario, tried[best].predicted),
     )
+    return replace(plan, decisions=(*plan.decisions, *told))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,4 +196,31 @@ def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: b
         before=f"utility {asked:.6g}",
         after=f"utility {tried[best].utility:.6g}",
         reason=f"worth depends on latency, so it was forecast and planned again {rounds} times ({ended}): {outcome}",
+    )
+
+
+def _deadlines_told(scenario: Scenario, predicted: Forecast) -> tuple[Decision, ...]:
+    """How many get the share in time that they ask for, and some of those that do not; the same while these stay."""
+    wanted = scenario.subscriptions
+    asked = wanted.max_latency_share
+    if not (asked > 0).any():
+        return ()
+    figures = deadline_figures(wanted, predicted.share_within)
+    missed = np.flatnonzero((asked > 0) & ~(np.nan_to_num(predicted.share_within) >= asked))
+    named = [
+        f"{scenario.subscribers.name[wanted.subscriber[row]]} {scenario.topics.name[wanted.topic[row]]} "
+        f"({asked[row]:.4g} within {wanted.max_latency_seconds[row]:.6g} s)"
+        for row in missed[:NAMED_DEADLINES]
+    ]
+    more = f" and {len(missed) - len(named)} more" if len(missed) > len(named) else ""
+    return (
+        Decision(
+            kind="deadlines",
+            subject=scenario.name,
+            before=f"{figures['judged']} subscriptions ask for a share in time",
+            after=f"{figures['met']} of them get it",
+            reason=f"by the forecast these do not: {', '.join(named)}{more}"
+            if named
+            else "by the forecast of the plan",
+        ),
     )
