@@ -44,6 +44,9 @@ _FORMATS = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
 }
+_FOLLOW_CONDITIONS = ("simulate", "emulate")
+"""Producers of runs that have a plan for each of a scenario's conditions, and so no one forecast."""
+
 _HEADER_BYTES = 1 << 20
 _BYTES_PER_ROW = 20
 
@@ -207,7 +210,10 @@ def _trace(place: Location) -> TraceInput:
         files[table] = tuple(listed)
     planned = (place / PLAN_NAME).read() if manifest.has_plan else b""
     scenario, notes = _scenario(place, text)
-    plan, more = _plan(place, planned, text, scenario)
+    changing = manifest.producer in _FOLLOW_CONDITIONS and "conditions" in text
+    if changing and scenario is not None and loads_conditions(text).timeline:
+        planned = b""
+    plan, more = _plan(place, planned, scenario)
     identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode(), planned)
     return TraceInput(
         manifest.run_id, place.given, identity, manifest, text, scenario, files, plan, (*notes, *more)
@@ -225,11 +231,9 @@ def _scenario(place: Location, text: str) -> tuple[Scenario | None, tuple[str, .
         return None, (f"its scenario cannot be read, so names and utilities are missing: {first}",)
 
 
-def _plan(
-    place: Location, planned: bytes, text: str, scenario: Scenario | None
-) -> tuple[Plan | None, tuple[str, ...]]:
-    """The plan that a run followed from its beginning to its end; where conditions changed it, there is none."""
-    if not planned or scenario is None or ("conditions" in text and loads_conditions(text).timeline):
+def _plan(place: Location, planned: bytes, scenario: Scenario | None) -> tuple[Plan | None, tuple[str, ...]]:
+    """The plan of a run. One that cannot be used costs the forecast beside the figures, not the figures."""
+    if not planned or scenario is None:
         return None, ()
     try:
         plan = parse_plan(planned.decode("utf-8", errors="replace"), f"{place.given}/{PLAN_NAME}")

@@ -12,6 +12,8 @@ from tests.coordinator.up.estimating import estimates_the_building_fire
 from tests.coordinator.up.exchanging import BUILDING_FIRE, TRIAGE, Up
 
 from triagemq.pipeline import Tables, run_pipeline
+from triagemq.plan.files import parse_plan
+from triagemq.scenario import load
 from triagemq.trace import Trace, runs
 
 
@@ -61,6 +63,8 @@ def test_measured_beside_forecast_with_the_keys_of_simulate(tmp_path: Path) -> N
     assert len(trace.table("publications")) == figures["publications"]
     assert len(trace.table("decisions")) > 0
     assert len(trace.table("queue_samples")) > 0
+    # By its forecast the pipeline puts beside the tables what was promised.
+    parse_plan(trace.plan_text or "").require(load(BUILDING_FIRE))
 
 
 @pytest.mark.slow
