@@ -78,6 +78,7 @@ def promised(level: int) -> dict[str, Any]:
         "forecast_mean_latency_seconds": 0.0111,
         "forecast_p95": 0.0456,
         "forecast_p99": 0.0789,
+        "forecast_sampled": level,
         "forecast_flag": "finite buffers <b>" if level else None,
         "forecast_latency_error": 0.31 if level else 0.0,
         "forecast_success_error": 0.04 if level else 0.0,
@@ -255,7 +256,7 @@ def test_the_numbers_are_those_of_the_tables_with_units(tmp_path: Path) -> None:
 def test_the_forecast_stands_beside_every_class_and_subscription_with_how_sure_it_is(tmp_path: Path) -> None:
     text = written(tmp_path, example()).text
     by_class, by_subscription = text.partition("All 4 subscriptions")[::2]
-    for words in ("50 ms", "45.6 ms", "200 ms", "78.9 ms", "± 31 %, finite buffers <b>"):
+    for words in ("50 ms", "45.6 ms", "200 ms", "78.9 ms", "± 31 %, finite buffers <b>; sampled"):
         assert words in by_class.partition("Beside the forecast")[2], words
     for words in (
         "43.2 ms",

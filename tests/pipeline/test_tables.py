@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from triagemq.cli.simulate import simulate as simulate_command
-from triagemq.forecast import figures_by_class, forecast, subscription_rows
+from triagemq.forecast import best_forecast, figures_by_class, subscription_rows
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.report import report_tables
 from triagemq.plan.files import parse_plan
@@ -355,12 +355,13 @@ def test_what_came_while_the_queues_were_drained_is_no_success_in_any_table(over
 def test_figures_stand_beside_the_forecast_of_the_runs_own_plan(overload: Overload) -> None:
     trace = Trace.open(overload.folder / "run")
     scenario, plan = loads(trace.scenario_text), parse_plan(trace.plan_text or "")
-    predicted = forecast(scenario, plan)
+    predicted = best_forecast(scenario, plan)
     names = {
         "forecast_success_rate": "success_rate",
         "forecast_mean_latency_seconds": "mean_latency_seconds",
         "forecast_p95": "p95_seconds",
         "forecast_p99": "p99_seconds",
+        "forecast_sampled": "sampled",
         "forecast_flag": "flag",
         "forecast_latency_error": "latency_error",
         "forecast_success_error": "success_error",

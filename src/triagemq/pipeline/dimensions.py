@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from triagemq.forecast import REASONS, figures_by_class, forecast
+from triagemq.forecast import REASONS, best_forecast, figures_by_class
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import from_arrow, in_one_piece
 from triagemq.scenario import Scenario, port_depths
@@ -22,13 +22,17 @@ _FORECAST = {
     "forecast_mean_latency_seconds": "mean_latency_seconds",
     "forecast_p95": "p95_seconds",
     "forecast_p99": "p99_seconds",
+    "forecast_sampled": "sampled",
     "forecast_flag": "flag",
     "forecast_latency_error": "latency_error",
     "forecast_success_error": "success_error",
 }
 """Columns for what a run's plan promised, by what `triage forecast --json` calls it."""
 
-_FORECAST_FIELDS = [(name, pa.string() if key == "flag" else pa.float64()) for name, key in _FORECAST.items()]
+_FORECAST_FIELDS = [
+    (name, {"flag": pa.string(), "sampled": pa.int32()}.get(key, pa.float64()))
+    for name, key in _FORECAST.items()
+]
 
 _SCHEMAS = {
     "topics": pa.schema([("run", pa.int32()), ("topic_id", pa.int32()), ("topic", pa.string())]),
@@ -165,12 +169,13 @@ def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[dict[str, Any], dic
         return dict.fromkeys([in_time, *_FORECAST], [None] * count), dict.fromkeys(
             ["priority_class", *_FORECAST], ()
         )
-    predicted = forecast(scenario, run.plan)
+    predicted = best_forecast(scenario, run.plan)
     own = {
         "success_rate": predicted.success,
         "mean_latency_seconds": predicted.latency_seconds,
         "p95_seconds": predicted.percentile_seconds(0.95),
         "p99_seconds": predicted.percentile_seconds(0.99),
+        "sampled": predicted.sampled,
         "flag": [REASONS[code] or None for code in predicted.reason],
         "latency_error": predicted.latency_error,
         "success_error": predicted.success_error,
@@ -197,4 +202,6 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
         return pa.array(numbers, kind, mask=~np.isfinite(numbers))
     if kind == pa.string():
         return pa.array([None if value is None else str(value) for value in values], kind)
-    return pa.array(np.asarray(values).astype(np.int32), kind)
+    if isinstance(values, np.ndarray):
+        return pa.array(values.astype(np.int32), kind)
+    return pa.array([None if value is None else int(value) for value in values], kind)

@@ -23,6 +23,7 @@ _COLUMNS = (
     "priority_class",
     *_PAIRS,
     *(f"forecast_{name}" for name in _PAIRS),
+    "forecast_sampled",
     "forecast_flag",
     "forecast_latency_error",
     "forecast_success_error",
@@ -55,7 +56,8 @@ def section(inputs: Inputs) -> Section:
     words = (
         "<p>What was measured, and beside it what the forecast of the run's own plan said: the share delivered, its "
         "mean latency, and the times within which 95 % and 99 % of it came. A forecast claims to be within 2 %; where "
-        "it does not, the last column says by how much it may be off, and why. A run without a plan has no forecast, "
+        "it does not, the last column says by how much it may be off, and why; where no formula is known, a sample of "
+        "events was followed. A run without a plan has no forecast, "
         "nor has one during which conditions changed.</p>"
     )
     by_class = [
@@ -68,7 +70,7 @@ def section(inputs: Inputs) -> Section:
             key=lambda row: -1 if row["priority_class"] is None else row["priority_class"],
         )
     ]
-    table = table_html(("run", "class", *_HEAD, "the forecast is approximate"), by_class)
+    table = table_html(("run", "class", *_HEAD, "how sure the forecast is"), by_class)
     return Section("forecast", title, [words, table, *_subscriptions(inputs, runs)])
 
 
@@ -101,7 +103,7 @@ def _subscriptions(inputs: Inputs, runs: list[Run]) -> list[str]:
         if left_out
         else f"All {len(rows)} subscriptions"
     )
-    columns = (*head, *_HEAD, "the forecast is approximate")
+    columns = (*head, *_HEAD, "how sure the forecast is")
     return [table_html(columns, lines, text_columns=3, folded=which)]
 
 
@@ -140,9 +142,12 @@ def _figures(row: dict[str, Any]) -> str:
 
 
 def _doubt(row: dict[str, Any]) -> str:
-    """By how much the forecast may be off, and why; nothing where it claims to be right."""
-    if row["forecast_flag"] is None:
-        return ""
-    off = max(row["forecast_latency_error"] or 0.0, row["forecast_success_error"] or 0.0)
-    reason = safe(row["forecast_flag"])
-    return f"± {100 * off:.0f} %, {reason}" if off > 0 else reason
+    """By how much the forecast may be off, and why; nothing where a formula claims to be right."""
+    words = []
+    if row["forecast_flag"] is not None:
+        off = max(row["forecast_latency_error"] or 0.0, row["forecast_success_error"] or 0.0)
+        reason = safe(row["forecast_flag"])
+        words.append(f"± {100 * off:.0f} %, {reason}" if off > 0 else reason)
+    if row["forecast_sampled"]:
+        words.append("sampled")
+    return "; ".join(words)

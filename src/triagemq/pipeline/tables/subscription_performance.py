@@ -48,6 +48,7 @@ SCHEMA = """
     forecast_mean_latency_seconds      double,
     forecast_p95                       double  COMMENT 'latency in seconds',
     forecast_p99                       double  COMMENT 'latency in seconds',
+    forecast_sampled                   int     COMMENT '1 where a sample of events was followed, 0 for a formula',
     forecast_flag                      string  COMMENT 'what makes it approximate; null where it claims to be right',
     forecast_latency_error             double  COMMENT 'the relative error to expect; 0 where it claims to be right',
     forecast_success_error             double  COMMENT 'the same of the success rate'
