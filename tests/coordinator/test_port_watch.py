@@ -74,12 +74,15 @@ class Radio:
                     self._arrive(round(self._next * 1e9))
                 self._next += self.every_seconds or self._random.exponential(1 / packets_per_second)
             self._port.finish(round(self.now * 1e9), [])
-            found = self.watch.observe(self.now, {"radio": self._port.counters()}, "epoch")
+            found = self.watch.observe(self.now, {"radio": self._counters()}, "epoch")
             self.changes += [(self.now, change) for change in found]
 
     @property
     def planned_bps(self) -> float:
         return self.watch.now().bandwidth_bps.get("radio", self.watch.facts()["radio"].stated_bps)
+
+    def _counters(self) -> PortCounters:
+        return self._port.counters()
 
     def _settings(self) -> SetPort:
         return SetPort("radio", self.bandwidth_bps, 100, 1)
@@ -89,6 +92,21 @@ class Radio:
         packet = OutgoingPacket(self._flow.key, b"", control=False)
         self._port.arrive(Queued(packet, self._flow, 1, self.packet_bytes, now_ns), [])
         self._port.start(now_ns, [], [])
+
+
+class Interface(Radio):
+    """A port of the kernel: what is being sent has left its queue."""
+
+    def _counters(self) -> PortCounters:
+        counters, sending = self._port.counters(), self._port._sending
+        (queue,) = counters.queues
+        if sending is not None:
+            queue = replace(
+                queue,
+                bytes_out=queue.bytes_out + sending.wire_bytes,
+                backlog_packets=queue.backlog_packets - 1,
+            )
+        return replace(counters, queues=(queue,))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.5])
@@ -198,6 +216,18 @@ def test_a_fast_port_whose_wake_ups_come_late_is_no_slow_port() -> None:
             plane.send([OutgoingPacket(key, bytes(100), control=False)])
         time.run_until(now_ns)
         assert watch.observe(now_ns / 1e9, plane.counters(with_flows=False).ports, "epoch") == ()
+
+
+def test_an_interface_that_seems_faster_than_it_is_is_tried_ever_more_rarely() -> None:
+    interface = Interface(share=0.7)
+    interface.run(60)
+    interface.bandwidth_bps = STATED_BPS / 2
+    interface.run(1_800)
+    rises = [
+        at for at, change in interface.changes if float(change.decision.after.split()[0]) > 0.6 * STATED_BPS
+    ]
+    assert 2 <= len(rises) <= 7
+    assert rises[-1] - rises[-2] > 300
 
 
 def test_a_port_that_kept_what_it_rose_to_is_trusted_anew() -> None:
