@@ -7,6 +7,7 @@ import json
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ from triagemq.coordinator.gateway_link import Measured
 from triagemq.coordinator.measuring import Measuring
 from triagemq.coordinator.port_estimates import Drain
 from triagemq.coordinator.port_watch import PortChange, PortWatch
+from triagemq.coordinator.store import Store
+from triagemq.coordinator.store_changes import measuring_ports
 from triagemq.network import EmbeddedDataPlane
 from triagemq.network.output_port import Flow, OutputPort, Queued
 from triagemq.plan import (
@@ -249,28 +252,60 @@ def test_a_port_that_was_never_busy_has_no_upper_bound() -> None:
     assert Drain(10_000, 10.0, 50, 0).side_of(1e6, 1e6) == 0
 
 
-def test_ports_are_looked_at_out_of_step_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "MEASURE_SECONDS", 0.02)
-    asked_at, phases = 0.0, []
+class Gateway:
+    """A link that answers at once; `phases` is how long after the count of topics its ports were looked at."""
 
-    async def measure(*, flows: bool, topics: bool = True, after: str = "") -> Measured:
-        nonlocal asked_at
+    def __init__(self) -> None:
+        self.phases: list[float] = []
+        self._asked_at = 0.0
+
+    async def measure(self, *, flows: bool, topics: bool = True, after: str = "") -> Measured:
         if topics:
-            asked_at = time.monotonic()
+            self._asked_at = time.monotonic()
         else:
-            phases.append(time.monotonic() - asked_at)
+            self.phases.append(time.monotonic() - self._asked_at)
         return Measured("epoch", 0, {}, {}, {}, {}, 0, 0, True)
 
+
+def measure(gateway: Gateway, watch: PortWatch, seconds: int, store: Any = None) -> None:
     async def heard(before: Measured | None, now: Measured) -> None: ...
 
     async def scene() -> None:
-        lead: Any = SimpleNamespace(link=SimpleNamespace(measure=measure))
+        lead: Any = SimpleNamespace(link=gateway)
         rates: Any = SimpleNamespace(observe=lambda measured: (), to_store=dict)
-        store: Any = None
-        here = Measuring(lead, rates, PortWatch({}), store, on_change=print, on_second=heard)
-        for _ in range(4):
+        here = Measuring(lead, rates, watch, store, on_change=print, on_second=heard)
+        await here.one_second()
+        watch.state("radio", STATED_BPS)
+        for _ in range(seconds - 1):
             await here.one_second()
 
     asyncio.run(scene())
-    assert len(phases) == 20
-    assert max(phases) - min(phases) > 0.008
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of measuring takes a tenth."""
+    monkeypatch.setattr(measuring, "MEASURE_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("quick")
+def test_ports_are_looked_at_out_of_step_with_everything() -> None:
+    gateway = Gateway()
+    measure(gateway, PortWatch({"radio": STATED_BPS}), 4)
+    assert len(gateway.phases) == 20
+    assert max(gateway.phases) - min(gateway.phases) > 0.008
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_an_operator_has_overruled_is_gone_from_the_store_within_a_second(tmp_path: Path) -> None:
+    radio = Radio()
+    radio.bandwidth_bps = STATED_BPS / 2
+    radio.run(60)
+    store = Store(f"sqlite:///{tmp_path / 'coordinator.sqlite'}")
+    kept = radio.watch.to_store()
+    store.write_now(measuring_ports(kept))
+    assert store.measured_ports() == kept
+    # The same is stated as before: nothing but the store could tell a restart that it was stated anew.
+    measure(Gateway(), PortWatch({"radio": STATED_BPS}, restored=kept), 2, store)
+    assert store.measured_ports() == {}
+    store.close_now()
