@@ -156,7 +156,7 @@ class Copies:
     def survival_ratio(self) -> float:
         """By how much more packets come through than was planned; below 1: less."""
         ratio = (1 - self.loss().value) * self.sent / max(self.expected, 1e-9)
-        return float(ratio ** (self.sent / self.packets))
+        return float(ratio ** (self.sent / max(self.packets, self.sent)))
 
 
 @dataclass(frozen=True, slots=True)
