@@ -40,6 +40,8 @@ _MOST_DRAINING_SECONDS = 15.0
 _HURRIED_SECONDS = 0.2
 """The same where the user has ended the run and waits."""
 _TICK_SECONDS = 1.0
+_REPLICATIONS = 32
+"""Enough to know how far one run may be from the mean: near overload a few lucky ones would say it is close."""
 
 OnTick = Callable[[Rig, float], None]
 
@@ -158,7 +160,7 @@ async def run_emulation(
         late_counts=True,
         warmup=min(0.99, (from_ns - begun_ns) / max(1, int(sent["under_way_ns"][-1]))),
         seed=options.seed,
-        replications=8,
+        replications=_REPLICATIONS,
         changes=condition_changes(
             scenario,
             conditions,
