@@ -94,6 +94,8 @@ def drawn(seed: int) -> tuple[str, Document]:
         document["publishers"]["publisher"]["error_rate"] = float(random.uniform(0.0, 0.1))
         for subscriber in document["subscribers"].values():
             subscriber["error_rate"] = float(random.uniform(0.0, 0.2))
+    # Real copies leave by class, and the simulation beside them does, whatever a file states for others.
+    document["sending_order"] = str(random.choice(["by_class", "random"]))
     return kind, document
 
 

@@ -14,9 +14,13 @@ import pytest
 from tests.coordinator.up.exchanging import LONG_SECONDS, TRIAGE
 
 from triagemq.cli.simulate import trace_writer
+from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.up.comparison import promise
 from triagemq.coordinator.up.measured import measure
 from triagemq.coordinator.up.watching import SoFar
+from triagemq.forecast import forecast, summary
 from triagemq.plan import make_plan
+from triagemq.scenario import SendingOrder
 from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
 from triagemq.simulate.changes import Change
@@ -82,6 +86,18 @@ def test_deadlines_and_phases_of_a_trace_are_those_of_the_simulation_that_wrote_
     for found, wanted_row in zip(measured["phases"], expected["phases"], strict=True):
         assert found == pytest.approx(wanted_row)
     assert measured["utility"] == pytest.approx(expected["utility"])
+
+
+def test_an_exchange_promises_what_its_gateway_does_whatever_order_a_scenario_states() -> None:
+    settings = PlannerSettings()
+    random = table2(seed=1, subscribers=2)
+    assert random.sending_order is SendingOrder.RANDOM
+    by_class = replace(random, sending_order=SendingOrder.BY_CLASS)
+    first, second = (promise(scenario, settings, settings) for scenario in (random, by_class))
+    assert first.by_level == second.by_level
+    first.plan.require(random)
+    stated = summary(random, first.plan, forecast(random, first.plan))
+    assert stated["classes"] != first.figures["classes"]
 
 
 def test_without_a_file_it_says_what_to_try_and_shows_what_goes_on(tmp_path: Path) -> None:

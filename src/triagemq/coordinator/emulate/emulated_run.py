@@ -7,7 +7,7 @@ import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from triagemq.coordinator.emulate.conditions import play_conditions
 from triagemq.coordinator.emulate.merging import Present, merge_trace
 from triagemq.coordinator.emulate.rig import Rig
 from triagemq.coordinator.emulate.rig_options import RigOptions
-from triagemq.coordinator.up.comparison import Promise, promise
+from triagemq.coordinator.up.comparison import Promise, as_sent, promise
 from triagemq.coordinator.up.measured import Measured, load_reading, measure
 from triagemq.coordinator.up.on_the_wire import Transmission
 from triagemq.errors import NetworkError, OutputError
@@ -152,9 +152,10 @@ async def run_emulation(
     if hurry:
         return EmulationResult(scenario, measured, None, expected, where)
     sent = recorded_publications(where, scenario, from_ns=begun_ns, with_hosts=True)
+    model, plan = as_sent(_behind_hosts(scenario), expected.plan)
     simulated = simulate(
-        scenario,
-        expected.plan,
+        model,
+        plan,
         # The very publications of the box; and as there, what waits at the end still arrives, and counts.
         replay=sent,
         late_counts=True,
@@ -162,7 +163,7 @@ async def run_emulation(
         seed=options.seed,
         replications=_REPLICATIONS,
         changes=condition_changes(
-            scenario,
+            model,
             conditions,
             lambda network: decide(ToDecide(network, settings=settings)).plan,
             until_seconds=lasted,
@@ -186,6 +187,21 @@ async def _let_run(rig: Rig, begun_ns: int, seconds: float, ended: asyncio.Event
 
 def _absent(names: Sequence[str], there: NDArray[np.bool_]) -> list[str]:
     return [name for name, present in zip(names, there, strict=True) if not present]
+
+
+def _behind_hosts(scenario: Scenario) -> Scenario:
+    """A scenario as its box is from where the gateway sends: no switch is before publishers, links have no length."""
+    publishers, ports, subscribers = scenario.publishers, scenario.ports, scenario.subscribers
+    return replace(
+        scenario,
+        publishers=replace(
+            publishers,
+            unmanaged_switch=np.full_like(publishers.unmanaged_switch, -1),
+            propagation_seconds=np.zeros(len(publishers)),
+        ),
+        ports=replace(ports, propagation_seconds=np.zeros(len(ports))),
+        subscribers=replace(subscribers, propagation_seconds=np.zeros(len(subscribers))),
+    )
 
 
 def _worth(begun_ns: int, course: Sequence[Situation]) -> list[tuple[int, Floats]]:

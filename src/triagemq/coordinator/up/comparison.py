@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triagemq.coordinator.control import PlannerSettings, Situation, decide
 from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.plan import Plan
-from triagemq.scenario import Integers, Scenario
+from triagemq.scenario import Integers, Scenario, SendingOrder
 
-__all__ = ["Promise", "promise"]
+__all__ = ["Promise", "as_sent", "promise"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,10 +40,17 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
     level = plan.subscription_class
     if triage != settings:
         level = decide(Situation(scenario, settings=triage)).plan.subscription_class
-    predicted = forecast(scenario, plan)
+    predicted = forecast(*as_sent(scenario, plan))
     return Promise(
         plan=plan,
         level=level,
         figures=summary(scenario, plan, predicted),
         by_level=figures_by_class(predicted, level),
     )
+
+
+def as_sent(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+    """A scenario and its plan as an exchange carries them out: copies of one event leave the gateway by class, whatever
+    order the scenario states for others."""
+    sent = replace(scenario, sending_order=SendingOrder.BY_CLASS)
+    return sent, replace(plan, scenario_fingerprint=sent.fingerprint)
