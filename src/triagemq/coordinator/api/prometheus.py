@@ -59,6 +59,23 @@ def _gateway(here: Coordinator) -> Families:
     }
 
 
+_FORECAST = {
+    "success_rate": ("success_rate", "Share of events that should arrive, by class."),
+    "latency_seconds": ("mean_latency_seconds", "Mean latency that events should have, by class."),
+    "p95_seconds": ("p95_seconds", "Latency that 95 % of the events should not exceed, by class."),
+    "p99_seconds": ("p99_seconds", "Latency that 99 % of the events should not exceed, by class."),
+    "latency_error": (
+        "latency_error",
+        "Share by which the forecast latency may be off, by class; 0: within 2 %.",
+    ),
+    "success_error": (
+        "success_error",
+        "Share by which the forecast success may be off, by class; 0: within 2 %.",
+    ),
+}
+"""What is told of a forecast: the end of the metric's name, the key of `triage forecast --json`, and what it says."""
+
+
 def _classes(here: Coordinator) -> Families:
     """Counters since the coordinator's start; shares of the last second, beside what was forecast."""
     predicted = (here.forecasts.latest() or {}).get("classes", [])
@@ -88,36 +105,10 @@ def _classes(here: Coordinator) -> Families:
             "Share of the packets offered in the last second that left, by class.",
             _known(_now(here, "classes"), "sent_share", "priority_class"),
         ),
-        "triage_forecast_success_rate": (
-            "gauge",
-            "Share of events that should arrive, by class.",
-            _known(predicted, "success_rate", "priority_class"),
-        ),
-        "triage_forecast_latency_seconds": (
-            "gauge",
-            "Mean latency that events should have, by class.",
-            _known(predicted, "mean_latency_seconds", "priority_class"),
-        ),
-        "triage_forecast_p95_seconds": (
-            "gauge",
-            "Latency that 95 % of the events should not exceed, by class.",
-            _known(predicted, "p95_seconds", "priority_class"),
-        ),
-        "triage_forecast_p99_seconds": (
-            "gauge",
-            "Latency that 99 % of the events should not exceed, by class.",
-            _known(predicted, "p99_seconds", "priority_class"),
-        ),
-        "triage_forecast_latency_error": (
-            "gauge",
-            "Share by which the forecast latency may be off, by class; 0: within 2 %.",
-            _known(predicted, "latency_error", "priority_class"),
-        ),
-        "triage_forecast_success_error": (
-            "gauge",
-            "Share by which the forecast success may be off, by class; 0: within 2 %.",
-            _known(predicted, "success_error", "priority_class"),
-        ),
+        **{
+            f"triage_forecast_{name}": ("gauge", words, _known(predicted, key, "priority_class"))
+            for name, (key, words) in _FORECAST.items()
+        },
         "triage_received_total": (
             "counter",
             "Events that subscribers reported as received, by class.",
