@@ -141,6 +141,8 @@ def test_a_publisher_that_waits_for_input_ends_by_ctrl_c(gateway: str, tmp_path:
         (("sub", "--topic", "a/#/b", "--gateway", "127.0.0.1:9"), 2, "no topic filter"),
         (("sub", "--topic", "a", "--gateway", "nowhere"), 2, "must be HOST:PORT"),
         (("sub", "--topic", "a", "--gateway", "127.0.0.1:9", "--utility", "log:1"), 2, "needs a coordinator"),
+        (("sub", "--topic", "a", "--deadline-share", "0.9"), 2, "give --deadline, too"),
+        (("sub", "--topic", "a", "--deadline", "1", "--deadline-share", "9"), 2, "at most 1"),
         (("sub", "--topic", "a", "--gateway", "127.0.0.1:9"), 1, "does not answer"),
         (("sub", "--topic", "a", "--coordinator", "127.0.0.1:9"), 2, "must be http://HOST:PORT"),
         (("sub", "--topic", "a", "--coordinator", "http://127.0.0.1:9"), 1, "nobody listens there"),
