@@ -339,6 +339,44 @@ subscribers: {s: {port: last, subscribes: {t: log:1}}}
     assert result.approximations == ()
 
 
+MANY_PORTS = """
+name: ports of every kind
+sending_order: {order}
+brokers: {b: {outbound_rate_per_second: 400}}
+switches: {x: {inbound_rate_per_second: 900}, y: {fed_by: trunk}}
+ports:
+  trunk: {switch: x, bandwidth_bps: 60000, error_rate: 0.1, propagation_seconds: 0.5}
+  far: {switch: y, bandwidth_bps: 30000}
+  further: {switch: y, bandwidth_bps: 50000}
+  full: {switch: x, bandwidth_bps: 20000, buffer_packets: 9}
+  near: {switch: x, bandwidth_bps: 40000}
+publishers:
+  a: {publishes: {t: {rate_per_second: 9, size_bytes: 70}, u: {rate_per_second: 4, size_bytes: 90, sizes: constant}}}
+subscribers:
+  s0: {port: near, subscribes: {t: log:4, u: log:1}}
+  s1: {port: far, subscribes: {t: log:4, u: log:1}}
+  s2: {port: full, subscribes: {t: log:1, u: log:9}}
+  s3: {port: near, subscribes: {t: log:1}}
+  s4: {port: further, subscribes: {t: log:2, u: log:4}}
+  s5: {port: far, subscribes: {u: log:9}}
+  s6: {port: full, subscribes: {t: log:9, u: log:2}}
+"""
+
+
+@pytest.mark.parametrize("order", ["by_class", "random"])
+def test_ports_have_the_same_forecast_one_by_one_and_all_at_once(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MANY_PORTS.replace("{order}", order)
+    _, at_once = predicted(text, priorities="cluster", drops="optimal")
+    monkeypatch.setattr("triagemq.forecast.downstream.MOST_TOGETHER", 1)
+    _, one_by_one = predicted(text, priorities="cluster", drops="optimal")
+    for column in ("success", "latency_seconds", "reason", "latency_error", "success_error"):
+        assert getattr(one_by_one, column) == pytest.approx(getattr(at_once, column), rel=1e-12), column
+    assert one_by_one.percentile_seconds(0.95) == pytest.approx(at_once.percentile_seconds(0.95), rel=1e-12)
+    assert np.isfinite(at_once.latency_seconds).all()
+
+
 def test_a_trunk_above_leaves_at_different_depths_is_one_queue() -> None:
     text = """
 name: leaves at two depths

@@ -42,7 +42,7 @@ def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> For
     latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
     # What never arrives has no latency, and is worth nothing whatever its freshness.
     known = np.where(np.isnan(latency), np.inf, latency)
-    times = copies.times.after(arrivals.delay[cell]).moved_to(latency)
+    times = copies.times.moved_to(latency)
     timely = _share_within(times, subscriptions.max_latency_seconds)
     reason, latency_error, success_error = doubts.judge(latency, success, claimed)
     return Forecast(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from triagemq.forecast.tandem import OVERLAP_DOUBT, Spread, batch_at, overlap
+from triagemq.forecast.tandem import OVERLAP_DOUBT, BatchAt, Spread, batch_at, overlap
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
-from triagemq.theory import mm1_sojourn, priority_waits
+from triagemq.theory import mm1_sojourn
 
-__all__ = ["Lookup", "broker_outbound", "look_up"]
+__all__ = ["Lookup", "Lookups", "broker_outbound", "lookups"]
 
 _NEARLY_SATURATED = 1e-9
 _SHARPNESS = 0.9
@@ -31,6 +32,48 @@ class Lookup:
     doubtful: Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lookups:
+    """The matching queues of the switches before some ports: all packets through a switch in one class.
+
+    Columns over switches are the load, Pollaczek and Khinchine's wait and what batches add to it for all; columns over
+    copies the switch, the lookups of a copy's packets and the others of its event; `in_class_order` says that these
+    come in the order of their classes, else they come in any.
+    """
+
+    load: Floats
+    alone_seconds: Floats
+    batches_seconds: Floats
+    switch: Integers
+    service_seconds: Floats
+    along: BatchAt
+    in_class_order: bool
+
+    def look_up(self, copies: NDArray[np.int64], spread: Spread) -> Lookup:
+        """What becomes of some of the copies, which come so spread."""
+        switch, service = self.switch[copies], self.service_seconds[copies]
+        along, load = self.along[copies], self.load[switch]
+        others = along.others
+        own = 0.5 * others * service
+        late, whole = spread.at(others), self.batches_seconds[switch] + own
+        passed = overlap(late, own, np.where(load < 1.0, whole, 0.0), _SHARPNESS)
+        wait = self.alone_seconds[switch] + whole
+        if self.in_class_order:
+            wait += (along.ahead - 0.5 * others) * service
+        between = service / np.maximum(1.0 - load, _NEARLY_SATURATED)
+        left = np.divide(late - passed, late, out=np.ones_like(late), where=late > 0)
+        return Lookup(
+            share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300)),
+            seconds=wait - passed + service,
+            spread=Spread(
+                np.maximum(between, spread.between_seconds),
+                np.maximum(others, spread.others),
+                spread.apart_seconds * np.maximum(left, 0.0),
+            ),
+            doubtful=OVERLAP_DOUBT * passed,
+        )
+
+
 def broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats, Floats]:
     """Share and sojourn of one M/M/1 queue per subscriber at its home broker (PrioDeX eq. 14), and the part of the
     sojourn that copies of one event do not share: all of it, or only the wait where they are sent together by class."""
@@ -43,53 +86,30 @@ def broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Fl
     return share[subscriber], sojourn[subscriber], apart[subscriber]
 
 
-def look_up(
+def lookups(
     scenario: Scenario,
     port: Integers,
     batch: Integers,
     rate: Floats,
     present: Floats,
     packets: Floats,
-    spread: Spread,
     classes: Integers | None = None,
-) -> Lookup:
-    """The switch's matching queue: all packets through that switch in one class, copies arriving in batches.
+) -> Lookups:
+    """The matching queues before these copies' ports.
 
     PrioDeX takes one flow's rate here; a switch serves the total, and looks up packets: the `packets` of a copy come
     together and go on when the last is looked up. Lookups are drawn one by one, so copies share none. With `classes`
     the copies of one event come in that order, else in any.
     """
+    count = len(scenario.switches)
     switch = scenario.ports.switch[port]
     service = packets / scenario.switches.inbound_rate_per_second[switch]
-    arriving, here = rate * present, np.minimum(present, 1.0)
-    one_class = np.zeros(len(port), dtype=np.int64)
-    wait = priority_waits(
-        arriving,
-        service,
-        1.0 / packets,
-        one_class,
-        batch_topics=batch,
-        keep=here,
-        shared_sizes=False,
-        queues=switch,
+    along = batch_at(switch, batch, np.minimum(present, 1.0), classes)
+    busy = rate * present * service
+    load = total_by(switch, busy, count)
+    # Half of the others of an event are before any of its copies, in the mean.
+    alone, batches = (
+        np.divide(total_by(switch, work, count), 1.0 - load, out=np.full(count, np.inf), where=load < 1.0)
+        for work in (0.5 * busy * (1.0 + 1.0 / packets) * service, 0.5 * busy * along.others * service)
     )
-    load = total_by(switch, arriving * service, len(scenario.switches))
-    others = batch_at(switch, batch, here).others
-    late = spread.at(others)
-    single = priority_waits(arriving, service, 1.0 / packets, one_class, queues=switch)
-    whole = np.subtract(wait, single, out=np.zeros_like(wait), where=np.isfinite(wait))
-    passed = overlap(late, 0.5 * others * service, whole, _SHARPNESS)
-    if classes is not None:
-        wait = wait + (batch_at(switch, batch, here, classes).ahead - 0.5 * others) * service
-    between = service / np.maximum(1.0 - load[switch], _NEARLY_SATURATED)
-    left = np.divide(late - passed, late, out=np.ones_like(late), where=late > 0)
-    return Lookup(
-        share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[switch],
-        seconds=wait - passed + service,
-        spread=Spread(
-            np.maximum(between, spread.between_seconds),
-            np.maximum(others, spread.others),
-            spread.apart_seconds * np.maximum(left, 0.0),
-        ),
-        doubtful=OVERLAP_DOUBT * passed,
-    )
+    return Lookups(load, alone, batches, switch, service, along, in_class_order=classes is not None)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Integers
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
+from triagemq.theory.work_level import Batches
 
 __all__ = [
     "OVERLAP_DOUBT",
@@ -25,6 +26,7 @@ __all__ = [
     "Before",
     "Spread",
     "batch_at",
+    "batch_of",
     "overlap",
     "passed_before",
     "sharpness",
@@ -60,6 +62,9 @@ class BatchAt:
         """From -1 for a copy that goes first in its batch to 1 for one that goes last."""
         return (self.higher - self.lower) / (self.others + 1.0)
 
+    def __getitem__(self, rows: NDArray[np.int64]) -> BatchAt:
+        return BatchAt(self.higher[rows], self.same[rows], self.lower[rows])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
@@ -87,17 +92,12 @@ class Spread:
         between = self.between_seconds * (self.others + 2.0) / (others + 2.0)
         return batches.ahead * between + self.apart_seconds * others / (others + 1.0)
 
-    def of(self, rows: NDArray[np.int64]) -> Spread:
-        """The spread of some of the copies."""
+    def __getitem__(self, rows: NDArray[np.int64]) -> Spread:
         return Spread(self.between_seconds[rows], self.others[rows], self.apart_seconds[rows])
 
-    def placed(self, rows: NDArray[np.int64], count: int) -> Spread:
-        """The spread of some of `count` copies, the others together."""
-        columns = (self.between_seconds, self.others, self.apart_seconds)
-        whole = [np.zeros(count) for _ in columns]
-        for target, values in zip(whole, columns, strict=True):
-            target[rows] = values
-        return Spread(*whole)
+    def __setitem__(self, rows: NDArray[np.int64], other: Spread) -> None:
+        self.between_seconds[rows] = other.between_seconds
+        self.others[rows], self.apart_seconds[rows] = other.others, other.apart_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,29 +112,40 @@ class Before:
     load: Floats
     ahead: Floats
 
-    def of(self, rows: NDArray[np.int64]) -> Before:
-        """The queue before some of the copies."""
+    def __getitem__(self, rows: NDArray[np.int64]) -> Before:
         return Before(self.wait_seconds[rows], self.service_seconds[rows], self.load[rows], self.ahead[rows])
 
+    def __setitem__(self, rows: NDArray[np.int64], other: Before) -> None:
+        self.wait_seconds[rows], self.service_seconds[rows] = other.wait_seconds, other.service_seconds
+        self.load[rows], self.ahead[rows] = other.load, other.ahead
 
-def slower(
-    before: Before, rows: NDArray[np.int64], wait: Floats, service: Floats, load: Floats, ahead: Floats
-) -> Before:
-    """The slower of the queues before and the one that some of the copies have now crossed."""
-    columns = [
-        each.copy() for each in (before.wait_seconds, before.service_seconds, before.load, before.ahead)
-    ]
-    replaced = service > before.service_seconds[rows]
-    for column, values in zip(columns, (wait, service, load, ahead), strict=True):
-        column[rows[replaced]] = values[replaced]
-    return Before(*columns)
+
+def slower(one: Before, two: Before) -> Before:
+    """The slower of two queues, copy by copy; the first where they are alike."""
+    second = two.service_seconds > one.service_seconds
+    return Before(
+        np.where(second, two.wait_seconds, one.wait_seconds),
+        np.where(second, two.service_seconds, one.service_seconds),
+        np.where(second, two.load, one.load),
+        np.where(second, two.ahead, one.ahead),
+    )
 
 
 def batch_at(queue: Integers, batch: Integers, keep: Floats, classes: Integers | None = None) -> BatchAt:
     """Who else comes with every copy; without `classes` all are of one."""
     level = np.zeros(len(queue), dtype=np.int64) if classes is None else classes.astype(np.int64)
     groups = combine_keys(queue.astype(np.int64), batch.astype(np.int64))[0]
-    ladder: Ladder = build_ladder(groups, level)
+    return _along(build_ladder(groups, level), keep)
+
+
+def batch_of(batches: Batches) -> BatchAt:
+    """Who else comes with every copy of batches whose waits are known."""
+    assert batches.together is not None
+    return _along(batches.together, batches.keep)
+
+
+def _along(ladder: Ladder, keep: Floats) -> BatchAt:
+    """The others in every copy's batch, a group of the ladder, of which each is there with probability `keep`."""
     kept = ladder.total(keep)
     step = ladder.step_of_row
     return BatchAt(ladder.above(kept)[step], np.maximum(kept[step] - keep, 0.0), ladder.below(kept)[step])

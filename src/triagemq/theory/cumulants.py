@@ -80,6 +80,10 @@ class Cumulants:
         """What is left of a time without an independent part of it."""
         return Cumulants(self.mean - part.mean, self.variance - part.variance, self.third - part.third)
 
+    def later(self, seconds: Floats) -> Cumulants:
+        """After a constant time."""
+        return Cumulants(self.mean + seconds, self.variance, self.third)
+
     def copy(self) -> Cumulants:
         return Cumulants(self.mean.copy(), self.variance.copy(), self.third.copy())
 

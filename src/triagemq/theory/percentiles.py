@@ -74,6 +74,20 @@ class Times:
         deviation = np.maximum((p99 - mean) / np.interp(skewed, skewness, far), 0.0)
         return cls.of(Cumulants(mean, deviation**2, skewed * deviation**3))
 
+    @classmethod
+    def room(cls, count: int) -> Times:
+        """Columns for so many times that are yet to come."""
+        laws = [Cumulants(np.zeros(count), np.zeros(count), np.zeros(count)) for _ in range(3)]
+        share, most, step = np.zeros(count), np.zeros(count), np.zeros(count)
+        return cls(laws[0], laws[1], share, laws[2], most, step)
+
+    @property
+    def mean(self) -> Floats:
+        """Of all times together."""
+        quiet, busy = self.quiet.mean, self.busy.mean
+        with np.errstate(invalid="ignore"):
+            return np.where(np.isfinite(busy), quiet + self.busy_share * (busy - quiet), busy)
+
     @property
     def overall(self) -> Cumulants:
         """Of all times together."""
@@ -93,7 +107,7 @@ class Times:
 
     def with_mean(self, mean: Floats) -> Times:
         """These times multiplied by what gives them this mean; where they are endless and it is not, a constant."""
-        own = self.overall.mean
+        own = self.mean
         scaled = np.isfinite(own) & (own > 0) & np.isfinite(mean)
         factor = np.zeros_like(mean)
         np.divide(mean, own, out=factor, where=scaled)
@@ -111,13 +125,22 @@ class Times:
 
     def moved_to(self, mean: Floats) -> Times:
         """These times with what constant time gives them this mean; endless or unknown where it is."""
-        own = self.overall.mean
+        own = self.mean
         known = np.isfinite(own) & np.isfinite(mean)
         missing = np.zeros_like(mean)
         np.subtract(mean, own, out=missing, where=known)
-        found = self.after(Cumulants.constant(missing))
+        found = Times(
+            self.quiet.later(missing),
+            self.busy.later(missing),
+            self.busy_share,
+            self.count,
+            self.most,
+            self.step,
+        )
         other = np.flatnonzero(~known)
-        found[other] = Times.of(Cumulants.constant(mean[other]))
+        if other.size:
+            found = found[np.arange(mean.size)]
+            found[other] = Times.of(Cumulants.constant(mean[other]))
         return found
 
     def __getitem__(self, rows: Any) -> Times:
@@ -183,7 +206,7 @@ def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
     rows = np.flatnonzero(weights > 0)
     weight = weights[rows]
     if rows.size > _MOST_PARTS:
-        order = np.argsort(times.overall.mean[rows], kind="stable")
+        order = np.argsort(times.mean[rows], kind="stable")
         total = np.cumsum(weight[order])
         middles = (np.arange(_MOST_PARTS) + 0.5) / _MOST_PARTS * total[-1]
         rows, weight = rows[order[np.searchsorted(total, middles)]], np.ones(_MOST_PARTS)

@@ -150,8 +150,10 @@ def copies_ahead(batches: Batches) -> NDArray[np.float64]:
     return ahead * batches.copies_scale
 
 
-def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
+def mean_waits(work: Work, batches: Batches, *, together: bool = True) -> NDArray[np.float64]:
     """Mean time from an event's arrival to the start of its last packet, by the formula at the file's top.
+
+    Without `together` as if every copy came by itself.
 
     >>> one = np.ones(1)
     >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 2 * one, one, 0 * one, one, one, 0.5 * one),
@@ -159,7 +161,7 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     array([1.])
     """
     ladder = batches.ladder
-    ahead = copies_ahead(batches)
+    ahead = copies_ahead(batches) if together else np.zeros(work.rates.size)
     load = ladder.total(work.rates * work.mean)
     sigma = ladder.through(load)
     sigma_higher = ladder.above(load)
@@ -167,8 +169,8 @@ def mean_waits(work: Work, batches: Batches) -> NDArray[np.float64]:
     blocking = ladder.total(work.blocking) * carried_share(load, sigma, sigma_higher)
     jumps = work.rates * (0.5 * work.second_moment + ahead * work.copy_product)
     work_ahead = ahead * work.own_mean + work.before_last
-    if batches.first is not None:
-        first = batches.first
+    first = batches.first if together else None
+    if first is not None:
         idle = np.maximum(1.0 - sigma - ladder.below(load), 0.0)[ladder.step_of_row] * batches.copies_scale
         # A pair counts at every class from r's down to the one above j's: it comes with r and goes with j.
         jumps += idle * work.rates * work.first_product * (first.lower - first.higher)

@@ -1,0 +1,259 @@
+"""Output ports with strict priorities: what share of the copies each carries, how long they wait, and by what law.
+
+Copies of one publication reach a shared port together, so its waits follow the batch model (theory.md section 2), not
+the papers' Poisson arrivals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.forecast.doubts import Doubts, Reason
+from triagemq.forecast.tandem import BatchAt, Spread, batch_of, overlap, sharpness
+from triagemq.plan.demand import total_by
+from triagemq.scenario import Floats, Integers
+from triagemq.theory import (
+    FirstPackets,
+    Times,
+    finite_buffer_loss,
+    finite_buffer_sojourn,
+    fragmented_work,
+    gg1_factor,
+    mean_waits,
+    merged_ca2,
+    served_share,
+    sojourn_times,
+    split_ca2,
+)
+from triagemq.theory.work_level import Batches, Work, copies_ahead
+
+__all__ = ["AtPorts", "Crossed", "cross_ports", "overlapped"]
+
+NEGLIGIBLE = 1e-3
+"""Copies that come within this share of the time at a port of each other come together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AtPorts:
+    """The copies that cross some output ports; columns over the crossing subscriptions, but `buffer_packets` over
+    the ports, which `port` numbers.
+
+    `own_event_seconds`, `last_packet_seconds` and the means of `first_packets` are of the events that will arrive.
+    """
+
+    buffer_packets: Floats
+    port: Integers
+    batch: Integers
+    priority_class: Integers
+    rate: Floats
+    present: Floats
+    event_seconds: Floats
+    event_scv: Floats
+    packets: Floats
+    packet_square_seconds: Floats
+    own_event_seconds: Floats
+    last_packet_seconds: Floats
+    first_packets: FirstPackets
+
+    @property
+    def load(self) -> Floats:
+        return self.rate * self.event_seconds
+
+    def by_port(self, values: Floats) -> Floats:
+        """Values of copies added up, per port."""
+        return total_by(self.port, values, len(self.buffer_packets))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossed:
+    """Columns over copies: share carried, mean wait and, but for its mean, the law of the time at the port.
+
+    `others` are the copies that come along; `port_load` and `port_scv` are the load of the port and the squared
+    coefficient of variation of all packets there. `work` and `batches` are what the waits were computed from.
+    """
+
+    carried: Floats
+    wait: Floats
+    law: Times
+    others: BatchAt
+    port_load: Floats
+    port_scv: Floats
+    work: Work
+    batches: Batches
+
+
+def cross_ports(
+    copies: AtPorts,
+    rows: NDArray[np.int64],
+    doubts: Doubts,
+    *,
+    random_order: bool,
+    variability: tuple[Floats, Floats] | None,
+) -> Crossed:
+    """What becomes of copies at their ports; `rows` are their subscriptions, to doubt what is rough.
+
+    `variability` is ca2 and the number of streams behind every copy's topic, None where all are Poisson.
+    """
+    class_count = int(copies.priority_class.max(initial=0)) + 1
+    shape = (len(copies.buffer_packets), class_count)
+    cell = copies.port.astype(np.int64) * class_count + copies.priority_class
+
+    def by_class(values: Floats) -> Floats:
+        return total_by(cell, values, shape[0] * shape[1]).reshape(shape)
+
+    load = by_class(copies.load)
+    packet_rate = by_class(copies.rate * copies.packets)
+    port_load, port_scv = _load_and_variability(copies)
+    work, batches = fragmented_work(
+        copies.rate,
+        copies.event_seconds,
+        copies.event_scv,
+        copies.rate * copies.packets,
+        copies.packet_square_seconds,
+        copies.last_packet_seconds,
+        copies.priority_class,
+        batch_topics=copies.batch,
+        keep=copies.present,
+        queues=copies.port,
+        # Whoever sends by class sends class 0 first, and every queue on the way keeps that order.
+        random_order=copies.first_packets if random_order else None,
+        own_event_mean=copies.own_event_seconds,
+    )
+    carried, wait = served_share(load), mean_waits(work, batches)
+    finite = np.isfinite(copies.buffer_packets)
+    if finite.any():
+        buffer = _buffer_for_batches(copies, work, batches, load, packet_rate)
+        carried[finite] = 1 - finite_buffer_loss(load[finite], buffer[finite])
+    if variability is not None:
+        factor = _variability_factor(copies, *variability, port_load, port_scv)[copies.port]
+        # Regular and bursty streams that are pooled make up for each other in the factor, but not for every class.
+        uneven = copies.by_port(copies.load * np.abs(variability[0] - 1.0))
+        uneven = np.divide(uneven, port_load, out=np.zeros_like(uneven), where=uneven > 0)[copies.port]
+        doubts.add(Reason.ARRIVALS, rows, seconds=np.fmax(0.5 * np.abs(factor - 1.0), 0.12 * uneven) * wait)
+        wait *= factor
+    if finite.any():
+        bounded = _bounded_by_buffer(copies, load, packet_rate, carried, wait)
+        lost = 1 - carried.reshape(-1)[cell]
+        # A wait that a buffer hardly bounds is that of an endless one.
+        moved = np.subtract(bounded, wait, out=bounded.copy(), where=np.isfinite(wait))
+        # Nor is one that would fill a good part of it.
+        queued = wait * packet_rate.cumsum(axis=1).reshape(-1)[cell]
+        times_larger = np.divide(
+            copies.buffer_packets[copies.port], queued, out=np.full_like(queued, np.inf), where=queued > 0
+        )
+        filling = 0.3 * np.exp(-0.5 * times_larger) * np.where(np.isfinite(wait), wait, 0.0)
+        doubts.add(Reason.BUFFER, rows, seconds=np.maximum(0.3 * np.abs(moved), filling), success=0.5 * lost)
+        wait = bounded
+    return Crossed(
+        carried=carried.reshape(-1)[cell],
+        wait=wait,
+        law=sojourn_times(work, batches),
+        others=batch_of(batches),
+        port_load=port_load[copies.port],
+        port_scv=port_scv[copies.port],
+        work=work,
+        batches=batches,
+    )
+
+
+def overlapped(copies: AtPorts, crossed: Crossed, spread: Spread) -> Floats:
+    """How much of the wait for copies of the same event passes before they are at the port (tandem.py)."""
+    others, ladder = crossed.others, crossed.batches.ladder
+    random_order = crossed.batches.random_order
+    late = spread.at(others.others, others.tilt) if random_order else spread.in_class_order(others)
+    apart = late > NEGLIGIBLE * (crossed.wait + copies.event_seconds)
+    if not apart.any():
+        return np.zeros_like(late)
+    # At an idle port the first to come starts; of a packet of a lower class about a third is left when r comes.
+    first = np.maximum(1.0 - crossed.port_load, 0.0) / (others.others + 1.0) if random_order else 0.0
+    begun = np.asarray(copies.first_packets.mean, dtype=np.float64) / 3.0
+    own = others.ahead * copies.event_seconds + first * (
+        others.lower * begun - others.higher * copies.event_seconds
+    )
+    own /= np.maximum(1.0 - ladder.above(ladder.total(copies.load))[ladder.step_of_row], 1e-9)
+    single = mean_waits(crossed.work, crossed.batches, together=False)
+    whole = np.subtract(crossed.wait, single, out=np.zeros_like(late), where=np.isfinite(crossed.wait))
+    found = overlap(late, own, np.maximum(whole, 0.0), sharpness(copies.event_scv))
+    # A port's waits do not depend on what goes on at others.
+    return np.where(copies.by_port(apart.astype(np.float64))[copies.port] > 0, found, 0.0)
+
+
+def _load_and_variability(copies: AtPorts) -> tuple[Floats, Floats]:
+    """Per port, its load and the squared coefficient of variation of all packets there."""
+    rate = copies.rate * copies.packets
+    load, total = copies.by_port(copies.load), copies.by_port(rate)
+    square = copies.by_port(rate * copies.packet_square_seconds)
+    scv = np.divide(square * total, load**2, out=np.ones_like(load), where=load > 0) - 1.0
+    return load, np.maximum(scv, 0.0)
+
+
+def _variability_factor(
+    copies: AtPorts, ca2: Floats, streams: Floats, port_load: Floats, port_scv: Floats
+) -> Floats:
+    """Per port, Allen-Cunneen's factor with the variability of publications pooled by load (never of copies)."""
+    key = copies.port.astype(np.int64) << 32 | copies.batch
+    groups, group = np.unique(key, return_inverse=True)
+    load = total_by(group, copies.load, len(groups))
+    thinned = total_by(group, copies.load * (split_ca2(ca2, copies.present) - 1.0), len(groups))
+    pooled = 1.0 + np.divide(thinned, load, out=np.zeros_like(load), where=load > 0)
+    behind = total_by(group, streams, len(groups)) / np.bincount(group)
+    merged = merged_ca2(
+        load, np.maximum(pooled, 0.0), np.minimum(port_load, 1.0), queues=groups >> 32, streams=behind
+    )
+    return gg1_factor(merged, port_scv)
+
+
+def _buffer_for_batches(
+    copies: AtPorts, work: Work, batches: Batches, load: Floats, packet_rate: Floats
+) -> Floats:
+    """The buffer that would lose as much if packets came one by one and with exponential sizes, as M/M/1/K has them.
+
+    A queue's length falls off like exp(-2 (1 - rho) n / I) in heavy traffic, with I the second moment of the work that
+    comes at once, per second, over load and mean packet: 2 for M/M/1, more for batches. K packets then are 2 K / I.
+    """
+    together = work.second_moment + 2.0 * copies_ahead(batches) * work.copy_product
+    squares = copies.by_port(work.rates * together) * packet_rate.sum(axis=1)
+    scale = np.divide(2.0 * load.sum(axis=1) ** 2, squares, out=np.ones_like(squares), where=squares > 0)
+    return np.asarray(np.maximum(copies.buffer_packets * scale, 1.0))
+
+
+def _bounded_by_buffer(
+    copies: AtPorts, load: Floats, packet_rate: Floats, carried: Floats, wait: Floats
+) -> Floats:
+    """Waits at ports that can hold only so many packets (theory.md section 2; an approximation).
+
+    One class: M/M/1/K by Little's law, and below saturation only its ratio to M/M/1, so that the size distribution
+    still counts. Several classes: none can hold more than the whole buffer, so its time is at most K over
+    its throughput, which is about what the first unstable class takes; those below it are unknown.
+    """
+    sigma = np.cumsum(load, axis=1)
+    total, rate = sigma[:, -1], packet_rate.sum(axis=1)
+    buffer_packets = copies.buffer_packets
+    finite = np.isfinite(buffer_packets)
+    one_class = finite & ((load > 0).sum(axis=1) <= 1) & (total > 0)
+    mean_packet = np.divide(total, rate, out=np.ones_like(total), where=rate > 0)
+    fifo_wait = np.zeros(len(total))
+    fifo_wait[one_class] = (
+        finite_buffer_sojourn(total[one_class], buffer_packets[one_class], mean_packet[one_class])
+        - mean_packet[one_class]
+    )
+    unbounded = np.where(total < 1, mean_packet * total / np.maximum(1 - total, 1e-300), np.inf)
+    correction = np.divide(fifo_wait, unbounded, out=np.ones_like(total), where=(unbounded > 0) & (total < 1))
+    throughput = packet_rate * carried
+    ceiling = np.divide(
+        np.where(finite, buffer_packets, np.inf)[:, None],
+        throughput,
+        out=np.full_like(throughput, np.inf),
+        where=throughput > 0,
+    )
+    # Below the first class that does not fit, what little gets through waits for a time no formula here knows.
+    starved = finite[:, None] & (np.pad(sigma, ((0, 0), (1, 0)))[:, :-1] >= 1)
+    ceiling[starved] = np.nan
+    port, level = copies.port, copies.priority_class
+    longest = np.maximum(ceiling[port, level] - copies.last_packet_seconds, 0.0)
+    many = np.where(starved[port, level], np.nan, np.fmin(wait, longest))
+    single = np.where(total[port] < 1, wait * correction[port], fifo_wait[port])
+    return np.where(one_class[port], single, np.where(finite[port], many, wait))
