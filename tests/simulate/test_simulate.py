@@ -269,6 +269,15 @@ def test_a_port_that_sends_half_of_what_comes_is_busy_all_the_time(scenario_of: 
     assert found.ports.utilisation[0] == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.parametrize("extent", [{"publications": 30_000}, {"duration_seconds": 50.0}])
+def test_a_port_behind_a_switch_that_is_too_slow_is_as_busy_as_what_the_switch_passes(
+    scenario_of: Any, plan_of: Any, extent: dict[str, float]
+) -> None:
+    scenario = scenario_of(rates=600.0, sizes=1000.0, switch_rate=200.0)
+    found = simulate(scenario, plan_of(scenario), **extent)
+    assert found.ports.utilisation[0] == pytest.approx(0.2, rel=0.05)
+
+
 def test_a_run_that_is_cut_off_leaves_copies_in_flight(scenario_of: Any, plan_of: Any) -> None:
     scenario = scenario_of(rates=2000.0, sizes=1000.0)
     found = simulate(scenario, plan_of(scenario), duration_seconds=10.0, warmup=0.0)

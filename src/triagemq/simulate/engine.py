@@ -53,7 +53,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replication:
-    """What one replication counted. `utilisation` is per output port, over the measured time.
+    """What one replication counted. `utilisation` is per output port, over the measured time, or as long as it was
+    followed.
 
     `drained_seconds` is how long after the last publication the last copy arrived; 0 where none did.
     `percentiles_ns` has a row for each of PERCENTILES and a column per subscription, none if nobody asked for them.
@@ -130,7 +131,7 @@ class _Run:
         if self._trace:
             self._trace.plan(self._timeline.plans[self._path.clock.epoch], 0)
         boundaries = self._boundaries()
-        busy_before = self._busy_seconds(0.0)
+        sent_before, followed_from = self._sent(0.0)
         frontier = 0.0
         while self._published < extent.publications and frontier < extent.ends_seconds:
             boundary = boundaries[0] if boundaries else np.inf
@@ -142,14 +143,14 @@ class _Run:
                 boundaries.pop(0)
                 self._pass_boundary(frontier)
                 if frontier == self._measured_from:
-                    busy_before = self._busy_seconds(frontier)
+                    sent_before, followed_from = self._sent(frontier)
             if progress:
                 progress(self._fraction(frontier))
             if nothing_more:
                 break
-        busy_seconds = self._busy_seconds(frontier) - busy_before
+        sent, followed_until = self._sent(frontier)
         self._finish(boundaries)
-        measured_seconds = frontier - self._measured_from
+        measured = frontier > self._measured_from
         drained_ns = int(self._tally.last_delivered_ns[0]) - self._frontier_ns
         own = self._tally.own_histogram
         return Replication(
@@ -159,7 +160,9 @@ class _Run:
             measured_publications=self._measured,
             simulated_seconds=frontier,
             drained_seconds=max(drained_ns, 0) * 1e-9,
-            utilisation=busy_seconds / measured_seconds if measured_seconds > 0 else busy_seconds * np.nan,
+            utilisation=(sent - sent_before) / (followed_until - followed_from)
+            if measured
+            else sent * np.nan,
             percentiles_ns=np.stack([percentiles_ns(own, share) for share in PERCENTILES]),
         )
 
@@ -216,10 +219,14 @@ class _Run:
             path.cut_off()
         path.collect()
 
-    def _busy_seconds(self, time: float) -> Floats:
-        """How long each port has been sending up to a time; what it sends now counts up to then."""
+    def _sent(self, time: float) -> tuple[Floats, Floats]:
+        """How long each port has been sending, and until when it is followed, having caught up with `time`.
+
+        A port is ahead by the packet that it sends, and behind a switch that is slower than what comes by all that the
+        switch will look up later.
+        """
         ports = self._path.ports
-        return ports.busy_seconds - np.maximum(ports.free_at - time, 0.0)
+        return ports.busy_seconds.copy(), np.maximum(ports.free_at, time)
 
     def _fraction(self, frontier: float) -> float:
         extent = self._extent
