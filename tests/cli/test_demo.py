@@ -142,6 +142,7 @@ def _report_shows(page: str, summaries: dict[str, Any], classes: dict[str, list[
             words.size(summary["published_bytes"]),
             words.count(summary["count"]),
             words.count(summary["delivered"]),
+            words.count(summary["late"]),
             f"{words.number(summary['utility'])} of {words.number(summary['maximum_utility'])}",
             "0",
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import Reason, best_forecast, explain_with_forecast, forecast, sampling
+from triagemq.forecast import Reason, best_forecast, explanation, forecast, sampling
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads
 from triagemq.scenario.generators import table2
@@ -104,5 +104,8 @@ def test_what_waits_behind_a_full_buffer_is_known_by_the_sample() -> None:
 def test_an_explanation_says_that_it_is_from_a_sample(tree: Scenario) -> None:
     plan = make_plan(tree, drops="none")
     best = best_forecast(tree, plan, most_copies=10**6)
-    assert "from a sample of events" in explain_with_forecast(tree, plan, "below", "water", best)
-    assert "sample" not in explain_with_forecast(tree, plan, "beside", "water", best)
+    below, beside = (
+        explanation(tree, plan, who, "water", best)["explanation"] for who in ("below", "beside")
+    )
+    assert "from a sample of events" in below
+    assert "sample" not in beside

@@ -19,6 +19,9 @@ from triagemq.coordinator.store import Store
 
 __all__ = ["Measuring"]
 
+_CHANCE = random.Random()
+"""Its own: whoever draws reproducible numbers in this process shall not be disturbed."""
+
 MEASURE_SECONDS = 0.2
 FLOWS_EVERY = 5
 """Every how many measurements the flows are counted too, for live figures: once a second."""
@@ -92,7 +95,7 @@ class Measuring:
                 await _until(begins)
                 await self._measure(flows=number == 0)
                 # Not in step with anything: of what comes every second one look in five would see all.
-                await _until(begins + random.random() * MEASURE_SECONDS)
+                await _until(begins + _CHANCE.random() * MEASURE_SECONDS)
                 await self._look_at_ports()
         except ControlError as error:
             self._lost(str(error))
