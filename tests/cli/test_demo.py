@@ -146,12 +146,13 @@ def _report_shows(page: str, summaries: dict[str, Any], classes: dict[str, list[
             f"{words.number(summary['utility'])} of {words.number(summary['maximum_utility'])}",
             "0",
         ]
-        shown_classes = [line[1:] for line in lines if line[0] == name and len(line) == 12]
+        shown_classes = [line[1:] for line in lines if line[0] == name and len(line) == 13]
         assert shown_classes == [
             [
                 str(each["priority_class"]),
                 words.count(each["count"]),
                 words.count(each["delivered"]),
+                words.count(each["late"]),
                 words.percent(each["success_rate"]),
                 words.percent(each["dropped_by_policy"] / each["count"]),
                 words.percent(each["dropped_by_buffer"] / each["count"]),
