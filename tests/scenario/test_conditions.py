@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
-from triagemq.scenario import load, loads, save
+from triagemq.scenario import load, load_conditions, loads, save
 from triagemq.scenario.conditions import (
     Conditions,
     ErrorRate,
@@ -18,7 +18,6 @@ from triagemq.scenario.conditions import (
     PublisherState,
     SubscriberState,
     WorthChange,
-    load_conditions,
 )
 from triagemq.scenario.situations import situations
 

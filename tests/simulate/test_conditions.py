@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from triagemq.plan import make_plan
-from triagemq.scenario import load
-from triagemq.scenario.conditions import load_conditions
+from triagemq.scenario import load, load_conditions
 from triagemq.simulate import simulate
 from triagemq.simulate.conditions import condition_changes
 

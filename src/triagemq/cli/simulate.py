@@ -58,15 +58,16 @@ def simulate(
     json: options.Json = False,
 ) -> None:
     """Simulate every queue on the way, millions of deliveries a second."""
-    from triagemq.scenario import load
-    from triagemq.scenario.conditions import Conditions, load_conditions
+    from triagemq.scenario import load_with_conditions
+    from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run
     from triagemq.simulate.conditions import condition_changes
     from triagemq.simulate.recorded import recorded_publications
     from triagemq.trace.manifest import JUDGED_UNTIL
 
-    scenario = load(file)
-    conditions = load_conditions(file, checked=True) if follow else Conditions()
+    scenario, conditions = load_with_conditions(file)
+    if not follow:
+        conditions = Conditions()
 
     made = planner.plan(scenario, plan)
     recorded = None if replay is None else recorded_publications(replay, scenario)

@@ -17,8 +17,8 @@ from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.storage import InputFile, Location
 from triagemq.plan import Plan
 from triagemq.plan.files import parse_plan
-from triagemq.scenario import Scenario, loads
-from triagemq.scenario.conditions import loads_conditions
+from triagemq.scenario import Scenario, loads_with_conditions
+from triagemq.scenario.conditions import Conditions
 from triagemq.trace import Manifest, Trace
 from triagemq.trace.manifest import (
     CLASSES,
@@ -209,9 +209,8 @@ def _trace(place: Location) -> TraceInput:
             listed.append(file)
         files[table] = tuple(listed)
     planned = (place / PLAN_NAME).read() if manifest.has_plan else b""
-    scenario, notes = _scenario(place, text)
-    changing = manifest.producer in _FOLLOW_CONDITIONS and "conditions" in text
-    if changing and scenario is not None and loads_conditions(text).timeline:
+    scenario, conditions, notes = _scenario(place, text)
+    if manifest.producer in _FOLLOW_CONDITIONS and conditions.timeline:
         planned = b""
     plan, more = _plan(place, planned, scenario)
     identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode(), planned)
@@ -220,15 +219,16 @@ def _trace(place: Location) -> TraceInput:
     )
 
 
-def _scenario(place: Location, text: str) -> tuple[Scenario | None, tuple[str, ...]]:
-    """The scenario of a run. One that cannot be read costs the names and utilities, not the figures."""
+def _scenario(place: Location, text: str) -> tuple[Scenario | None, Conditions, tuple[str, ...]]:
+    """The scenario of a run, with its conditions. One that cannot be read costs the names and utilities, no figures."""
     if not text.strip():
-        return None, ()
+        return None, Conditions(), ()
     try:
-        return loads(text, file=f"{place.given}/{SCENARIO_NAME}"), ()
+        return *loads_with_conditions(text, file=f"{place.given}/{SCENARIO_NAME}"), ()
     except ScenarioError as error:
         first = str(error).splitlines()[0]
-        return None, (f"its scenario cannot be read, so names and utilities are missing: {first}",)
+        what = f"its scenario cannot be read, so names and utilities are missing: {first}"
+        return None, Conditions(), (what,)
 
 
 def _plan(place: Location, planned: bytes, scenario: Scenario | None) -> tuple[Plan | None, tuple[str, ...]]:

@@ -1,7 +1,23 @@
-"""The data model of a situation, its files, its checks and its generators."""
+"""The data model of a situation, its files, its checks and its generators.
 
+- `model` is the Scenario: frozen tables of columns; `kinds` their closed vocabularies;
+- `utility` and `routes` work out what deliveries are worth and which way they go; `wildcards` matches topics;
+- `files` reads and writes scenarios, and says what is wrong with a file;
+- `conditions` is what happens during a run, `situations` how things stand in between;
+- `generators` make scenarios by rule.
+"""
+
+from triagemq.scenario.files import (
+    check,
+    dumps,
+    load,
+    load_conditions,
+    load_with_conditions,
+    loads,
+    loads_with_conditions,
+    save,
+)
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
-from triagemq.scenario.loading import check, load, loads
 from triagemq.scenario.model import (
     BrokerLinks,
     Brokers,
@@ -21,7 +37,6 @@ from triagemq.scenario.model import (
     UnmanagedSwitches,
 )
 from triagemq.scenario.routes import BrokerRoutes, broker_routes, port_depths, port_hops, port_paths
-from triagemq.scenario.saving import dumps, save
 from triagemq.scenario.utility import achieved_utility, deadline_factor, deadline_figures, maximum_utility
 
 __all__ = [
@@ -53,7 +68,10 @@ __all__ = [
     "deadline_figures",
     "dumps",
     "load",
+    "load_conditions",
+    "load_with_conditions",
     "loads",
+    "loads_with_conditions",
     "maximum_utility",
     "port_depths",
     "port_hops",

@@ -14,8 +14,7 @@ from tests.network.emulated.traffic import arrives
 
 from triagemq.network.emulated import Box, lay_out, new_run, play
 from triagemq.network.journal import Journal
-from triagemq.scenario import load
-from triagemq.scenario.conditions import load_conditions
+from triagemq.scenario import load, load_conditions
 from triagemq.scenario.situations import Situation
 
 FILE = (

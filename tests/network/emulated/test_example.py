@@ -9,8 +9,7 @@ import pytest
 from triagemq.network.emulated import lay_out
 from triagemq.network.emulated.forwarding import path_to
 from triagemq.plan import make_plan
-from triagemq.scenario import load, port_depths
-from triagemq.scenario.conditions import load_conditions
+from triagemq.scenario import load, load_conditions, port_depths
 from triagemq.simulate import simulate
 
 FILE = Path(__file__).parents[3] / "examples" / "building-campus.yaml"

@@ -25,8 +25,7 @@ from triagemq.coordinator.up.measured import Measured, load_reading, measure
 from triagemq.coordinator.up.on_the_wire import Transmission
 from triagemq.errors import NetworkError, OutputError
 from triagemq.plan import dump_plan
-from triagemq.scenario import Floats, Scenario, dumps, load, port_paths
-from triagemq.scenario.conditions import load_conditions
+from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
 from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.conditions import condition_changes
@@ -83,7 +82,7 @@ async def run_emulation(
     on_tick: OnTick = lambda rig, elapsed: None,
 ) -> EmulationResult:
     """Build, run for so long or until `ended`, take everything down again, and compare."""
-    scenario, conditions = load(options.file), load_conditions(options.file)
+    scenario, conditions = load_with_conditions(options.file)
     where = (trace or options.state / "trace").absolute()
     if where.is_dir() and any(where.iterdir()):
         raise OutputError(f"{where}: exists and is not empty; choose another directory or remove it")

@@ -28,8 +28,8 @@ from triagemq.coordinator.up.receipts import Receipts
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
-from triagemq.scenario import Floats, Scenario, UtilityShape, load
-from triagemq.scenario.conditions import load_conditions
+from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
+from triagemq.scenario.conditions import Conditions
 
 if TYPE_CHECKING:
     from triagemq.scenario.situations import Situation
@@ -85,7 +85,9 @@ class LoadConfig:
     replay: str | None = None
 
 
-async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio.Event) -> None:
+async def run_subscribers(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig, ended: asyncio.Event
+) -> None:
     """All subscribers, each with its flows; what they get is counted and reported, and noted if that is wanted."""
     wanted = _wanted(scenario, config.qos, scenario.subscriptions.utility_weight)
     receipts = None if config.receipts is None else Receipts(Path(config.receipts))
@@ -120,7 +122,7 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
 
     async def command(message: dict[str, Any]) -> None:
         if "situation" in message:
-            situation = _course(scenario, config)[message["situation"]]
+            situation = _course(scenario, conditions)[message["situation"]]
             wanted.update(_wanted(scenario, config.qos, situation.utility_weight))
             await asyncio.gather(*(one.subscribe_all(wanted[name]) for name, one in present.items()))
         elif message["there"] and message["name"] not in present:
@@ -137,9 +139,11 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
         receipts.close()
 
 
-async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.Event) -> None:
+async def run_publishers(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig, ended: asyncio.Event
+) -> None:
     """All publishers; their events come as the scenario's rates, processes and sizes have it."""
-    stream = _stream(scenario, config)
+    stream = _stream(scenario, conditions, config)
     stream.until(0.0)
     declared = _declared(scenario)
     sent = None if config.receipts is None else Receipts(Path(config.receipts))
@@ -195,14 +199,16 @@ async def run_publishers(scenario: Scenario, config: LoadConfig, ended: asyncio.
         sent.close()
 
 
-def _course(scenario: Scenario, config: LoadConfig) -> list[Situation]:
+def _course(scenario: Scenario, conditions: Conditions) -> list[Situation]:
     """What the conditions of the scenario lead to, from its start on."""
     from triagemq.scenario.situations import situations
 
-    return situations(scenario, load_conditions(config.scenario, checked=True))
+    return situations(scenario, conditions)
 
 
-def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | RecordedStream:
+def _stream(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig
+) -> PublicationStream | RecordedStream:
     # Late: subscribers publish nothing, and start sooner without.
     if config.replay is not None:
         from triagemq.simulate.recorded import RecordedStream
@@ -210,7 +216,7 @@ def _stream(scenario: Scenario, config: LoadConfig) -> PublicationStream | Recor
         return RecordedStream(Path(config.replay), scenario)
     from triagemq.simulate.publications import PublicationStream
 
-    course = _course(scenario, config) if config.namespaces is not None else []
+    course = _course(scenario, conditions) if config.namespaces is not None else []
     return PublicationStream(
         scenario,
         seed=config.seed,
@@ -320,11 +326,11 @@ async def _run(config: LoadConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    scenario = load(config.scenario)
+    scenario, conditions = load_with_conditions(config.scenario)
     role = {"publishers": run_publishers, "subscribers": run_subscribers}.get(config.role)
     if role is None:
         raise ParameterError("role", f'must be "publishers" or "subscribers", is {config.role!r}')
-    await role(scenario, config, ended)
+    await role(scenario, conditions, config, ended)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -109,7 +109,7 @@ def test_an_alias_bomb_is_refused_in_no_time() -> None:
 
 
 def test_a_file_with_too_many_publications_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triagemq.scenario.rows.MOST_ROWS", 2)
+    monkeypatch.setattr("triagemq.scenario.files.rows.MOST_ROWS", 2)
     problem = only_problem(VALID)
     assert problem.field == "publishers.sensor-1.publishes"
     assert problem.what == "makes more than 2 rows"
@@ -117,7 +117,7 @@ def test_a_file_with_too_many_publications_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_a_pattern_that_stands_for_too_many_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triagemq.scenario.rows.MOST_ROWS", 3)
+    monkeypatch.setattr("triagemq.scenario.files.rows.MOST_ROWS", 3)
     problem = only_problem(VALID)
     assert problem.field == "subscribers.commander.subscribes.floor/#"
     assert problem.what == "makes more than 3 rows"

@@ -88,15 +88,19 @@ WANTED_VIDEO = "subscribers.clerk.subscribes.floor/1/video"
 
 MISTAKES = {
     # Numbers with units, and keys that name another unit.
-    "bandwidth as 8Mbit": Mistake(
+    "bandwidth as a time": Mistake(
         "bandwidth_bps: 320000",
-        "bandwidth_bps: 8Mbit",
+        "bandwidth_bps: 8 ms",
         "ports.radio.bandwidth_bps",
-        "write 8000000",
-        "plain number",
+        "write a number, in bits per second, or such as 320 kbit/s",
+        "'8 ms' is a time, not a bandwidth",
     ),
-    "bandwidth as 320 kbit/s": Mistake(
-        "bandwidth_bps: 320000", "bandwidth_bps: 320 kbit/s", "ports.radio.bandwidth_bps", "write 320000"
+    "bandwidth in bytes of what": Mistake(
+        "bandwidth_bps: 320000",
+        "bandwidth_bps: 8 MB",
+        "ports.radio.bandwidth_bps",
+        "write 8 Mbit/s or 8 MB/s",
+        "no clear unit",
     ),
     "bandwidth in quotes": Mistake(
         "bandwidth_bps: 320000", 'bandwidth_bps: "320000"', "ports.radio.bandwidth_bps", "write 320000"
@@ -104,19 +108,46 @@ MISTAKES = {
     "bandwidth with underscores": Mistake(
         "bandwidth_bps: 320000", "bandwidth_bps: 320_000", "ports.radio.bandwidth_bps", "write 320000"
     ),
-    "delay as 10ms": Mistake(
+    "bandwidth with underscores and a unit": Mistake(
+        "bandwidth_bps: 320000",
+        "bandwidth_bps: 320_000 bit/s",
+        "ports.radio.bandwidth_bps",
+        "write 320000 bit/s",
+    ),
+    "delay as 10m": Mistake(
         "propagation_seconds: 0.001",
-        "propagation_seconds: 10ms",
+        "propagation_seconds: 10m",
         "ports.desk.propagation_seconds",
-        "write 0.01",
+        "write 10 min or 10 ms",
+        "no clear unit",
     ),
-    "size as 1 kB": Mistake("size_bytes: 40", "size_bytes: 1 kB", f"{CO}.size_bytes", "write 1000"),
-    "size as 100 B": Mistake("size_bytes: 40", "size_bytes: 100 B", f"{CO}.size_bytes", "write 100"),
-    "separation as 2s": Mistake(
-        "min_separation_seconds: 0.5", "min_separation_seconds: 2s", f"{CO}.min_separation_seconds", "write 2"
+    "size as 1 KB": Mistake(
+        "size_bytes: 40", "size_bytes: 1 KB", f"{CO}.size_bytes", "write 1 kB or 1 KiB", "no clear unit"
     ),
-    "error rate as 1%": Mistake(
-        "error_rate: 0.01", "error_rate: 1%", "publishers.sensor-1.error_rate", "write 0.01"
+    "size in kilograms": Mistake(
+        "size_bytes: 40", "size_bytes: 4 kg", f"{CO}.size_bytes", "in bytes, or such as 2 kB", "not known"
+    ),
+    "size with a unit below zero": Mistake(
+        "size_bytes: 40", "size_bytes: -2 kB", f"{CO}.size_bytes", "above 0, in bytes", "is -2000"
+    ),
+    "separation as a rate": Mistake(
+        "min_separation_seconds: 0.5",
+        "min_separation_seconds: 2/s",
+        f"{CO}.min_separation_seconds",
+        "in seconds, or such as 5 ms",
+        "'2/s' is a rate, not a time",
+    ),
+    "rate in the wrong case": Mistake(
+        "rate_per_second: 2}", "rate_per_second: 2 hz}", f"{SMOKE}.rate_per_second", "write 2 Hz"
+    ),
+    "error rate above 100%": Mistake(
+        "error_rate: 0.01", "error_rate: 101%", "publishers.sensor-1.error_rate", "below 1", "is 1.01"
+    ),
+    "weight with a unit": Mistake(
+        "weight: 3,", "weight: 3 s,", f"{WANTED_VIDEO}.utility.weight", "write a number", "is a time"
+    ),
+    "threshold of a short form with a unit": Mistake(
+        "smoke: log:10", "smoke: step:3@80 ms", WANTED_SMOKE, "or such as 95 %", "is a time, not a share"
     ),
     "bandwidth_mbps": Mistake(
         "radio: {switch: core, bandwidth_bps: 320000,",
@@ -551,7 +582,7 @@ def test_ten_mistakes_in_one_file_are_reported_at_once_in_the_order_of_their_lin
         "unknown feeding port",
         "zero bandwidth",
         "half a queue",
-        "delay as 10ms",
+        "delay as 10m",
         "error rate of one",
         "no rate",
         "unknown process",
@@ -571,11 +602,11 @@ def test_ten_mistakes_in_one_file_are_reported_at_once_in_the_order_of_their_lin
 
 
 def test_the_text_of_an_error_is_one_line_per_problem() -> None:
-    text = VALID.replace("320000", "8Mbit").replace("port: desk", "port: desc")
+    text = VALID.replace("320000", "8 MB").replace("port: desk", "port: desc")
     with pytest.raises(ScenarioError) as raised:
         loads(text, file="fire.yaml")
     assert str(raised.value).split("\n") == [
-        "fire.yaml:16: ports.radio.bandwidth_bps: '8Mbit' is not a plain number; write 8000000",
+        "fire.yaml:16: ports.radio.bandwidth_bps: '8 MB' has no clear unit; write 8 Mbit/s or 8 MB/s",
         "fire.yaml:39: subscribers.clerk.port: there is no port 'desc'; did you mean desk?",
     ]
 

@@ -337,7 +337,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("triagemq.scenario.saving.write_subscription_table", full_disk)
+    monkeypatch.setattr("triagemq.scenario.files.saving.write_subscription_table", full_disk)
     with pytest.raises(
         OutputError, match=r"subscriptions.parquet cannot be written: No space left on device"
     ):

@@ -1,18 +1,39 @@
-"""A Scenario as YAML text: one line per leaf, names quoted only where they must be."""
+"""Scenarios written to files: YAML that a person likes to read, or a directory with tables.
+
+Everything is written in the Scenario's canonical order, one line per leaf, names quoted only where they must be, and
+what is at its default left out. Numbers are plain and exact, so that what is loaded again has the same fingerprint.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
-from triagemq.scenario.document import empirical_mean
+from triagemq.errors import OutputError, ParameterError
+from triagemq.scenario.conditions import (
+    Condition,
+    Conditions,
+    ErrorRate,
+    LinkState,
+    PortBandwidth,
+    PublicationRate,
+    PublisherState,
+    SubscriberState,
+    WorthChange,
+)
+from triagemq.scenario.files.document import empirical_mean
+from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
+from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
+from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, Integers, PlanningSettings, Scenario
-from triagemq.scenario.units import number_text
 
-__all__ = ["Fields", "entry", "flow", "quoted", "scenario_text", "section"]
+__all__ = ["dumps", "quoted", "save"]
 
 PLAIN = re.compile(r"[^\W\d][\w/.\-]*(?: [\w/.\-]+)*")
 RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -23,20 +44,136 @@ LONGEST_SIMPLE_KEY = 900
 Fields = list[tuple[str, str]]
 
 
-def scenario_text(scenario: Scenario, with_rows: bool, backups: Mapping[str, str] | None = None) -> str:
-    """The text of a scenario file; without rows, it is the YAML of a scenario directory. `backups` are by switch."""
+def save(
+    scenario: Scenario,
+    path: str | os.PathLike[str],
+    *,
+    as_directory: bool | None = None,
+    overwrite: bool = True,
+    conditions: Conditions | None = None,
+) -> None:
+    """Write a scenario as a YAML file, or as a directory with `scenario.yaml` and two Parquet tables.
+
+    `conditions` are no part of a Scenario, and are written with it where they are given.
+
+    A path ending in .yaml or .yml is a file, one without an ending a directory, unless `as_directory` says otherwise.
+    A file is complete or not there: it is written beside its place and then moved. Raises OutputError.
+
+    >>> import tempfile
+    >>> from triagemq.scenario import load, loads
+    >>> scenario = loads('''
+    ... brokers: {hall: }
+    ... switches: {core: }
+    ... ports: {radio: {switch: core, bandwidth_bps: 320000}}
+    ... publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
+    ... subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
+    ... ''')
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(scenario, f"{folder}/fire.yaml")
+    ...     load(f"{folder}/fire.yaml").fingerprint == scenario.fingerprint
+    True
+    """
+    path = Path(path)
+    if as_directory is None:
+        if path.suffix.lower() not in (".yaml", ".yml", ""):
+            raise ParameterError(
+                "--out", f"{path}: a scenario is a .yaml file, or a directory without an ending"
+            )
+        as_directory = not path.suffix
+    writers: dict[Path, Callable[[Path], None]] = {}
+    if as_directory:
+        # The YAML goes last: without it there is no scenario.
+        writers[path / PUBLICATIONS_FILE] = lambda part: write_publication_table(scenario, part)
+        writers[path / SUBSCRIPTIONS_FILE] = lambda part: write_subscription_table(scenario, part)
+    text = _text(scenario, conditions, with_rows=not as_directory)
+    writers[path / SCENARIO_FILE if as_directory else path] = lambda part: _write_text(part, text)
+    taken = next((place for place in writers if place.exists()), None)
+    if taken is not None and not overwrite:
+        raise OutputError(f"{taken} exists already; choose another path, or overwrite it")
+    _write_all(writers)
+
+
+def dumps(scenario: Scenario, conditions: Conditions | None = None) -> str:
+    """A scenario as YAML text, with conditions if there are any.
+
+    >>> from triagemq.scenario import loads
+    >>> print(dumps(loads('''
+    ... brokers: {hall: }
+    ... switches: {core: }
+    ... ports: {radio: {switch: core, bandwidth_bps: 320e3}}
+    ... publishers: {sensor: {publishes: {smoke: {rate_per_second: 2.0, size_bytes: 60, sizes: constant}}}}
+    ... subscribers: {commander: {port: radio, subscribes: {smoke: {utility: log:10}}}}
+    ... ''')), end="")
+    name: scenario
+    <BLANKLINE>
+    brokers:
+      hall: {}
+    <BLANKLINE>
+    switches:
+      core: {}
+    <BLANKLINE>
+    ports:
+      radio: {switch: core, bandwidth_bps: 320000}
+    <BLANKLINE>
+    publishers:
+      sensor:
+        publishes:
+          smoke: {rate_per_second: 2, size_bytes: 60, sizes: constant}
+    <BLANKLINE>
+    subscribers:
+      commander:
+        port: radio
+        subscribes:
+          smoke: log:10
+    """
+    return _text(scenario, conditions, with_rows=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _write_all(writers: dict[Path, Callable[[Path], None]]) -> None:
+    """Write every file beside its place; move them into place only when all are complete."""
+    mark = uuid.uuid4().hex[:12]
+    parts = {place: place.with_name(f".{place.name}.{mark}.part") for place in writers}
+    place = next(iter(writers))
+    try:
+        for place, write in writers.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write(parts[place])
+        for place, part in parts.items():
+            os.replace(part, place)
+    except OSError as error:
+        raise OutputError(f"{place} cannot be written: {error.strerror or error}") from error
+    finally:
+        for part in parts.values():
+            # The parts that were moved are gone, those that were not must not stay behind.
+            if part.parent.is_dir():
+                part.unlink(missing_ok=True)
+
+
+def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool) -> str:
+    """The text of a scenario file; without rows, it is the YAML of a scenario directory."""
+    conditions = conditions or Conditions()
+    timeline = (f"  - {_flow(_condition(scenario, conditions, each))}" for each in conditions.timeline)
+    sections = {
+        "brokers": _brokers(scenario),
+        "broker_links": _broker_links(scenario),
+        "unmanaged_switches": _unmanaged_switches(scenario),
+        "switches": _switches(scenario, conditions.backups),
+        "ports": _ports(scenario),
+        "topics": _unpublished_topics(scenario),
+        "publishers": _publishers(scenario, with_rows),
+        "subscribers": _subscribers(scenario, with_rows),
+        "worth_profiles": _profiles(conditions),
+        "conditions": timeline,
+    }
     lines = [*_header(scenario)]
-    for each in (
-        section("brokers", _brokers(scenario)),
-        section("broker_links", _broker_links(scenario)),
-        section("unmanaged_switches", _unmanaged_switches(scenario)),
-        section("switches", _switches(scenario, backups or {})),
-        section("ports", _ports(scenario)),
-        section("topics", _unpublished_topics(scenario)),
-        section("publishers", _publishers(scenario, with_rows)),
-        section("subscribers", _subscribers(scenario, with_rows)),
-    ):
-        lines.extend(each)
+    for title, entries in sections.items():
+        found = list(entries)
+        if found:
+            lines.extend(("", f"{title}:", *found))
     return "\n".join(lines) + "\n"
 
 
@@ -60,24 +197,17 @@ def _escaped(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def flow(fields: Fields) -> str:
+def _flow(fields: Fields) -> str:
     """A mapping on one line."""
     return "{" + ", ".join(f"{key}: {value}" for key, value in fields) + "}"
 
 
-def entry(indent: str, name: str, value: str) -> str:
+def _entry(indent: str, name: str, value: str) -> str:
     """One key and its value; `value` is empty where an indented block follows."""
     key = quoted(name)
     if len(key) > LONGEST_SIMPLE_KEY:
         return f"{indent}? {key}\n{indent}: {value}".rstrip()
     return f"{indent}{key}: {value}".rstrip()
-
-
-def section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """A title and its lines; nothing if there are none."""
-    lines = list(lines)
-    if lines:
-        yield from ("", f"{title}:", *lines)
 
 
 def _stated(fields: Fields, key: str, value: float, default: float) -> None:
@@ -99,7 +229,7 @@ def _header(scenario: Scenario) -> Iterator[str]:
     for key in ("flows_per_subscriber", "priority_classes", "rho_tolerance", "judged_over_seconds"):
         _stated(planning, key, getattr(scenario.planning, key), getattr(default, key))
     if planning:
-        yield f"planning: {flow(planning)}"
+        yield f"planning: {_flow(planning)}"
 
 
 def _brokers(scenario: Scenario) -> Iterator[str]:
@@ -108,7 +238,7 @@ def _brokers(scenario: Scenario) -> Iterator[str]:
         fields: Fields = []
         for key in ("inbound_rate_per_second", "outbound_rate_per_second"):
             _stated(fields, key, getattr(brokers, key)[row], DEFAULT_SERVICE_RATE)
-        yield entry("  ", name, flow(fields))
+        yield _entry("  ", name, _flow(fields))
 
 
 def _broker_links(scenario: Scenario) -> Iterator[str]:
@@ -124,15 +254,15 @@ def _broker_links(scenario: Scenario) -> Iterator[str]:
         ends = quoted(names[source]), quoted(names[target])
         both_ways = written.get((target, source)) == fields
         if both_ways and source < target:
-            yield f"  - {flow([('between', f'[{ends[0]}, {ends[1]}]'), *fields])}"
+            yield f"  - {_flow([('between', f'[{ends[0]}, {ends[1]}]'), *fields])}"
         elif not both_ways:
-            yield f"  - {flow([('from', ends[0]), ('to', ends[1]), *fields])}"
+            yield f"  - {_flow([('from', ends[0]), ('to', ends[1]), *fields])}"
 
 
 def _unmanaged_switches(scenario: Scenario) -> Iterator[str]:
     table = scenario.unmanaged_switches
     for row, name in enumerate(table.name):
-        yield entry("  ", name, flow([("bandwidth_bps", number_text(table.bandwidth_bps[row]))]))
+        yield _entry("  ", name, _flow([("bandwidth_bps", number_text(table.bandwidth_bps[row]))]))
 
 
 def _switches(scenario: Scenario, backups: Mapping[str, str]) -> Iterator[str]:
@@ -146,7 +276,7 @@ def _switches(scenario: Scenario, backups: Mapping[str, str]) -> Iterator[str]:
             fields.append(("fed_by", quoted(scenario.ports.name[switches.fed_by_port[row]])))
         if name in backups:
             fields.append(("backup", quoted(backups[name])))
-        yield entry("  ", name, flow(fields))
+        yield _entry("  ", name, _flow(fields))
 
 
 def _ports(scenario: Scenario) -> Iterator[str]:
@@ -160,7 +290,7 @@ def _ports(scenario: Scenario) -> Iterator[str]:
         _stated(fields, "queues", ports.queues[row], 0)
         _stated(fields, "error_rate", ports.error_rate[row], 0.0)
         _stated(fields, "propagation_seconds", ports.propagation_seconds[row], 0.0)
-        yield entry("  ", name, flow(fields))
+        yield _entry("  ", name, _flow(fields))
 
 
 def _unpublished_topics(scenario: Scenario) -> Iterator[str]:
@@ -225,11 +355,11 @@ def _starts(owner: Integers, owners: int) -> list[int]:
 
 
 def _owner(name: str, fields: Fields, key: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    lines = [entry("      ", topic, value) for topic, value in rows]
+    lines = [_entry("      ", topic, value) for topic, value in rows]
     if not lines:
-        yield entry("  ", name, flow(fields))
+        yield _entry("  ", name, _flow(fields))
         return
-    yield entry("  ", name, "")
+    yield _entry("  ", name, "")
     for inner, value in fields:
         yield f"    {inner}: {value}"
     yield f"    {key}:"
@@ -252,7 +382,7 @@ def _publication(scenario: Scenario, row: int) -> str:
         sizes: Fields = [("values", _numbers(values))]
         if any(weight != 1 for weight in weights):
             sizes.append(("weights", _numbers(weights)))
-        fields.append(("sizes", flow(sizes)))
+        fields.append(("sizes", _flow(sizes)))
     else:
         fields.append(("size_bytes", number_text(table.size_bytes[row])))
         if distribution is not SizeDistribution.EXPONENTIAL:
@@ -264,8 +394,8 @@ def _publication(scenario: Scenario, row: int) -> str:
         _stated(details, "on_seconds", table.on_seconds[row], 0.0)
         _stated(details, "off_seconds", table.off_seconds[row], 0.0)
         word = process.name.lower()
-        fields.append(("arrivals", flow([("process", word), *details]) if details else word))
-    return flow(fields)
+        fields.append(("arrivals", _flow([("process", word), *details]) if details else word))
+    return _flow(fields)
 
 
 def _numbers(values: list[float]) -> str:
@@ -287,5 +417,56 @@ def _subscription(scenario: Scenario, row: int) -> str:
     freshness = table.freshness_seconds[row]
     if np.isfinite(freshness):
         spelled: Fields = [("shape", word), ("weight", weight), *([("threshold", threshold)] if step else [])]
-        utility = flow([*spelled, ("freshness_seconds", number_text(freshness))])
-    return flow([("utility", utility), *limits]) if limits or np.isfinite(freshness) else utility
+        utility = _flow([*spelled, ("freshness_seconds", number_text(freshness))])
+    return _flow([("utility", utility), *limits]) if limits or np.isfinite(freshness) else utility
+
+
+def _profiles(conditions: Conditions) -> Iterator[str]:
+    for name, factors in conditions.profiles.items():
+        yield _entry("  ", name, "" if factors else "{}")
+        for topic, factor in factors.items():
+            yield _entry("    ", topic, number_text(factor))
+
+
+def _condition(scenario: Scenario, conditions: Conditions, condition: Condition) -> Fields:
+    when = ("at_seconds", number_text(condition.at_seconds))
+    match condition:
+        case PortBandwidth():
+            return [
+                when,
+                ("port", quoted(condition.port)),
+                ("bandwidth_bps", number_text(condition.bandwidth_bps)),
+            ]
+        case PublisherState():
+            state = "returns" if condition.works else "fails"
+            return [when, ("publisher", quoted(condition.publisher)), ("state", state)]
+        case SubscriberState():
+            state = "joins" if condition.present else "leaves"
+            return [when, ("subscriber", quoted(condition.subscriber)), ("state", state)]
+        case LinkState():
+            ends = ", ".join(map(quoted, _ends(scenario, conditions, condition.port)))
+            return [when, ("link", f"[{ends}]"), ("state", "returns" if condition.up else "fails")]
+        case ErrorRate():
+            lost = number_text(condition.error_rate)
+            return [when, (condition.of, quoted(condition.name)), ("error_rate", lost)]
+        case PublicationRate():
+            fields = [when]
+            if condition.publisher is not None:
+                fields.append(("publisher", quoted(condition.publisher)))
+            fields.append(("topic", quoted(condition.topic)))
+            if condition.rate_per_second is not None:
+                return [*fields, ("rate_per_second", number_text(condition.rate_per_second))]
+            return [*fields, ("rate_factor", number_text(condition.rate_factor or 1.0))]
+        case WorthChange():
+            return [when, ("worth_profile", quoted(condition.profile))]
+
+
+def _ends(scenario: Scenario, conditions: Conditions, port: str) -> tuple[str, str]:
+    """The switch of a port, and the one that it feeds, or would as a backup."""
+    row = scenario.ports.name.index(port)
+    fed = [
+        name
+        for name, feeder in zip(scenario.switches.name, scenario.switches.fed_by_port, strict=True)
+        if feeder == row or conditions.backups.get(name) == port
+    ]
+    return scenario.switches.name[scenario.ports.switch[row]], fed[0]

@@ -151,7 +151,13 @@ def test_patterns_of_the_yaml_match_the_topics_of_a_table(tmp_path: Path) -> Non
         ("arrival_process", [None, None, "pareto"], 3, "is empty", "above 1"),
         ("pareto_shape", [None, 2.5, None], 2, "is 2.5", "other arrivals than pareto"),
         ("on_seconds", [1, None, None], 1, "is 1", "other arrivals than on_off"),
-        ("min_separation_seconds", [1, None, None], 1, "is 2", "at most 1 / min_separation_seconds"),
+        (
+            "min_separation_seconds",
+            [1, None, None],
+            1,
+            "is 2",
+            "at most 1, or a smaller min_separation_seconds",
+        ),
         ("max_separation_seconds", [None, -5, None], 2, "is -5", "or null"),
         ("size_distribution", ["empirical", None, None], 1, "not a list of sizes", "sizes above 0"),
     ],
@@ -272,7 +278,7 @@ def test_a_table_may_be_a_directory_of_parts_as_spark_writes_it(tmp_path: Path) 
 def test_mistakes_in_all_three_files_are_reported_together(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        POSITIONS.replace("8e6", "8Mbit"),
+        POSITIONS.replace("8e6", "8 ms"),
         publications={"size_bytes": [60, -1, 1000]},
         subscriptions={"utility_weight": [1, -1, 1]},
     )

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario.document import PublisherEntry, SubscriberEntry
+from triagemq.scenario.files.document import BrokerLinkEntry, PublisherEntry, SubscriberEntry
+from triagemq.scenario.files.quantities import number_text
+from triagemq.scenario.files.reading import Document
+from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import Floats, Integers
-from triagemq.scenario.reader import Reader
-from triagemq.scenario.rows import PublicationRows, SubscriptionRows
-from triagemq.scenario.sections import Entries, Link, Sections
-from triagemq.scenario.units import number_text
 from triagemq.scenario.wildcards import topic_mistake
 
 __all__ = ["broker_column", "check_rows"]
 
 
-def check_rows(
-    reader: Reader, sections: Sections, publications: PublicationRows, subscriptions: SubscriptionRows
-) -> None:
+def check_rows(document: Document, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:
     """Report listed topics without a proper name, events that do not fit a packet, and lost subscriptions."""
-    for name, pair in sections.topics.pairs.items():
+    for name in document.names["topics"]:
         wrong = topic_mistake(name)
         if wrong is not None:
-            reader.report(pair.key, f"topics.{name}", *wrong)
-    _check_packet_sizes(sections, publications)
-    _check_paths(sections, publications, subscriptions)
+            document.file.complain(("topics", name), *wrong)
+    _check_packet_sizes(document, publications)
+    _check_paths(document, publications, subscriptions)
 
 
-def _check_packet_sizes(sections: Sections, publications: PublicationRows) -> None:
-    header = sections.header
-    if header is None or header.mtu_bytes is None or header.fragmentation:
+def _check_packet_sizes(document: Document, publications: PublicationRows) -> None:
+    file = document.right
+    if document.wrong & {"overhead_bytes", "fragmentation"} or file.mtu_bytes is None or file.fragmentation:
         return
-    room = header.mtu_bytes - header.overhead_bytes
+    room = file.mtu_bytes - file.overhead_bytes
     largest = _largest_sizes(publications)
     publications.report(
         np.flatnonzero(largest > room),
@@ -55,37 +53,32 @@ def _largest_sizes(publications: PublicationRows) -> Floats:
     return np.where(empirical, largest[np.where(empirical, table.size_samples, 0)], table.size_bytes)
 
 
-def broker_column(
-    section: Entries[PublisherEntry] | Entries[SubscriberEntry], brokers: Mapping[str, int]
-) -> Integers:
-    """The broker of every entry of a section; the only one where none is named, -1 where it is not known."""
-    only = 0 if len(brokers) == 1 else -1
-    right: Mapping[str, PublisherEntry | SubscriberEntry] = section.right
-    return np.array(
-        [
-            -1
-            if (entry := right.get(name)) is None
-            else only
-            if entry.broker is None
-            else brokers.get(entry.broker, -1)
-            for name in section
-        ],
-        dtype=np.int32,
-    )
+def broker_column(document: Document, title: Literal["publishers", "subscribers"]) -> Integers:
+    """The broker of every publisher or subscriber; the only one where none is named, -1 where it is not known."""
+    numbers = {name: number for number, name in enumerate(document.names["brokers"])}
+    only = 0 if len(numbers) == 1 else -1
+    right: Mapping[str, PublisherEntry | SubscriberEntry] = getattr(document.right, title)
+    found = []
+    for name in document.names[title]:
+        entry = right.get(name)
+        named = None if entry is None else entry.broker
+        found.append(-1 if entry is None else only if named is None else numbers.get(named, -1))
+    return np.array(found, dtype=np.int32)
 
 
-def _check_paths(sections: Sections, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:
+def _check_paths(document: Document, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:
     """A subscription needs a path from the broker of at least one publisher of its topic."""
-    if len(sections.brokers) < 2 or not all(
-        _leads_somewhere(sections, link) for link in sections.broker_links
-    ):
+    brokers = {name: number for number, name in enumerate(document.names["brokers"])}
+    links = list(document.right.broker_links.values())
+    # A link that is wrong might be the path that is looked for.
+    doubtful = len(links) < len(document.names["broker_links"]) or "broker_links" in document.wrong
+    if len(brokers) < 2 or doubtful or not all(set(link.ends) <= brokers.keys() for link in links):
         return
-    brokers = {name: number for number, name in enumerate(sections.brokers)}
-    reaches = _reachability(sections, brokers)
+    reaches = _reachability(links, brokers)
     if reaches.all():
         return
-    source = broker_column(sections.publishers, brokers)[publications.table.publisher]
-    target = broker_column(sections.subscribers, brokers)[subscriptions.table.subscriber]
+    source = broker_column(document, "publishers")[publications.table.publisher]
+    target = broker_column(document, "subscribers")[subscriptions.table.subscriber]
     arrives = np.zeros((len(publications.topics), len(brokers)), dtype=bool)
     known = source >= 0
     np.logical_or.at(arrives, publications.table.topic[known], reaches[source[known]])
@@ -104,16 +97,11 @@ def _check_paths(sections: Sections, publications: PublicationRows, subscription
     )
 
 
-def _leads_somewhere(sections: Sections, link: Link) -> bool:
-    """A link that is wrong might be the path that is looked for."""
-    return link.entry is not None and all(broker in sections.brokers for broker in link.entry.ends)
-
-
-def _reachability(sections: Sections, brokers: Mapping[str, int]) -> NDArray[np.bool_]:
+def _reachability(links: Iterable[BrokerLinkEntry], brokers: Mapping[str, int]) -> NDArray[np.bool_]:
     """Per pair of brokers, whether events of the first can come to the second."""
     next_brokers: list[list[int]] = [[] for _ in brokers]
-    for link in sections.broker_links:
-        for source, target in link.entry.directions if link.entry is not None else ():
+    for link in links:
+        for source, target in link.directions:
             next_brokers[brokers[source]].append(brokers[target])
     reaches = np.eye(len(brokers), dtype=bool)
     for start in range(len(brokers)):

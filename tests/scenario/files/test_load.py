@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
-from triagemq.scenario import ArrivalProcess, Scenario, SizeDistribution, UtilityShape, load, loads
-from triagemq.scenario import lines as lines_module
+from triagemq.scenario import (
+    ArrivalProcess,
+    Scenario,
+    SizeDistribution,
+    UtilityShape,
+    load,
+    load_with_conditions,
+    loads,
+)
+from triagemq.scenario.files import yaml_lines
 
 BUILDING = """\
 name: Building fire
@@ -223,11 +233,30 @@ def test_a_scenario_without_a_name_is_called_after_its_file(tmp_path: Path) -> N
 def test_files_are_read_alike_without_the_compiled_parser(
     monkeypatch: pytest.MonkeyPatch, building: Scenario
 ) -> None:
-    monkeypatch.delattr(lines_module.yaml, "CBaseLoader", raising=False)
+    monkeypatch.delattr(yaml_lines.yaml, "CBaseLoader", raising=False)
     assert loads(BUILDING).fingerprint == building.fingerprint
     for text in ("a: [", "a: \x01", "a: *b", "\ta: 1", "[" * 5000):
         with pytest.raises(ScenarioError):
             loads(text)
+
+
+def test_a_file_is_parsed_once_for_its_scenario_and_its_conditions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    texts: list[str] = []
+    parse = yaml_lines.yaml.parse
+
+    def counted(text: str, **options: Any) -> Iterator[Any]:
+        texts.append(text)
+        return parse(text, **options)
+
+    monkeypatch.setattr(yaml_lines.yaml, "parse", counted)
+    path = tmp_path / "fire.yaml"
+    path.write_text(f"{MINIMAL}conditions: [{{at_seconds: 5, port: radio, bandwidth_bps: 1e6}}]\n")
+    scenario, conditions = load_with_conditions(path)
+    assert len(texts) == 1
+    assert scenario.fingerprint == loads(MINIMAL).fingerprint
+    assert len(conditions.timeline) == 1
 
 
 def test_a_thousand_patterns_over_a_thousand_topics_are_fast() -> None:

@@ -1,0 +1,504 @@
+"""What a scenario file may hold: one pydantic model of the whole, and one of each kind of entry.
+
+Models check an entry by itself. What numbers of publications and subscriptions may be stands in `rules.py`, for tables
+as well; names that refer to other entries are checked in `references.py`. A field's `examples` say what to write where
+it is missing or wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from triagemq.scenario.files.explain import described, mistake
+from triagemq.scenario.files.quantities import (
+    BANDWIDTH,
+    NUMBER,
+    PACKETS,
+    PART,
+    RATE,
+    SHARE,
+    SIZE,
+    TIME,
+    Quantity,
+    number_text,
+    parse_number,
+)
+from triagemq.scenario.files.yaml_lines import LinedMapping
+from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.model import DEFAULT_SERVICE_RATE, PlanningSettings
+
+__all__ = [
+    "USUAL_PROFILE",
+    "BrokerLinkEntry",
+    "ConditionEntry",
+    "Entry",
+    "PublicationEntry",
+    "PublisherEntry",
+    "ScenarioFile",
+    "SizesEntry",
+    "SubscriberEntry",
+    "SubscriptionEntry",
+    "TopicEntry",
+    "UtilityEntry",
+    "empirical_mean",
+    "sample_mistake",
+]
+
+PLANNING = PlanningSettings()
+
+
+def _counts(quantity: Quantity) -> BeforeValidator:
+    """Texts become numbers: plain, or with a unit of the quantity."""
+
+    def read(given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        plain = type(given) is str
+        number = parse_number(given) if plain else None
+        if number is None:
+            number = quantity.read(given)
+        if number is None and plain and given.lower() in ("true", "false"):
+            raise mistake("", f"{described(given)} is not a number", f"write {quantity.wanted}")
+        if number is None:
+            raise mistake("", *quantity.advice(given))
+        return number
+
+    return BeforeValidator(read)
+
+
+TRUTHS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+Name = Annotated[str, Field(min_length=1)]
+Truth = Annotated[
+    bool, BeforeValidator(lambda given: TRUTHS.get(given, given) if type(given) is str else given)
+]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1), _counts(NUMBER)]
+Bandwidth = Annotated[float, Field(gt=0, allow_inf_nan=False), _counts(BANDWIDTH)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False), _counts(RATE)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False), _counts(SIZE)]
+Duration = Annotated[float, Field(gt=0, allow_inf_nan=False), _counts(TIME)]
+Delay = Annotated[float, Field(ge=0, allow_inf_nan=False), _counts(TIME)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), _counts(SHARE)]
+Packets = Annotated[float, Field(ge=1, multiple_of=1, allow_inf_nan=False), _counts(PACKETS)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _counts(NUMBER)]
+
+# The bounds of these are in rules.py.
+AnyNumber = Annotated[float, Field(allow_inf_nan=False), _counts(NUMBER)]
+AnyRate = Annotated[float, Field(allow_inf_nan=False), _counts(RATE)]
+AnySize = Annotated[float, Field(allow_inf_nan=False), _counts(SIZE)]
+AnySeconds = Annotated[float, Field(allow_inf_nan=False), _counts(TIME)]
+AnyPart = Annotated[float, Field(allow_inf_nan=False), _counts(PART)]
+
+
+class Entry(BaseModel):
+    """Base of all entries: unknown keys are refused, a null is nothing, and nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nulls_left_out(cls, given: Any) -> Any:
+        if given is None:
+            return {}
+        if isinstance(given, dict) and None in given.values():
+            known = {field.alias or name for name, field in cls.model_fields.items()}
+            return {key: value for key, value in given.items() if value is not None or key not in known}
+        return given
+
+
+class PlanningEntry(Entry):
+    """What planners may use."""
+
+    flows_per_subscriber: Count = Field(PLANNING.flows_per_subscriber, examples=["9"])
+    priority_classes: Count = Field(PLANNING.priority_classes, examples=["9"])
+    rho_tolerance: Share = Field(PLANNING.rho_tolerance, examples=["0.1"])
+    judged_over_seconds: Duration = Field(PLANNING.judged_over_seconds, examples=["60"])
+
+
+class BrokerEntry(Entry):
+    """A broker: events a second it can match and hand out."""
+
+    inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
+    outbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
+
+
+class BrokerLinkEntry(Entry):
+    """A link between two brokers: `between` for both directions, `from` and `to` for one."""
+
+    between: list[Name] | None = Field(None, min_length=2, max_length=2, examples=["[BROKER, BROKER]"])
+    source: Name | None = Field(None, alias="from", examples=["BROKER"])
+    target: Name | None = Field(None, alias="to", examples=["BROKER"])
+    bandwidth_bps: Bandwidth | None = Field(None, examples=["1e9"])
+    error_rate: Share = 0.0
+    propagation_seconds: Delay = Field(0.0, examples=["0.001"])
+
+    @model_validator(mode="after")
+    def _ends(self) -> BrokerLinkEntry:
+        one_way = (self.source, self.target)
+        if self.between is not None and one_way != (None, None):
+            raise mistake("between", "stands beside from and to", "keep between, or from and to")
+        if self.between is None and None in one_way:
+            raise mistake("", "does not say which brokers it joins", "add between: [BROKER, BROKER]")
+        if len(set(self.ends)) == 1:
+            raise mistake("", f"joins {self.ends[0]} to itself", "name two different brokers")
+        return self
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The two brokers, the source first."""
+        first, second = self.between if self.between is not None else (self.source or "", self.target or "")
+        return first, second
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        """Source and target of each direction the link carries."""
+        return (self.ends, self.ends[::-1]) if self.between is not None else (self.ends,)
+
+
+class UnmanagedSwitchEntry(Entry):
+    """The publishers' side of the network."""
+
+    bandwidth_bps: Bandwidth = Field(examples=["10000000"])
+
+
+class SwitchEntry(Entry):
+    """A managed switch, the output port that feeds it, and the one that does while the link of the first is down."""
+
+    inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
+    fed_by: Name | None = Field(None, examples=["PORT"])
+    backup: Name | None = Field(None, examples=["PORT"])
+
+    @model_validator(mode="after")
+    def _backup_of_something(self) -> SwitchEntry:
+        if self.backup is not None and self.fed_by is None:
+            raise mistake("backup", "stands without fed_by", "add fed_by: PORT, or remove backup")
+        if self.backup is not None and self.backup == self.fed_by:
+            raise mistake("backup", f"is {self.backup}, as fed_by is", "name another port, or remove backup")
+        return self
+
+
+class PortEntry(Entry):
+    """An output port of a managed switch."""
+
+    switch: Name = Field(examples=["SWITCH"])
+    bandwidth_bps: Bandwidth = Field(examples=["8000000"])
+    buffer_packets: Packets | None = Field(None, examples=["2000"])
+    queues: Count | None = Field(None, examples=["9"])
+    error_rate: Share = 0.0
+    propagation_seconds: Delay = 0.0
+
+
+def _named(key: str) -> BeforeValidator:
+    """The short form of a nested entry: its name alone instead of `{key: name}`."""
+    return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
+
+
+SIZE_NAMES = {"exponential": SizeDistribution.EXPONENTIAL, "constant": SizeDistribution.CONSTANT}
+
+
+class SizesEntry(Entry):
+    """How sizes are spread: a distribution by name, or the sizes that were seen and how often."""
+
+    distribution: Literal["exponential", "constant"] | None = None
+    values: list[AnySize] | None = Field(None, min_length=1, examples=["[900, 1100]"])
+    weights: list[AnyNumber] | None = Field(None, min_length=1, examples=["[1, 3]"])
+
+    @model_validator(mode="after")
+    def _whole(self) -> SizesEntry:
+        if self.distribution is not None:
+            if self.values is not None or self.weights is not None:
+                fix = f"write sizes: {self.distribution}, or the values alone"
+                raise mistake("distribution", "stands beside values", fix)
+        elif self.values is None:
+            raise mistake("values", "is missing", "add values: [900, 1100], or write sizes: exponential")
+        elif (wrong := sample_mistake(*self.samples)) is not None:
+            raise mistake(*wrong)
+        return self
+
+    @property
+    def code(self) -> SizeDistribution:
+        """The distribution as the model stores it."""
+        return SizeDistribution.EMPIRICAL if self.distribution is None else SIZE_NAMES[self.distribution]
+
+    @property
+    def samples(self) -> tuple[list[float], list[float]]:
+        """Empirical sizes and their weights."""
+        values = self.values or []
+        return values, self.weights if self.weights is not None else [1.0] * len(values)
+
+
+def sample_mistake(
+    values: Sequence[float], weights: Sequence[float]
+) -> tuple[tuple[str | int, ...], str, str] | None:
+    """What is wrong with an empirical distribution: where in `values` or `weights`, what, and what to write.
+
+    >>> sample_mistake([900, 1100], [1, -3])
+    (('weights', 1), 'is -3', 'write a number of at least 0')
+    """
+    if not len(values):
+        return ("values",), "is not a list of sizes", "write sizes above 0, and as many weights of at least 0"
+    for row, size in enumerate(values):
+        if not 0 < size < math.inf:
+            return ("values", row), f"is {described(float(size))}", "write a number above 0, in bytes"
+    if len(weights) != len(values):
+        what = f"has {len(weights)} numbers for {len(values)} values"
+        return ("weights",), what, f"write {len(values)} numbers, or leave it out for equal weights"
+    for row, weight in enumerate(weights):
+        if not weight >= 0:
+            return ("weights", row), f"is {described(float(weight))}", "write a number of at least 0"
+    if not 0 < empirical_mean(values, weights) < math.inf:
+        return (), "has no mean", "make at least one weight larger than 0, and no number huge"
+    return None
+
+
+def empirical_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The mean of an empirical distribution, the same to the last bit on every machine; NaN if it has none.
+
+    >>> empirical_mean([900, 1100], [1, 3])
+    1050.0
+    """
+    try:
+        total = math.fsum(value * weight for value, weight in zip(values, weights, strict=True))
+        return total / math.fsum(weights)
+    except (OverflowError, ZeroDivisionError):
+        return math.nan
+
+
+class ArrivalsEntry(Entry):
+    """How events are spread over time."""
+
+    process: Literal["poisson", "periodic", "pareto", "on_off"] = Field(examples=["poisson"])
+    shape: AnyNumber | None = Field(None, examples=["2.5"])
+    on_seconds: AnySeconds | None = Field(None, examples=["2"])
+    off_seconds: AnySeconds | None = Field(None, examples=["8"])
+
+    @property
+    def code(self) -> ArrivalProcess:
+        """The process as the model stores it."""
+        return ArrivalProcess[self.process.upper()]
+
+
+class TopicEntry(Entry):
+    """Sizes of a topic's events where its publications give none."""
+
+    size_bytes: Size | None = Field(None, examples=["60"])
+    sizes: Annotated[SizesEntry, _named("distribution")] | None = Field(None, examples=["exponential"])
+
+
+class PublicationEntry(Entry):
+    """One publisher's events on one topic."""
+
+    rate_per_second: AnyRate | None = Field(None, examples=["2"])
+    size_bytes: AnySize | None = Field(None, examples=["60"])
+    sizes: Annotated[SizesEntry, _named("distribution")] | None = Field(None, examples=["exponential"])
+    arrivals: Annotated[ArrivalsEntry, _named("process")] = Field(
+        ArrivalsEntry(process="poisson"), examples=["poisson"]
+    )
+    min_separation_seconds: AnySeconds | None = Field(None, examples=["0.5"])
+    max_separation_seconds: AnySeconds | None = Field(None, examples=["5"])
+
+
+class PublisherEntry(Entry):
+    """Where a publisher is; what it publishes is read row by row."""
+
+    broker: Name | None = Field(None, examples=["BROKER"])
+    switch: Name | None = Field(None, examples=["SWITCH"])
+    error_rate: Share = 0.0
+    propagation_seconds: Delay = 0.0
+    publishes: dict[str, Any] = {}
+
+
+class SubscriberEntry(Entry):
+    """Where a subscriber is; what it subscribes to is read row by row."""
+
+    broker: Name | None = Field(None, examples=["BROKER"])
+    port: Name = Field(examples=["PORT"])
+    error_rate: Share = 0.0
+    propagation_seconds: Delay = 0.0
+    subscribes: dict[str, Any] = {}
+
+
+UTILITY_FORM = re.compile(r"\s*([A-Za-z_]+)\s*:\s*([^@\s]+)\s*(?:@\s*(\S.*?)\s*)?")
+
+
+def _spelled_out(given: Any) -> Any:
+    """The short form `shape:weight`, or `step:weight@threshold`, as a mapping."""
+    if not isinstance(given, str):
+        return given
+    parts = UTILITY_FORM.fullmatch(given)
+    if parts is None and type(given) is str and parse_number(given) is not None:
+        raise mistake("", f"is {given}", "write utility: log:10")
+    if parts is None or parse_number(parts[2]) is None:
+        raise mistake("", f"{given!r} is not a utility", "write log:10, linear:2 or step:3@0.8")
+    spelled = {"shape": parts[1], "weight": parts[2]}
+    return {**spelled, "threshold": parts[3]} if parts[3] else spelled
+
+
+class UtilityEntry(Entry):
+    """What all of a topic's events are worth, and how that shrinks with loss and lateness."""
+
+    shape: Literal["log", "linear", "step"] = Field(examples=["log"])
+    weight: AnyNumber = Field(examples=["10"])
+    threshold: AnyPart | None = Field(None, examples=["0.8"])
+    freshness_seconds: AnySeconds | None = Field(None, examples=["2"])
+
+    @property
+    def code(self) -> UtilityShape:
+        """The shape as the model stores it."""
+        return UtilityShape[self.shape.upper()]
+
+
+class SubscriptionEntry(Entry):
+    """What a topic is worth to a subscriber, the latency it may have, or both; the worth may stand alone."""
+
+    utility: Annotated[UtilityEntry, BeforeValidator(_spelled_out)] | None = Field(None, examples=["log:10"])
+    max_latency_seconds: AnySeconds | None = Field(None, examples=["0.05"])
+    max_latency_share: AnyPart | None = Field(None, examples=["0.95"])
+    max_separation_seconds: AnySeconds | None = Field(None, examples=["1"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _worth_alone(cls, given: Any) -> Any:
+        return {"utility": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> SubscriptionEntry:
+        if self.utility is None and self.max_latency_seconds is None:
+            raise mistake("utility", "is missing", "add utility: log:10, or max_latency_seconds")
+        return self
+
+
+USUAL_PROFILE = "usual"
+"""The worth that the subscriptions of a file state themselves."""
+
+STATES = {"publisher": ("fails", "returns"), "subscriber": ("joins", "leaves"), "link": ("fails", "returns")}
+
+CHANGES = {
+    "port": ("bandwidth_bps", "error_rate"),
+    "publisher": ("state", "error_rate"),
+    "subscriber": ("state", "error_rate"),
+    "link": ("state",),
+    "topic": ("rate_per_second", "rate_factor"),
+    "worth_profile": (),
+}
+"""What may change, by what an entry names. A topic may stand beside the publisher that is meant."""
+
+EXAMPLES = {"bandwidth_bps": "160000", "rate_per_second": "20"}
+
+
+class ConditionEntry(Entry):
+    """Something that happens at a given time of a run, to a port, publisher, subscriber, link or topic, or to worth."""
+
+    at_seconds: Delay = Field(examples=["20"])
+    port: Name | None = Field(None, examples=["PORT"])
+    publisher: Name | None = Field(None, examples=["PUBLISHER"])
+    subscriber: Name | None = Field(None, examples=["SUBSCRIBER"])
+    link: list[Name] | None = Field(None, min_length=2, max_length=2, examples=["[SWITCH, SWITCH]"])
+    topic: Name | None = Field(None, examples=["TOPIC"])
+    worth_profile: Name | None = Field(None, examples=["PROFILE"])
+    bandwidth_bps: Bandwidth | None = Field(None, examples=["160000"])
+    error_rate: Share | None = Field(None, examples=["0.05"])
+    rate_per_second: Rate | None = Field(None, examples=["20"])
+    rate_factor: Factor | None = Field(None, examples=["5"])
+    state: Literal["fails", "returns", "joins", "leaves"] | None = Field(None, examples=["fails"])
+
+    @model_validator(mode="after")
+    def _one_change_of_one_thing(self) -> ConditionEntry:
+        named = [key for key in CHANGES if getattr(self, key) is not None]
+        if named == ["publisher", "topic"]:
+            named = ["topic"]
+        if len(named) != 1:
+            what = f"names {' and '.join(named)}" if named else "does not say what changes"
+            choice = ", ".join([*CHANGES][:-1])
+            raise mistake("", what, f"write one of {choice} or worth_profile in each entry")
+        (subject,) = named
+        possible = CHANGES[subject]
+        given = [key for key in _KEYS if getattr(self, key) is not None]
+        for key in given:
+            if key not in possible:
+                raise mistake(key, f"means nothing for a {subject}", f"remove it, or name a {_holders(key)}")
+        if possible and not given:
+            example = EXAMPLES.get(possible[0]) or " or ".join(STATES[subject])
+            raise mistake(possible[0], "is missing", f"add {possible[0]}: {example}")
+        if len(given) > 1:
+            raise mistake(given[1], f"stands beside {given[0]}", "write one change in each entry")
+        if self.state is not None and self.state not in STATES[subject]:
+            raise mistake("state", f"is {self.state}", f"write {' or '.join(STATES[subject])}")
+        return self
+
+
+_KEYS = tuple(dict.fromkeys(key for keys in CHANGES.values() for key in keys))
+
+
+def _holders(key: str) -> str:
+    return " or ".join(subject for subject, keys in CHANGES.items() if key in keys)
+
+
+def _in_a_list(example: str) -> BeforeValidator:
+    """A section that is a list; its entries come here by their numbers."""
+
+    def check(given: Any) -> Any:
+        if isinstance(given, dict) and not isinstance(given, LinedMapping):
+            return given
+        raise mistake("", "is not a list", f"write - {example} under it")
+
+    return BeforeValidator(check)
+
+
+def _worth_factor(given: Any) -> float:
+    number = parse_number(given) if type(given) is str else None
+    if number is None or not 0 <= number < math.inf:
+        shown = described(given if number is None else float(number))
+        what = f"is {shown}, not a factor on what the topic is worth"
+        raise mistake("", what, "write a number, such as 3")
+    return float(number)
+
+
+WorthFactor = Annotated[float, BeforeValidator(_worth_factor)]
+
+
+class ScenarioFile(Entry):
+    """All of a scenario file. Sections that are lists are held by the numbers of their entries, from 1."""
+
+    name: Name | None = None
+    mtu_bytes: Size | None = Field(None, examples=["1500"])
+    fragmentation: Truth = False
+    overhead_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False), _counts(SIZE)] = Field(
+        0.0, examples=["49"]
+    )
+    sending_order: Literal["by_class", "random"] = "by_class"
+    planning: PlanningEntry = PlanningEntry()
+    brokers: dict[Name, BrokerEntry] = {}
+    broker_links: Annotated[dict[str, BrokerLinkEntry], _in_a_list("{between: [hall, annex]}")] = {}
+    unmanaged_switches: dict[Name, UnmanagedSwitchEntry] = {}
+    switches: dict[Name, SwitchEntry] = {}
+    ports: dict[Name, PortEntry] = {}
+    topics: dict[str, TopicEntry] = {}
+    publishers: dict[Name, PublisherEntry] = {}
+    subscribers: dict[Name, SubscriberEntry] = {}
+    worth_profiles: dict[Name, dict[str, WorthFactor]] = {}
+    conditions: Annotated[
+        dict[str, ConditionEntry], _in_a_list("{at_seconds: 20, port: radio, bandwidth_bps: 160000}")
+    ] = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> ScenarioFile:
+        if self.fragmentation and self.mtu_bytes is None:
+            raise mistake("fragmentation", "needs an MTU", "add mtu_bytes: 1500, or remove fragmentation")
+        if self.mtu_bytes is not None and self.overhead_bytes >= self.mtu_bytes:
+            raise mistake(
+                "overhead_bytes",
+                f"leaves no room in a packet of {number_text(self.mtu_bytes)} bytes",
+                f"write less than {number_text(self.mtu_bytes)}",
+            )
+        return self
+
+    @property
+    def order(self) -> SendingOrder:
+        """The order of sending as the model stores it."""
+        return SendingOrder[self.sending_order.upper()]

@@ -1,0 +1,131 @@
+"""One YAML file as a Document: the entries of it that are right, and the names of all.
+
+The file is checked as a whole by `ScenarioFile`. What is wrong is reported and taken out, and the rest is checked
+again, so that every mistake is found at once, and one mistake is one problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from triagemq.errors import ScenarioError
+from triagemq.scenario.files.document import USUAL_PROFILE, ScenarioFile
+from triagemq.scenario.files.explain import explain, nearest, unknown_key
+from triagemq.scenario.files.yaml_lines import LinedFile, LinedList, LinedMapping
+
+__all__ = ["Document", "read_document"]
+
+REQUIRED = {
+    "brokers": "hall: {}",
+    "switches": "core: {}",
+    "ports": "radio: {switch: core, bandwidth_bps: 8000000}",
+    "publishers": "sensor-1: {}",
+    "subscribers": "commander: {port: radio}",
+}
+LISTS = ("broker_links", "conditions")
+NAMED = (*REQUIRED, *LISTS, "unmanaged_switches", "topics", "worth_profiles")
+"""Sections that hold entries by name, or by number."""
+SECTIONS = ("planning", *NAMED)
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file holds: `names` has all entries of each section as they stand there, `right` those that are right.
+
+    `wrong` are the keys of the file beside its sections, and sections as a whole, that were wrong.
+    """
+
+    file: LinedFile
+    right: ScenarioFile
+    names: Mapping[str, Mapping[str, Any]]
+    wrong: frozenset[str]
+
+    def rows(self, title: str, key: str) -> dict[str, LinedMapping]:
+        """What each publisher publishes, or each subscriber subscribes to, by name; empty where it says nothing."""
+        found = {}
+        for name, entry in self.names[title].items():
+            rows = entry.get(key) if isinstance(entry, dict) else None
+            found[name] = rows if isinstance(rows, LinedMapping) else LinedMapping(0)
+        return found
+
+
+def read_document(text: str, file: str) -> Document:
+    """A file, each entry checked by itself. Raises ScenarioError where it holds nothing that could be checked."""
+    lines = LinedFile(text, file)
+    root = lines.root
+    if not isinstance(root, LinedMapping):
+        if root is None:
+            lines.report(1, "text", "holds no scenario", "begin with brokers:, or copy one of examples/")
+        else:
+            kind = "a list" if isinstance(root, LinedList) else "a single value"
+            line = root.line if isinstance(root, LinedList) else 1
+            lines.report(line, "text", f"is {kind}", "write sections: brokers:, switches:, ports:, ...")
+        raise ScenarioError(lines.problems)
+    _rename_misspelled_sections(lines, root)
+    for title, example in REQUIRED.items():
+        if title not in root:
+            fix = f"add a section {title}: with entries such as {example}"
+            lines.report(root.line, title, "is missing", fix)
+        elif root[title] is None or root[title] == {}:
+            lines.report(root.lines[title], title, "is empty", f"add an entry such as {example}")
+    if isinstance(root.get("topics"), LinedList):
+        root["topics"] = _topics_by_name(lines, root["topics"])
+    data: dict[str, Any] = dict(root)
+    for title in LISTS:
+        if isinstance(data.get(title), LinedList):
+            data[title] = {str(number): entry for number, entry in enumerate(data[title], start=1)}
+    names = {title: data[title] if isinstance(data.get(title), dict) else {} for title in NAMED}
+    if USUAL_PROFILE in names["worth_profiles"]:
+        what = "is what the subscriptions themselves say"
+        lines.complain(("worth_profiles", USUAL_PROFILE), what, "choose another name")
+    right, wrong = _validated(lines, data)
+    return Document(lines, right, names, wrong)
+
+
+def _rename_misspelled_sections(lines: LinedFile, root: LinedMapping) -> None:
+    """A section under a misspelled title is read as if it were spelled right: one mistake is one problem."""
+    known = list(ScenarioFile.model_fields)
+    for title in [title for title in root if title not in known]:
+        meant = nearest(title, SECTIONS)
+        if meant is not None and meant not in root:
+            found = unknown_key((title,), root[title], known)
+            lines.complain(found.path, found.what, found.fix)
+            root[meant], root.lines[meant] = root.pop(title), root.lines.pop(title)
+
+
+def _topics_by_name(lines: LinedFile, topics: LinedList) -> LinedMapping:
+    """Topics that are a list of names alone."""
+    found = LinedMapping(topics.line)
+    for number, (name, line) in enumerate(zip(topics, topics.lines, strict=True), start=1):
+        if not isinstance(name, str):
+            lines.report(line, f"topics.{number}", "is not a name", "write topics as names, or as a mapping")
+        elif name in found:
+            what = f"stands here twice, first in line {found.lines[name]}"
+            lines.report(line, f"topics.{name}", what, "remove one")
+        else:
+            found[name], found.lines[name] = None, line
+    return found
+
+
+def _validated(lines: LinedFile, data: dict[str, Any]) -> tuple[ScenarioFile, frozenset[str]]:
+    wrong: set[str] = set()
+    while True:
+        try:
+            return ScenarioFile.model_validate(data), frozenset(wrong)
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        for each in explain(errors, ScenarioFile):
+            lines.complain(each.path, each.what, each.fix)
+        for details in errors:
+            # A mistake of the file as a whole says at which of its keys it is shown.
+            place = details["loc"] or details["ctx"]["field"]
+            title = str(place[0])
+            if title in NAMED and len(place) > 1:
+                data[title] = {key: entry for key, entry in data[title].items() if key != place[1]}
+            else:
+                data.pop(title, None)
+                wrong.add(title)

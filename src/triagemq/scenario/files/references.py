@@ -1,0 +1,251 @@
+"""Do the entries of a file fit together: names that refer to others, the tree of switches, links, queues, conditions.
+
+An entry that is wrong by itself still counts as existing, so that one mistake is one problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from triagemq.scenario.files.document import USUAL_PROFILE, BrokerLinkEntry
+from triagemq.scenario.files.explain import listed
+from triagemq.scenario.files.reading import Document
+from triagemq.scenario.files.rules import PublicationRows
+from triagemq.scenario.wildcards import TopicTree, filter_mistake, is_pattern
+
+__all__ = ["check_condition_topics", "check_references", "joining_port"]
+
+NAMES = (
+    ("publishers", "broker", "brokers", "broker"),
+    ("subscribers", "broker", "brokers", "broker"),
+    ("publishers", "switch", "unmanaged_switches", "unmanaged switch"),
+    ("subscribers", "port", "ports", "port"),
+    ("switches", "fed_by", "ports", "port"),
+    ("switches", "backup", "ports", "port"),
+    ("ports", "switch", "switches", "switch"),
+    ("conditions", "port", "ports", "port"),
+    ("conditions", "publisher", "publishers", "publisher"),
+    ("conditions", "subscriber", "subscribers", "subscriber"),
+)
+"""Keys that name something else: the section and key, the section of what is named, and what that is called."""
+
+
+def check_references(document: Document) -> None:
+    """Report everything between entries that does not fit."""
+    _check_names(document)
+    _check_links(document)
+    _check_tree(document)
+    _check_queues(document)
+    _check_backups(document)
+    _check_conditions(document)
+
+
+def _check_names(document: Document) -> None:
+    file, right = document.file, document.right
+    for title, key, target, kind in NAMES:
+        known = document.names[target]
+        # A section that is required and not there has been reported; others are empty when nobody needs them.
+        if not known and target in ("brokers", "ports", "switches") and title != "conditions":
+            continue
+        for name, entry in getattr(right, title).items():
+            named = getattr(entry, key)
+            if named is not None and named not in known:
+                file.complain((title, name, key), *file.unknown(kind, named, known, target))
+            elif named is None and target == "brokers" and len(known) > 1:
+                what, fix = "is missing where there are several", f"write one of {listed(known)}"
+                file.complain((title, name, key), what, fix)
+
+
+def _check_links(document: Document) -> None:
+    file, brokers = document.file, document.names["brokers"]
+    first_line: dict[tuple[str, str], int] = {}
+    for number, link in document.right.broker_links.items():
+        place = ("broker_links", number)
+        for path, broker in zip(_link_ends(link), link.ends, strict=True):
+            if brokers and broker not in brokers:
+                line, _ = file.locate((*place, *path))
+                field = ".".join((*place, str(path[0])))
+                file.report(line, field, *file.unknown("broker", broker, brokers, "brokers"))
+        for source, target in link.directions:
+            line, _ = file.locate(place)
+            if (source, target) in first_line:
+                what = f"joins {source} to {target} again, after line {first_line[source, target]}"
+                file.complain(place, what, "remove one of the two links")
+                break
+            first_line[source, target] = line
+
+
+def _link_ends(entry: BrokerLinkEntry) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
+    """Where in an entry its two brokers stand."""
+    return (("between", 0), ("between", 1)) if entry.between is not None else (("from",), ("to",))
+
+
+def _check_tree(document: Document) -> None:
+    file, switches = document.file, document.right.switches
+    feeds: dict[str, str] = {}
+    for name, switch in switches.items():
+        if switch.fed_by is None or switch.fed_by not in document.names["ports"]:
+            continue
+        if switch.fed_by in feeds:
+            what = f"is {switch.fed_by}, which feeds {feeds[switch.fed_by]} already"
+            file.complain(("switches", name, "fed_by"), what, "give each switch a port of its own upstream")
+        else:
+            feeds[switch.fed_by] = name
+    for loop in _loops(document):
+        if len(loop) == 1:
+            what = f"is {switches[loop[0]].fed_by}, a port of {loop[0]} itself"
+        else:
+            what = f"closes a loop: {' is fed by '.join([*loop, loop[0]])}"
+        fix = "name a port of a switch nearer to the brokers"
+        file.complain(("switches", loop[0], "fed_by"), what, fix)
+        for name in loop:
+            feeds.pop(switches[name].fed_by or "", None)  # which of its ports is meant is not known
+    for name, subscriber in document.right.subscribers.items():
+        if subscriber.port in feeds:
+            file.complain(
+                ("subscribers", name, "port"),
+                f"is {subscriber.port}, which feeds the switch {feeds[subscriber.port]}",
+                f"put it on a port of its own, or on one of {feeds[subscriber.port]}",
+            )
+
+
+def _loops(document: Document) -> Iterator[list[str]]:
+    """Every loop of switches once, each switch followed by the one that feeds it."""
+    done: set[str] = set()
+    for start in document.right.switches:
+        path: list[str] = []
+        name: str | None = start
+        while name is not None and name not in done:
+            done.add(name)
+            path.append(name)
+            name = _upstream(document, name)
+        if name in path:
+            yield path[path.index(name) :]
+
+
+def _upstream(document: Document, name: str) -> str | None:
+    """The switch that feeds a switch, as far as what is right says so."""
+    switch = document.right.switches.get(name)
+    port = document.right.ports.get((switch.fed_by if switch is not None else None) or "")
+    return port.switch if port is not None and port.switch in document.right.switches else None
+
+
+def _check_queues(document: Document) -> None:
+    if "planning" in document.wrong:
+        return
+    classes = document.right.planning.priority_classes
+    for name, port in document.right.ports.items():
+        if port.queues is not None and port.queues < classes:
+            document.file.complain(
+                ("ports", name, "queues"),
+                f"is {port.queues}, fewer than the {classes} priority classes",
+                f"write planning: {{priority_classes: {port.queues}}}, or more queues",
+            )
+
+
+def _check_backups(document: Document) -> None:
+    """A backup is a port kept free for one switch, on another that does not itself hang below it."""
+    right = document.right
+    feeds = {switch.fed_by: name for name, switch in right.switches.items() if switch.fed_by}
+    holders = {
+        subscriber.port: f"has the subscriber {name}" for name, subscriber in right.subscribers.items()
+    }
+    backs: dict[str, str] = {}
+    for name, switch in right.switches.items():
+        port = switch.backup
+        if port is None or port not in right.ports:
+            continue
+        what = None
+        if port in feeds:
+            what = f"feeds the switch {feeds[port]} already"
+        elif port in backs:
+            what = f"is the backup of {backs[port]} already"
+        elif port in holders:
+            what = holders[port]
+        elif name in _above(document, right.ports[port].switch):
+            what = f"is behind {name} itself"
+        backs.setdefault(port, name)
+        if what is not None:
+            fix = "name a port of its own, on a switch that is nearer to the brokers"
+            document.file.complain(("switches", name, "backup"), f"is {port}, which {what}", fix)
+
+
+def _above(document: Document, start: str) -> list[str]:
+    """A switch and all that it is fed by, the nearest first; stops at what is wrong elsewhere."""
+    found: list[str] = []
+    name: str | None = start if start in document.right.switches else None
+    while name is not None and name not in found:
+        found.append(name)
+        name = _upstream(document, name)
+    return found
+
+
+def _check_conditions(document: Document) -> None:
+    """Conditions name worth profiles that exist, and links that join two switches; other names are checked above."""
+    file, profiles, switches = document.file, document.names["worth_profiles"], document.names["switches"]
+    whole = len(document.right.switches) == len(switches)
+    for number, entry in document.right.conditions.items():
+        place = ("conditions", number)
+        profile, ends = entry.worth_profile, entry.link
+        if profile is not None and profile not in (USUAL_PROFILE, *profiles):
+            what, fix = file.unknown("worth profile", profile, profiles, "worth_profiles")
+            file.complain((*place, "worth_profile"), what, fix)
+        if ends is None:
+            continue
+        unknown = [row for row, name in enumerate(ends) if name not in switches]
+        for row in unknown:
+            line, _ = file.locate((*place, "link", row))
+            file.report(
+                line, ".".join((*place, "link")), *file.unknown("switch", ends[row], switches, "switches")
+            )
+        if not unknown and whole and joining_port(document, ends) is None:
+            what = f"no port of {ends[0]} or {ends[1]} feeds the other"
+            file.complain((*place, "link"), what, "name a switch and the one that it is fed by")
+
+
+def joining_port(document: Document, ends: Collection[str]) -> str | None:
+    """The port whose link joins two switches, whichever is named first: the one that feeds, else the backup."""
+    for key in ("fed_by", "backup"):
+        for name, switch in document.right.switches.items():
+            port = document.right.ports.get(getattr(switch, key) or "")
+            if port is not None and {name, port.switch} == set(ends):
+                return str(getattr(switch, key))
+    return None
+
+
+def check_condition_topics(document: Document, published: PublicationRows) -> None:
+    """Conditions and worth profiles name topics that are published, by the publisher that stands beside them."""
+    file, tree = document.file, TopicTree(published.published)
+    for name, profile in document.names["worth_profiles"].items():
+        for topic in profile if isinstance(profile, dict) else ():
+            mistake = _topic_mistake(document, topic, tree, published.published)
+            if mistake is not None:
+                file.complain(("worth_profiles", name, topic), *mistake)
+    names, publishers = list(published.topics), list(document.names["publishers"])
+    for number, entry in document.right.conditions.items():
+        if entry.topic is None:
+            continue
+        mistake = _topic_mistake(document, entry.topic, tree, published.published)
+        if mistake is None and entry.publisher in publishers:
+            own = published.table.topic[published.table.publisher == publishers.index(entry.publisher)]
+            topics = [names[row] for row in np.unique(own)]
+            if not TopicTree(topics).matching(entry.topic):
+                mistake = (
+                    f"{entry.publisher} does not publish {entry.topic}",
+                    f"it publishes {listed(topics)}",
+                )
+        if mistake is not None:
+            file.complain(("conditions", number, "topic"), *mistake)
+
+
+def _topic_mistake(
+    document: Document, topic: str, tree: TopicTree, published: Collection[str]
+) -> tuple[str, str] | None:
+    wrong = filter_mistake(topic)
+    if wrong is not None or tree.matching(topic):
+        return wrong
+    if is_pattern(topic):
+        return "matches no topic that is published", f"published are: {listed(published) or 'none'}"
+    return document.file.unknown("topic", topic, published, "the publishes of a publisher")

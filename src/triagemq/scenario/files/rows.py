@@ -1,0 +1,266 @@
+"""Publications and subscriptions that stand in the YAML: entries as columns, and patterns as the topics they match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from triagemq.errors import ScenarioError
+from triagemq.scenario.files.document import (
+    Entry,
+    PublicationEntry,
+    SizesEntry,
+    SubscriptionEntry,
+    TopicEntry,
+    empirical_mean,
+)
+from triagemq.scenario.files.explain import explain, listed
+from triagemq.scenario.files.reading import Document
+from triagemq.scenario.files.rules import (
+    PUBLICATION_COLUMNS,
+    SUBSCRIPTION_COLUMNS,
+    Column,
+    Flags,
+    Message,
+    PublicationRows,
+    SampleStore,
+    SubscriptionRows,
+    checked_publications,
+    checked_subscriptions,
+)
+from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
+from triagemq.scenario.kinds import SizeDistribution, UtilityShape
+from triagemq.scenario.model import Codes, Floats, Integers, SizeSamples
+from triagemq.scenario.wildcards import TopicTree, filter_mistake, is_pattern, topic_mistake
+
+__all__ = ["read_publications", "read_subscriptions"]
+
+MOST_ROWS = 2_000_000
+"""Rows one YAML file may stand for, aliases and patterns spelled out; beyond that, tables are better."""
+
+SomeEntry = TypeVar("SomeEntry", bound=Entry)
+Place = tuple[str, ...]
+"""The path of a row in the file."""
+
+PUBLICATIONS = dict[str, PublicationEntry]
+SUBSCRIPTIONS = dict[str, SubscriptionEntry]
+EXPONENTIAL = SizesEntry(distribution="exponential")
+NO_DEFAULT = TopicEntry()
+
+
+class FileRows:
+    """Rows of a file that become columns: codes and numbers, in the order of the columns that an entry may state."""
+
+    in_table = False
+
+    def __init__(self, file: LinedFile, columns: Mapping[str, Column], *more: str) -> None:
+        self._file = file
+        self._columns = columns
+        self._names = [name for name, column in columns.items() if column.path and column.kind != "list"]
+        self._names.extend(more)
+        self._places: list[Place] = []
+        self._rows: list[tuple[float | None, ...]] = []
+        self._keys: list[tuple[int, int, bool]] = []
+        self.store = SampleStore()
+        self._count = 0
+
+    def count(self, rows: int, place: Place) -> None:
+        """Count rows before they are read: a file with too many is refused before it fills the memory."""
+        self._count += rows
+        if self._count > MOST_ROWS:
+            fix = "save it as a directory with publications.parquet and subscriptions.parquet"
+            self._file.complain(place, f"makes more than {MOST_ROWS} rows", fix)
+            raise ScenarioError(self._file.problems)
+
+    def add(
+        self, place: Place, owner: int, topic: int, flawed: bool, values: tuple[float | None, ...]
+    ) -> None:
+        """Add a row; None where nothing is given."""
+        self._places.append(place)
+        self._keys.append((owner, topic, flawed))
+        self._rows.append(values)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def closed(self) -> FileRows:
+        """The rows as columns."""
+        keys = np.array(self._keys, dtype=np.int32).reshape(len(self), 3).T
+        self.owner: Integers = keys[0].copy()
+        self.topic: Integers = keys[1].copy()
+        self.flawed: Flags = keys[2].astype(np.bool_)
+        table = np.array(self._rows, dtype=np.float64).reshape(len(self), len(self._names)).T
+        self._table = dict(zip(self._names, table, strict=True))
+        return self
+
+    def numbers(self, column: str) -> tuple[Floats, Flags]:
+        values = self._table[column].copy()
+        return values, ~np.isnan(values)
+
+    def words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
+        return self._table[column].astype(np.int8)
+
+    def samples(self, empirical: Flags) -> tuple[SizeSamples, Integers, Floats]:
+        return self.store.table(), self._table["sample"].astype(np.int32), self._table["mean"].copy()
+
+    def report(
+        self, rows: NDArray[np.int64], column: str, message: Message, at: NDArray[np.int64] | None = None
+    ) -> None:
+        path = self._columns[column].path if column else ()
+        for row in rows.tolist():
+            place = self._places[row if at is None else at[row]]
+            self._file.complain((*place, *path), *message(row))
+
+
+def _entries(
+    file: LinedFile, place: Place, rows: LinedMapping, adapter: TypeAdapter[dict[str, SomeEntry]], kind: Any
+) -> tuple[dict[str, SomeEntry], set[str]]:
+    """The rows of one owner as entries, and which of them are flawed: reported, and without what is wrong in them."""
+    left: dict[str, Any] = rows
+    flawed: set[str] = set()
+    while True:
+        try:
+            return adapter.validate_python(left), flawed
+        except ValidationError as error:
+            errors = error.errors(include_url=False)
+        for each in explain(errors, kind):
+            # What a row lacks once its wrong parts are taken out has been said already.
+            if each.path[0] not in flawed:
+                file.complain((*place, *each.path), each.what, each.fix)
+        left = dict(left)
+        for details in errors:
+            topic, *inner = map(str, details["loc"])
+            row = left.get(topic)
+            if isinstance(row, dict) and inner and topic not in flawed:
+                left[topic] = {key: value for key, value in row.items() if key != inner[0]}
+            else:
+                left.pop(topic, None)
+        flawed.update(str(details["loc"][0]) for details in errors)
+
+
+def read_publications(document: Document) -> PublicationRows:
+    """The `publishes` of all publishers."""
+    file, right = document.file, document.right
+    rows = FileRows(file, PUBLICATION_COLUMNS, "sample", "mean")
+    adapter = TypeAdapter(PUBLICATIONS)
+    topics: dict[str, int] = {}
+    doubtful: set[str] = set()
+    for owner, (name, published) in enumerate(document.rows("publishers", "publishes").items()):
+        place = ("publishers", name, "publishes")
+        rows.count(len(published), place)
+        entries, flawed = _entries(file, place, published, adapter, PUBLICATIONS)
+        for topic in published:
+            number = topics.setdefault(topic, len(topics))
+            wrong = topic_mistake(topic)
+            if wrong is not None:
+                file.complain((*place, topic), *wrong)
+            if topic not in entries or name not in right.publishers:
+                doubtful.add(topic)
+            if topic in entries:
+                # A default size that is wrong has been reported.
+                lost = topic in document.names["topics"] and topic not in right.topics
+                values = _publication(entries[topic], right.topics.get(topic, NO_DEFAULT), rows.store)
+                unfit = lost or wrong is not None or topic in flawed
+                rows.add((*place, topic), owner, number, unfit, values)
+    return checked_publications(rows.closed(), topics, doubtful)
+
+
+def _publication(
+    entry: PublicationEntry, default: TopicEntry, store: SampleStore
+) -> tuple[float | None, ...]:
+    sizes = entry.sizes or default.sizes or EXPONENTIAL
+    sample, mean, size_bytes = -1, 0.0, entry.size_bytes
+    if sizes.code is SizeDistribution.EMPIRICAL:
+        values, weights = sizes.samples
+        sample, mean = store.add(values, weights), empirical_mean(values, weights)
+    if size_bytes is None and (sample < 0 or entry.sizes is None):
+        size_bytes = default.size_bytes
+    arrivals = entry.arrivals
+    return (
+        entry.rate_per_second,
+        size_bytes,
+        sizes.code,
+        arrivals.code,
+        arrivals.shape,
+        arrivals.on_seconds,
+        arrivals.off_seconds,
+        entry.min_separation_seconds,
+        entry.max_separation_seconds,
+        sample,
+        mean,
+    )
+
+
+def read_subscriptions(document: Document, publications: PublicationRows) -> SubscriptionRows:
+    """The `subscribes` of all subscribers, patterns expanded to the topics that are published."""
+    file = document.file
+    rows = FileRows(file, SUBSCRIPTION_COLUMNS)
+    adapter = TypeAdapter(SUBSCRIPTIONS)
+    tree = TopicTree(publications.published)
+    matches: dict[str, list[str]] = {}
+    topic_of_row: list[int] = []
+    entry_of_row: list[int] = []
+    for owner, (name, wanted) in enumerate(document.rows("subscribers", "subscribes").items()):
+        owned = ("subscribers", name, "subscribes")
+        entries, flawed = _entries(file, owned, wanted, adapter, SUBSCRIPTIONS)
+        expanded: dict[str, str] = {}
+        for pattern in wanted:
+            place = (*owned, pattern)
+            if is_pattern(pattern) and pattern not in matches:
+                matches[pattern] = tree.matching(pattern)
+            found = _topics_of(document, place, pattern, matches, publications)
+            rows.count(max(1, len(found)), place)
+            if pattern in entries:
+                rows.add(place, owner, 0, pattern in flawed, _subscription(entries[pattern]))
+            for topic in found:
+                if pattern != topic and topic in wanted:
+                    continue  # its own entry says what it is worth
+                if topic in expanded:
+                    what = f"matches {topic}, as {expanded[topic]} does"
+                    file.complain(place, what, f"write an entry for {topic} itself, or narrow one pattern")
+                    break
+                expanded[topic] = pattern
+                if pattern in entries:
+                    topic_of_row.append(publications.topics[topic])
+                    entry_of_row.append(len(rows) - 1)
+    topics, entries_of_rows = np.array(topic_of_row, dtype=np.int32), np.array(entry_of_row, dtype=np.int64)
+    return checked_subscriptions(rows.closed(), topics, entries_of_rows)
+
+
+def _topics_of(
+    document: Document,
+    place: Place,
+    pattern: str,
+    matches: Mapping[str, list[str]],
+    publications: PublicationRows,
+) -> list[str]:
+    """The published topics that a topic or pattern stands for; none after reporting why."""
+    file, published = document.file, publications.published
+    wrong = filter_mistake(pattern)
+    found = matches[pattern] if is_pattern(pattern) else [pattern] if pattern in published else []
+    if wrong is not None:
+        file.complain(place, *wrong)
+        return []
+    if found or not document.names["publishers"]:
+        return found
+    if is_pattern(pattern):
+        choice = listed(published) or "none"
+        file.complain(place, "matches no topic that is published", f"published are: {choice}")
+    elif pattern in document.names["topics"]:
+        file.complain(place, "nobody publishes it", "add it to a publisher, or remove it here")
+    else:
+        file.complain(place, *file.unknown("topic", pattern, published, "the publishes of a publisher"))
+    return []
+
+
+def _subscription(entry: SubscriptionEntry) -> tuple[float | None, ...]:
+    utility = entry.utility
+    worth: tuple[float | None, ...] = (UtilityShape.LOG, 0.0, None, None)
+    if utility is not None:
+        worth = (utility.code, utility.weight, utility.threshold, utility.freshness_seconds)
+    return (*worth, entry.max_latency_seconds, entry.max_latency_share, entry.max_separation_seconds)
