@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.scenario.kinds import SendingOrder
+from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 
 __all__ = [
     "BrokerLinks",
@@ -64,6 +64,51 @@ class Table:
 
 
 SomeTable = TypeVar("SomeTable", bound=Table)
+
+NONE = {
+    "inbound_rate_per_second": DEFAULT_SERVICE_RATE,
+    "outbound_rate_per_second": DEFAULT_SERVICE_RATE,
+    "bandwidth_bps": np.inf,
+    "buffer_packets": np.inf,
+    "queues": 0,
+    "error_rate": 0.0,
+    "propagation_seconds": 0.0,
+    "fed_by_port": -1,
+    "unmanaged_switch": -1,
+    "size_distribution": SizeDistribution.EXPONENTIAL,
+    "size_samples": -1,
+    "arrival_process": ArrivalProcess.POISSON,
+    "pareto_shape": 0.0,
+    "on_seconds": 0.0,
+    "off_seconds": 0.0,
+    "min_separation_seconds": 0.0,
+    "max_separation_seconds": np.inf,
+    "utility_shape": UtilityShape.LOG,
+    "utility_threshold": 0.0,
+    "freshness_seconds": np.inf,
+    "max_latency_seconds": np.inf,
+    "max_latency_share": 0.0,
+}
+"""What a column holds where nothing is stated: 0 for numbers, -1 for references, infinity for limits."""
+
+TYPES = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}
+
+
+def filled(kind: type[SomeTable], rows: int, **columns: Any) -> SomeTable:
+    """A table of so many rows. A single value stands for a whole column, and NONE for columns that are not given.
+
+    >>> filled(Switches, 2, name=("core", "floor")).fed_by_port
+    array([-1, -1], dtype=int32)
+    """
+    found: dict[str, Any] = {}
+    for column in fields(kind):  # type: ignore[arg-type]
+        values = columns.pop(column.name, NONE.get(column.name))
+        dtype = TYPES.get(str(column.type))
+        if dtype is None:
+            found[column.name] = tuple(values)
+        else:
+            found[column.name] = np.array(np.broadcast_to(np.asarray(values, dtype=dtype), rows))
+    return kind(**found, **columns)
 
 
 def take(table: SomeTable, rows: NDArray[np.int64]) -> SomeTable:

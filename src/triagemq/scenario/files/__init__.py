@@ -6,9 +6,8 @@ at once, each with its line, its field, what is wrong and what to write. On the 
 - `loading` opens the files and leads through the rest;
 - `yaml_lines` makes values of the text, and knows the line of each;
 - `reading` checks them against `document`, the one model of a file; numbers may have the units in `quantities`;
-- `references` checks what one entry says of another;
 - `rows` (YAML) and `parquet` bring publications and subscriptions as columns, `rules` says what these may be;
-- `consistency` checks what is published and wanted against the network;
+- `references` checks what entries say of each other, and what is published and wanted against the network;
 - `explain` puts all that is wrong into words.
 
 `saving` writes, in plain numbers of base units.

@@ -10,7 +10,9 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,27 +28,34 @@ from triagemq.scenario.conditions import (
     SubscriberState,
     WorthChange,
 )
-from triagemq.scenario.files.consistency import broker_column, check_rows
 from triagemq.scenario.files.document import ConditionEntry, Entry
 from triagemq.scenario.files.explain import Problems
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
 from triagemq.scenario.files.reading import Document, read_document
-from triagemq.scenario.files.references import check_condition_topics, check_references, joining_port
+from triagemq.scenario.files.references import (
+    broker_column,
+    check_condition_topics,
+    check_references,
+    check_rows,
+    joining_port,
+)
 from triagemq.scenario.files.rows import read_publications, read_subscriptions
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.model import (
+    NONE,
     BrokerLinks,
     Brokers,
-    Floats,
     Integers,
     OutputPorts,
     PlanningSettings,
     Publishers,
     Scenario,
+    SomeTable,
     Subscribers,
     Switches,
     Topics,
     UnmanagedSwitches,
+    filled,
 )
 
 __all__ = [
@@ -115,8 +124,8 @@ def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Condit
         _text(file),
         str(file),
         name=path.resolve().name if directory else path.stem,
-        publications=_table(path / PUBLICATIONS_FILE) if directory else None,
-        subscriptions=_table(path / SUBSCRIPTIONS_FILE) if directory else None,
+        publications=_if_there(path / PUBLICATIONS_FILE) if directory else None,
+        subscriptions=_if_there(path / SUBSCRIPTIONS_FILE) if directory else None,
     )
 
 
@@ -154,7 +163,7 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return []
 
 
-def _table(path: Path) -> Path | None:
+def _if_there(path: Path) -> Path | None:
     return path if path.exists() else None
 
 
@@ -244,56 +253,30 @@ def _built(
     name: str, document: Document, published: PublicationRows, subscribed: SubscriptionRows
 ) -> Scenario:
     file = document.right
-    planning = file.planning
     return Scenario.of(
         name=file.name or name,
         topics=Topics(tuple(published.topics)),
-        brokers=Brokers(
-            tuple(file.brokers),
-            _floats(file.brokers, "inbound_rate_per_second"),
-            _floats(file.brokers, "outbound_rate_per_second"),
-        ),
+        brokers=_table(Brokers, file.brokers),
         broker_links=_links(document),
-        unmanaged_switches=UnmanagedSwitches(
-            tuple(file.unmanaged_switches), _floats(file.unmanaged_switches, "bandwidth_bps")
-        ),
-        switches=Switches(
-            tuple(file.switches),
-            _floats(file.switches, "inbound_rate_per_second"),
-            _indices(file.switches, "fed_by", file.ports),
-        ),
-        ports=OutputPorts(
-            tuple(file.ports),
-            _indices(file.ports, "switch", file.switches),
-            _floats(file.ports, "bandwidth_bps"),
-            _floats(file.ports, "buffer_packets"),
-            np.array([port.queues or 0 for port in file.ports.values()], dtype=np.int32),
-            _floats(file.ports, "error_rate"),
-            _floats(file.ports, "propagation_seconds"),
-        ),
-        publishers=Publishers(
-            tuple(file.publishers),
-            broker_column(document, "publishers"),
-            _indices(file.publishers, "switch", file.unmanaged_switches),
-            _floats(file.publishers, "error_rate"),
-            _floats(file.publishers, "propagation_seconds"),
+        unmanaged_switches=_table(UnmanagedSwitches, file.unmanaged_switches),
+        switches=_table(Switches, file.switches, fed_by_port=("fed_by", file.ports)),
+        ports=_table(OutputPorts, file.ports, switch=("switch", file.switches)),
+        publishers=_table(
+            Publishers,
+            file.publishers,
+            broker=broker_column(document, "publishers"),
+            unmanaged_switch=("switch", file.unmanaged_switches),
         ),
         publications=published.table,
         size_samples=published.samples,
-        subscribers=Subscribers(
-            tuple(file.subscribers),
-            broker_column(document, "subscribers"),
-            _indices(file.subscribers, "port", file.ports),
-            _floats(file.subscribers, "error_rate"),
-            _floats(file.subscribers, "propagation_seconds"),
+        subscribers=_table(
+            Subscribers,
+            file.subscribers,
+            broker=broker_column(document, "subscribers"),
+            port=("port", file.ports),
         ),
         subscriptions=subscribed.table,
-        planning=PlanningSettings(
-            planning.flows_per_subscriber,
-            planning.priority_classes,
-            planning.rho_tolerance,
-            planning.judged_over_seconds,
-        ),
+        planning=PlanningSettings(**dict(file.planning)),
         # Without fragmentation an event is one packet, whatever its size: the MTU was a check, and done with.
         mtu_bytes=file.mtu_bytes if file.mtu_bytes is not None and file.fragmentation else np.inf,
         overhead_bytes=file.overhead_bytes,
@@ -301,30 +284,38 @@ def _built(
     )
 
 
-def _floats(section: Mapping[str, Entry], field: str) -> Floats:
-    """One field of all entries; infinity, "no limit", where it is left out."""
-    values = [getattr(entry, field) for entry in section.values()]
-    return np.array([np.inf if value is None else value for value in values], dtype=np.float64)
-
-
-def _indices(section: Mapping[str, Entry], field: str, named: Iterable[str]) -> Integers:
-    """One field of all entries that names others, as their numbers; -1 where it is left out."""
-    numbers = {name: number for number, name in enumerate(named)}
-    return np.array(
-        [numbers.get(getattr(entry, field) or "", -1) for entry in section.values()], dtype=np.int32
-    )
+def _table(
+    kind: type[SomeTable],
+    section: Mapping[str, Entry],
+    **references: Integers | tuple[str, Iterable[str]],
+) -> SomeTable:
+    """A section as a table: its names, its fields, and for fields that name others, which these are and the others."""
+    columns: dict[str, Any] = {"name": tuple(section)}
+    for column, given in references.items():
+        if isinstance(given, tuple):
+            field, names = given
+            numbers = {name: number for number, name in enumerate(names)}
+            columns[column] = [numbers.get(getattr(entry, field) or "", -1) for entry in section.values()]
+        else:
+            columns[column] = given
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name not in columns:
+            values = [getattr(entry, each.name) for entry in section.values()]
+            columns[each.name] = [NONE[each.name] if value is None else value for value in values]
+    return filled(kind, len(section), **columns)
 
 
 def _links(document: Document) -> BrokerLinks:
     brokers = {name: number for number, name in enumerate(document.right.brokers)}
     links = [(ends, link) for link in document.right.broker_links.values() for ends in link.directions]
-    directions = {str(number): link for number, (_, link) in enumerate(links)}
-    return BrokerLinks(
-        np.array([brokers[source] for (source, _), _ in links], dtype=np.int32),
-        np.array([brokers[target] for (_, target), _ in links], dtype=np.int32),
-        _floats(directions, "bandwidth_bps"),
-        _floats(directions, "error_rate"),
-        _floats(directions, "propagation_seconds"),
+    return filled(
+        BrokerLinks,
+        len(links),
+        source_broker=[brokers[source] for (source, _), _ in links],
+        target_broker=[brokers[target] for (_, target), _ in links],
+        bandwidth_bps=[np.inf if link.bandwidth_bps is None else link.bandwidth_bps for _, link in links],
+        error_rate=[link.error_rate for _, link in links],
+        propagation_seconds=[link.propagation_seconds for _, link in links],
     )
 
 

@@ -30,6 +30,7 @@ from triagemq.scenario.files.rules import (
 )
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
+    NONE,
     Codes,
     Floats,
     Integers,
@@ -152,7 +153,7 @@ class TableColumns:
         given = numbers.is_valid().to_numpy(zero_copy_only=False)
         values = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
         values = np.array(values, dtype=np.float64) + 0.0  # -0.0 is 0.0
-        return values, given & (values != self._columns[column].none)
+        return values, given & (values != NONE.get(column))
 
     def names(self, column: str) -> tuple[Integers, dict[str, int]]:
         """A column of names as numbers, and the number of each name; an empty name is reported and -1."""
@@ -204,15 +205,6 @@ class TableColumns:
         self.report(np.flatnonzero(index < 0), column, message)
         return index
 
-    def _lists(self, column: str) -> _Lists:
-        """A column of lists of numbers; an empty list where there is none, NaN for a null in a list."""
-        if column not in self._table.column_names:
-            return _Lists(np.empty(0), np.zeros(len(self), dtype=np.int64))
-        array = _whole(self._table[column])
-        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        flat = array.flatten().cast("float64", safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-        return _Lists(np.array(flat, dtype=np.float64), np.asarray(lengths, dtype=np.int64))
-
     def repeated(self, column: str) -> Flags:
         """Rows that repeat the owner and topic of a row before; they are reported."""
         known = np.flatnonzero((self.owner >= 0) & (self.topic >= 0))
@@ -241,14 +233,13 @@ class TableColumns:
         store = SampleStore()
         sample = np.full(len(self), -1, dtype=np.int32)
         mean = np.zeros(len(self))
-        values, weights = self._lists("size_values"), self._lists("size_weights")
-        seen: dict[tuple[bytes, bytes], tuple[int, float]] = {}
+        rows = np.flatnonzero(empirical)
+        seen: dict[tuple[tuple[float, ...], ...], tuple[int, float]] = {}
         wrong: dict[int, tuple[str, str]] = {}
-        for row in np.flatnonzero(empirical).tolist():
-            sizes = values[row]
-            shares = weights[row] if len(weights[row]) else np.ones(len(sizes))
-            key = sizes.tobytes(), shares.tobytes()
-            mistake = None if key in seen else sample_mistake(sizes.tolist(), shares.tolist())
+        lists = zip(self._lists("size_values", rows), self._lists("size_weights", rows), strict=True)
+        for row, (values, weights) in zip(rows.tolist(), lists, strict=True):
+            key = values, weights or (1.0,) * len(values)
+            mistake = None if key in seen else sample_mistake(*key)
             if mistake is not None:
                 path, what, fix = mistake
                 where = "size_weights: " if path[:1] == ("weights",) else ""
@@ -256,11 +247,17 @@ class TableColumns:
                 wrong[row] = f"{where}{number}{what}", fix
                 continue
             if key not in seen:
-                lists = sizes.tolist(), shares.tolist()
-                seen[key] = store.add(*lists), empirical_mean(*lists)
+                seen[key] = store.add(*key), empirical_mean(*key)
             sample[row], mean[row] = seen[key]
         self.report(np.array(list(wrong), dtype=np.int64), "size_values", wrong.__getitem__)
         return store.table(), sample, mean
+
+    def _lists(self, column: str, rows: NDArray[np.int64]) -> list[tuple[float, ...]]:
+        """Lists of numbers of some rows; an empty one where there is none, NaN for a null in a list."""
+        if column not in self._table.column_names:
+            return [()] * len(rows)
+        lists = self._table[column].take(rows).to_pylist()
+        return [tuple(np.nan if one is None else float(one) for one in each or ()) for each in lists]
 
     def _encoded(self, column: str) -> tuple[Integers, list[str | None]]:
         """Per row the number of its value, -1 for null; and the values."""
@@ -271,17 +268,6 @@ class TableColumns:
         array = _whole(values.unify_dictionaries() if dictionary else values.dictionary_encode())
         codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         return np.asarray(codes, dtype=np.int32), array.dictionary.to_pylist()
-
-
-class _Lists:
-    """A column of lists: all numbers in one array, and where each list ends."""
-
-    def __init__(self, flat: Floats, lengths: NDArray[np.int64]) -> None:
-        self._flat = flat
-        self._ends = np.concatenate([[0], np.cumsum(lengths)])
-
-    def __getitem__(self, row: int) -> Floats:
-        return self._flat[self._ends[row] : self._ends[row + 1]]
 
 
 def _whole(chunked: Any) -> Any:
@@ -386,7 +372,7 @@ def _add_optional(
     for name, column in known.items():
         if column.kind == "number" and not column.required:
             values = getattr(table, name)
-            missing = values == column.none
+            missing = values == NONE[name]
             if not missing.all():
                 columns[name] = _number_column(values, missing)
 

@@ -6,7 +6,7 @@ again, so that every mistake is found at once, and one mistake is one problem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from triagemq.errors import ScenarioError
 from triagemq.scenario.files.document import USUAL_PROFILE, ScenarioFile
-from triagemq.scenario.files.explain import explain, nearest, unknown_key
+from triagemq.scenario.files.explain import explain, listed, nearest, unknown_key
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedList, LinedMapping
+from triagemq.scenario.wildcards import is_pattern
 
 __all__ = ["Document", "read_document"]
 
@@ -51,6 +52,12 @@ class Document:
             rows = entry.get(key) if isinstance(entry, dict) else None
             found[name] = rows if isinstance(rows, LinedMapping) else LinedMapping(0)
         return found
+
+    def unmatched(self, topic: str, published: Collection[str]) -> tuple[str, str]:
+        """What to say about a topic or pattern that none of what is published matches, and what to write instead."""
+        if is_pattern(topic):
+            return "matches no topic that is published", f"published are: {listed(published) or 'none'}"
+        return self.file.unknown("topic", topic, published, "the publishes of a publisher")
 
 
 def read_document(text: str, file: str) -> Document:

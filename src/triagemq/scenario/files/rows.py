@@ -19,7 +19,7 @@ from triagemq.scenario.files.document import (
     TopicEntry,
     empirical_mean,
 )
-from triagemq.scenario.files.explain import explain, listed
+from triagemq.scenario.files.explain import explain
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rules import (
     PUBLICATION_COLUMNS,
@@ -248,13 +248,10 @@ def _topics_of(
         return []
     if found or not document.names["publishers"]:
         return found
-    if is_pattern(pattern):
-        choice = listed(published) or "none"
-        file.complain(place, "matches no topic that is published", f"published are: {choice}")
-    elif pattern in document.names["topics"]:
+    if pattern in document.names["topics"]:
         file.complain(place, "nobody publishes it", "add it to a publisher, or remove it here")
     else:
-        file.complain(place, *file.unknown("topic", pattern, published, "the publishes of a publisher"))
+        file.complain(place, *document.unmatched(pattern, published))
     return []
 
 

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from triagemq.scenario.files.explain import counted, described
 from triagemq.scenario.files.quantities import number_text, unit_of
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
-from triagemq.scenario.model import Codes, Floats, Integers, Publications, SizeSamples, Subscriptions, take
+from triagemq.scenario.model import (
+    NONE,
+    Codes,
+    Floats,
+    Integers,
+    Publications,
+    SizeSamples,
+    Subscriptions,
+    take,
+)
 
 __all__ = [
     "PUBLICATION_COLUMNS",
@@ -43,15 +52,11 @@ Report = Callable[[NDArray[np.int64], str, Message], None]
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds, where that stands in an entry of a file, and what its numbers may be.
-
-    `none` is what the model stores where nothing is given, and a table may hold instead of a null.
-    """
+    """What a column holds, where that stands in an entry of a file, and what its numbers may be."""
 
     kind: Literal["text", "number", "list"]
     path: tuple[str, ...] = ()
     required: bool = False
-    none: float = np.nan
     above: float | None = None
     least: float | None = None
     most: float | None = None
@@ -62,7 +67,7 @@ class Column:
         return {"text": "text", "number": "numbers", "list": "lists of numbers"}[self.kind]
 
     def right(self, values: Floats) -> Flags:
-        """Which numbers are within the bounds; NaN is not, and infinity only where it is `none`."""
+        """Which numbers are within the bounds; NaN is not, and infinity is not."""
         right = np.isfinite(values)
         if self.above is not None:
             right &= values > self.above
@@ -75,7 +80,7 @@ class Column:
     def fix(self, name: str, null: str) -> str:
         """What to write for a number that is out of bounds, where `null` says that there is none."""
         unit = unit_of(name) or ""
-        limit = f", or {null} for no limit" if self.none == np.inf else ""
+        limit = f", or {null} for no limit" if NONE.get(name) == np.inf else ""
         if unit.startswith("a "):
             return f"write {unit}{limit}"
         bound = f" above {number_text(self.above)}" if self.above is not None else ""
@@ -90,11 +95,11 @@ PUBLICATION_COLUMNS = {
     "size_bytes": Column("number", ("size_bytes",), required=True, above=0),
     "size_distribution": Column("text", ("sizes", "distribution")),
     "arrival_process": Column("text", ("arrivals", "process")),
-    "pareto_shape": Column("number", ("arrivals", "shape"), none=0.0, above=1),
-    "on_seconds": Column("number", ("arrivals", "on_seconds"), none=0.0, above=0),
-    "off_seconds": Column("number", ("arrivals", "off_seconds"), none=0.0, above=0),
-    "min_separation_seconds": Column("number", ("min_separation_seconds",), none=0.0, above=0),
-    "max_separation_seconds": Column("number", ("max_separation_seconds",), none=np.inf, above=0),
+    "pareto_shape": Column("number", ("arrivals", "shape"), above=1),
+    "on_seconds": Column("number", ("arrivals", "on_seconds"), above=0),
+    "off_seconds": Column("number", ("arrivals", "off_seconds"), above=0),
+    "min_separation_seconds": Column("number", ("min_separation_seconds",), above=0),
+    "max_separation_seconds": Column("number", ("max_separation_seconds",), above=0),
     "size_values": Column("list", ("sizes", "values")),
     "size_weights": Column("list", ("sizes", "weights")),
 }
@@ -103,11 +108,11 @@ SUBSCRIPTION_COLUMNS = {
     "topic": Column("text", required=True),
     "utility_shape": Column("text", ("utility", "shape"), required=True),
     "utility_weight": Column("number", ("utility", "weight"), required=True, least=0),
-    "utility_threshold": Column("number", ("utility", "threshold"), none=0.0, above=0, most=1),
-    "freshness_seconds": Column("number", ("utility", "freshness_seconds"), none=np.inf, above=0),
-    "max_latency_seconds": Column("number", ("max_latency_seconds",), none=np.inf, above=0),
-    "max_latency_share": Column("number", ("max_latency_share",), none=0.0, above=0, most=1),
-    "max_separation_seconds": Column("number", ("max_separation_seconds",), none=np.inf, above=0),
+    "utility_threshold": Column("number", ("utility", "threshold"), above=0, most=1),
+    "freshness_seconds": Column("number", ("utility", "freshness_seconds"), above=0),
+    "max_latency_seconds": Column("number", ("max_latency_seconds",), above=0),
+    "max_latency_share": Column("number", ("max_latency_share",), above=0, most=1),
+    "max_separation_seconds": Column("number", ("max_separation_seconds",), above=0),
 }
 
 
@@ -204,7 +209,7 @@ class CheckedRows:
     def _read_numbers(self, name: str, column: Column) -> None:
         values, given = self.source.numbers(name)
         outside = given & ~column.right(values)
-        self.values[name], self.given[name] = np.where(given, values, column.none), given
+        self.values[name], self.given[name] = np.where(given, values, NONE.get(name, np.nan)), given
         fix = column.fix(name, "null" if self.source.in_table else "leave it out")
         self.report(outside, name, lambda row: (f"is {described(float(values[row]))}", fix))
 
@@ -371,21 +376,16 @@ def checked_publications(
     rows.wrong |= empirical & (sample < 0)
     rows.apply(PUBLICATION_RULES)
     values, given = rows.values, rows.given
+    often = rows.inverse("min_separation_seconds")
+    values["rate_per_second"] = np.where(given["rate_per_second"], values["rate_per_second"], often)
+    values["size_bytes"] = np.where(given["size_bytes"], values["size_bytes"], values.pop("mean"))
     table = Publications(
         publisher=source.owner,
         topic=source.topic,
-        rate_per_second=np.where(
-            given["rate_per_second"], values["rate_per_second"], rows.inverse("min_separation_seconds")
-        ),
-        size_bytes=np.where(given["size_bytes"], values["size_bytes"], mean),
         size_distribution=distribution,
         size_samples=sample,
         arrival_process=process,
-        pareto_shape=values["pareto_shape"],
-        on_seconds=values["on_seconds"],
-        off_seconds=values["off_seconds"],
-        min_separation_seconds=values["min_separation_seconds"],
-        max_separation_seconds=values["max_separation_seconds"],
+        **values,
     )
     names = list(topics)
     wrong_topics = np.unique(table.topic[rows.wrong & (table.topic >= 0)])

@@ -10,6 +10,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,20 @@ from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SU
 from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
 from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
-from triagemq.scenario.model import DEFAULT_SERVICE_RATE, Integers, PlanningSettings, Scenario
+from triagemq.scenario.model import (
+    NONE,
+    Brokers,
+    OutputPorts,
+    PlanningSettings,
+    Publications,
+    Publishers,
+    Scenario,
+    Subscribers,
+    Subscriptions,
+    Switches,
+    Table,
+    UnmanagedSwitches,
+)
 
 __all__ = ["dumps", "quoted", "save"]
 
@@ -42,6 +56,10 @@ LONGEST_SIMPLE_KEY = 900
 """YAML takes `key: value` on one line only for keys of up to 1024 characters."""
 
 Fields = list[tuple[str, str]]
+"""Keys, or topics, and the text of their values."""
+Key = str | tuple[str, str, tuple[str, ...]]
+"""A column that is written under its name; or a key, its column of references, and the names that these stand for."""
+LIMITS = ("max_latency_seconds", "max_latency_share", "max_separation_seconds")
 
 
 def save(
@@ -156,18 +174,28 @@ def _write_all(writers: dict[Path, Callable[[Path], None]]) -> None:
 def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool) -> str:
     """The text of a scenario file; without rows, it is the YAML of a scenario directory."""
     conditions = conditions or Conditions()
-    timeline = (f"  - {_flow(_condition(scenario, conditions, each))}" for each in conditions.timeline)
-    sections = {
-        "brokers": _brokers(scenario),
-        "broker_links": _broker_links(scenario),
-        "unmanaged_switches": _unmanaged_switches(scenario),
-        "switches": _switches(scenario, conditions.backups),
-        "ports": _ports(scenario),
+    backups = {name: [("backup", quoted(port))] for name, port in conditions.backups.items()}
+    publishes = _rows(scenario, scenario.publications, "publisher", _publication) if with_rows else {}
+    subscribes = _rows(scenario, scenario.subscriptions, "subscriber", _subscription) if with_rows else {}
+    ports, switches, unmanaged = scenario.ports, scenario.switches, scenario.unmanaged_switches
+    broker = ("broker", "broker", scenario.brokers.name if len(scenario.brokers) > 1 else ())
+    link = ("error_rate", "propagation_seconds")
+    port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link)
+    publisher_keys = (broker, ("switch", "unmanaged_switch", unmanaged.name), *link)
+    subscriber_keys = (broker, ("port", "port", ports.name), *link)
+    sections: dict[str, Iterable[str]] = {
+        "brokers": _entries(scenario.brokers, ("inbound_rate_per_second", "outbound_rate_per_second")),
+        "broker_links": _broker_links(scenario, ("bandwidth_bps", *link)),
+        "unmanaged_switches": _entries(unmanaged, ("bandwidth_bps",)),
+        "switches": _entries(
+            switches, ("inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)), more=backups
+        ),
+        "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys)),
         "topics": _unpublished_topics(scenario),
-        "publishers": _publishers(scenario, with_rows),
-        "subscribers": _subscribers(scenario, with_rows),
+        "publishers": _entries(scenario.publishers, publisher_keys, below=("publishes", publishes)),
+        "subscribers": _entries(scenario.subscribers, subscriber_keys, below=("subscribes", subscribes)),
         "worth_profiles": _profiles(conditions),
-        "conditions": timeline,
+        "conditions": [f"  - {_flow(_condition(scenario, conditions, one))}" for one in conditions.timeline],
     }
     lines = [*_header(scenario)]
     for title, entries in sections.items():
@@ -210,9 +238,51 @@ def _entry(indent: str, name: str, value: str) -> str:
     return f"{indent}{key}: {value}".rstrip()
 
 
-def _stated(fields: Fields, key: str, value: float, default: float) -> None:
-    if value != default:
-        fields.append((key, number_text(value)))
+def _fields(table: Table, row: int, keys: Iterable[Key]) -> Fields:
+    """What a row states: the numbers that are not the model's none, and the names that its references stand for."""
+    fields = []
+    for key in keys:
+        if isinstance(key, tuple):
+            name, column, names = key
+            index = getattr(table, column)[row]
+            if names and index >= 0:
+                fields.append((name, quoted(names[index])))
+        elif (value := getattr(table, key)[row]) != NONE[key]:
+            fields.append((key, number_text(value)))
+    return fields
+
+
+def _entries(
+    table: Brokers | UnmanagedSwitches | Switches | OutputPorts | Publishers | Subscribers,
+    keys: Iterable[Key],
+    *,
+    more: Mapping[str, Fields] | None = None,
+    below: tuple[str, Mapping[int, Fields]] = ("", {}),
+) -> Iterator[str]:
+    """The entries of a section, with `more` of some: on a line each, but for those that have rows below a key."""
+    key, rows_of = below
+    for row, name in enumerate(table.name):
+        fields = [*_fields(table, row, keys), *(more or {}).get(name, [])]
+        if row not in rows_of:
+            yield _entry("  ", name, _flow(fields))
+            continue
+        yield _entry("  ", name, "")
+        yield from (f"    {inner}: {value}" for inner, value in fields)
+        yield f"    {key}:"
+        yield from (_entry("      ", topic, value) for topic, value in rows_of[row])
+
+
+def _rows(
+    scenario: Scenario,
+    table: Publications | Subscriptions,
+    owner: str,
+    written: Callable[[Scenario, int], str],
+) -> Mapping[int, Fields]:
+    """The topics of each owner, and what is written of each."""
+    found: dict[int, Fields] = {}
+    for row, (of, topic) in enumerate(zip(getattr(table, owner).tolist(), table.topic.tolist(), strict=True)):
+        found.setdefault(of, []).append((scenario.topics.name[topic], written(scenario, row)))
+    return found
 
 
 def _header(scenario: Scenario) -> Iterator[str]:
@@ -224,32 +294,18 @@ def _header(scenario: Scenario) -> Iterator[str]:
         yield f"overhead_bytes: {number_text(scenario.overhead_bytes)}"
     if scenario.sending_order is not SendingOrder.BY_CLASS:
         yield f"sending_order: {scenario.sending_order.name.lower()}"
-    planning: Fields = []
-    default = PlanningSettings()
-    for key in ("flows_per_subscriber", "priority_classes", "rho_tolerance", "judged_over_seconds"):
-        _stated(planning, key, getattr(scenario.planning, key), getattr(default, key))
+    default = asdict(PlanningSettings())
+    stated = asdict(scenario.planning).items()
+    planning = [(key, number_text(value)) for key, value in stated if value != default[key]]
     if planning:
         yield f"planning: {_flow(planning)}"
 
 
-def _brokers(scenario: Scenario) -> Iterator[str]:
-    brokers = scenario.brokers
-    for row, name in enumerate(brokers.name):
-        fields: Fields = []
-        for key in ("inbound_rate_per_second", "outbound_rate_per_second"):
-            _stated(fields, key, getattr(brokers, key)[row], DEFAULT_SERVICE_RATE)
-        yield _entry("  ", name, _flow(fields))
-
-
-def _broker_links(scenario: Scenario) -> Iterator[str]:
+def _broker_links(scenario: Scenario, keys: Iterable[Key]) -> Iterator[str]:
     links, names = scenario.broker_links, scenario.brokers.name
     written: dict[tuple[int, int], Fields] = {}
     for row in range(len(links)):
-        fields: Fields = []
-        _stated(fields, "bandwidth_bps", links.bandwidth_bps[row], np.inf)
-        _stated(fields, "error_rate", links.error_rate[row], 0.0)
-        _stated(fields, "propagation_seconds", links.propagation_seconds[row], 0.0)
-        written[int(links.source_broker[row]), int(links.target_broker[row])] = fields
+        written[int(links.source_broker[row]), int(links.target_broker[row])] = _fields(links, row, keys)
     for (source, target), fields in written.items():
         ends = quoted(names[source]), quoted(names[target])
         both_ways = written.get((target, source)) == fields
@@ -257,40 +313,6 @@ def _broker_links(scenario: Scenario) -> Iterator[str]:
             yield f"  - {_flow([('between', f'[{ends[0]}, {ends[1]}]'), *fields])}"
         elif not both_ways:
             yield f"  - {_flow([('from', ends[0]), ('to', ends[1]), *fields])}"
-
-
-def _unmanaged_switches(scenario: Scenario) -> Iterator[str]:
-    table = scenario.unmanaged_switches
-    for row, name in enumerate(table.name):
-        yield _entry("  ", name, _flow([("bandwidth_bps", number_text(table.bandwidth_bps[row]))]))
-
-
-def _switches(scenario: Scenario, backups: Mapping[str, str]) -> Iterator[str]:
-    switches = scenario.switches
-    for row, name in enumerate(switches.name):
-        fields: Fields = []
-        _stated(
-            fields, "inbound_rate_per_second", switches.inbound_rate_per_second[row], DEFAULT_SERVICE_RATE
-        )
-        if switches.fed_by_port[row] >= 0:
-            fields.append(("fed_by", quoted(scenario.ports.name[switches.fed_by_port[row]])))
-        if name in backups:
-            fields.append(("backup", quoted(backups[name])))
-        yield _entry("  ", name, _flow(fields))
-
-
-def _ports(scenario: Scenario) -> Iterator[str]:
-    ports = scenario.ports
-    for row, name in enumerate(ports.name):
-        fields = [
-            ("switch", quoted(scenario.switches.name[ports.switch[row]])),
-            ("bandwidth_bps", number_text(ports.bandwidth_bps[row])),
-        ]
-        _stated(fields, "buffer_packets", ports.buffer_packets[row], np.inf)
-        _stated(fields, "queues", ports.queues[row], 0)
-        _stated(fields, "error_rate", ports.error_rate[row], 0.0)
-        _stated(fields, "propagation_seconds", ports.propagation_seconds[row], 0.0)
-        yield _entry("  ", name, _flow(fields))
 
 
 def _unpublished_topics(scenario: Scenario) -> Iterator[str]:
@@ -301,84 +323,17 @@ def _unpublished_topics(scenario: Scenario) -> Iterator[str]:
         yield f"  - {quoted(scenario.topics.name[topic])}"
 
 
-def _position(
-    scenario: Scenario, broker: int, error_rate: float, propagation_seconds: float
-) -> tuple[Fields, Fields]:
-    """The fields before and after the switch or port of a publisher or subscriber."""
-    before = [("broker", quoted(scenario.brokers.name[broker]))] if len(scenario.brokers) > 1 else []
-    after: Fields = []
-    _stated(after, "error_rate", error_rate, 0.0)
-    _stated(after, "propagation_seconds", propagation_seconds, 0.0)
-    return before, after
-
-
-def _publishers(scenario: Scenario, with_rows: bool) -> Iterator[str]:
-    table, switches = scenario.publishers, scenario.unmanaged_switches.name
-    starts = _starts(scenario.publications.publisher, len(table))
-    for row, name in enumerate(table.name):
-        before, after = _position(
-            scenario, table.broker[row], table.error_rate[row], table.propagation_seconds[row]
-        )
-        switch = table.unmanaged_switch[row]
-        fields = [*before, *([("switch", quoted(switches[switch]))] if switch >= 0 else []), *after]
-        rows = range(starts[row], starts[row + 1]) if with_rows else range(0)
-        topics = scenario.topics.name
-        yield from _owner(
-            name,
-            fields,
-            "publishes",
-            ((topics[scenario.publications.topic[one]], _publication(scenario, one)) for one in rows),
-        )
-
-
-def _subscribers(scenario: Scenario, with_rows: bool) -> Iterator[str]:
-    table = scenario.subscribers
-    starts = _starts(scenario.subscriptions.subscriber, len(table))
-    for row, name in enumerate(table.name):
-        before, after = _position(
-            scenario, table.broker[row], table.error_rate[row], table.propagation_seconds[row]
-        )
-        fields = [*before, ("port", quoted(scenario.ports.name[table.port[row]])), *after]
-        rows = range(starts[row], starts[row + 1]) if with_rows else range(0)
-        topics = scenario.topics.name
-        yield from _owner(
-            name,
-            fields,
-            "subscribes",
-            ((topics[scenario.subscriptions.topic[one]], _subscription(scenario, one)) for one in rows),
-        )
-
-
-def _starts(owner: Integers, owners: int) -> list[int]:
-    """Where each owner's rows begin; rows are sorted by owner."""
-    return [int(start) for start in np.searchsorted(owner, np.arange(owners + 1))]
-
-
-def _owner(name: str, fields: Fields, key: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    lines = [_entry("      ", topic, value) for topic, value in rows]
-    if not lines:
-        yield _entry("  ", name, _flow(fields))
-        return
-    yield _entry("  ", name, "")
-    for inner, value in fields:
-        yield f"    {inner}: {value}"
-    yield f"    {key}:"
-    yield from lines
-
-
 def _publication(scenario: Scenario, row: int) -> str:
     table = scenario.publications
-    fields: Fields = []
     rate, shortest = float(table.rate_per_second[row]), float(table.min_separation_seconds[row])
-    if shortest == 0 or rate != 1 / shortest:
-        fields.append(("rate_per_second", number_text(rate)))
-    _stated(fields, "min_separation_seconds", shortest, 0.0)
-    _stated(fields, "max_separation_seconds", table.max_separation_seconds[row], np.inf)
+    fields = [] if shortest != 0 and rate == 1 / shortest else [("rate_per_second", number_text(rate))]
+    fields += _fields(table, row, ("min_separation_seconds", "max_separation_seconds"))
     distribution = SizeDistribution(table.size_distribution[row])
     if distribution is SizeDistribution.EMPIRICAL:
         values = scenario.size_samples.size_bytes[table.size_samples[row]].tolist()
         weights = scenario.size_samples.weight[table.size_samples[row]].tolist()
-        _stated(fields, "size_bytes", table.size_bytes[row], empirical_mean(values, weights))
+        if table.size_bytes[row] != empirical_mean(values, weights):
+            fields.append(("size_bytes", number_text(table.size_bytes[row])))
         sizes: Fields = [("values", _numbers(values))]
         if any(weight != 1 for weight in weights):
             sizes.append(("weights", _numbers(weights)))
@@ -389,11 +344,9 @@ def _publication(scenario: Scenario, row: int) -> str:
             fields.append(("sizes", distribution.name.lower()))
     process = ArrivalProcess(table.arrival_process[row])
     if process is not ArrivalProcess.POISSON:
-        details: Fields = []
-        _stated(details, "shape", table.pareto_shape[row], 0.0)
-        _stated(details, "on_seconds", table.on_seconds[row], 0.0)
-        _stated(details, "off_seconds", table.off_seconds[row], 0.0)
-        word = process.name.lower()
+        word, details = process.name.lower(), _fields(table, row, ("on_seconds", "off_seconds"))
+        if process is ArrivalProcess.PARETO:
+            details = [("shape", number_text(table.pareto_shape[row]))]
         fields.append(("arrivals", _flow([("process", word), *details]) if details else word))
     return _flow(fields)
 
@@ -410,10 +363,7 @@ def _subscription(scenario: Scenario, row: int) -> str:
     word = shape.name.lower()
     threshold = number_text(table.utility_threshold[row]) if step else ""
     utility = f"{word}:{weight}@{threshold}" if step else f"{word}:{weight}"
-    limits: Fields = []
-    _stated(limits, "max_latency_seconds", table.max_latency_seconds[row], np.inf)
-    _stated(limits, "max_latency_share", table.max_latency_share[row], 0.0)
-    _stated(limits, "max_separation_seconds", table.max_separation_seconds[row], np.inf)
+    limits = _fields(table, row, LIMITS)
     freshness = table.freshness_seconds[row]
     if np.isfinite(freshness):
         spelled: Fields = [("shape", word), ("weight", weight), *([("threshold", threshold)] if step else [])]
@@ -432,33 +382,35 @@ def _condition(scenario: Scenario, conditions: Conditions, condition: Condition)
     when = ("at_seconds", number_text(condition.at_seconds))
     match condition:
         case PortBandwidth():
-            return [
-                when,
-                ("port", quoted(condition.port)),
-                ("bandwidth_bps", number_text(condition.bandwidth_bps)),
-            ]
+            named, change = ("port", condition.port), ("bandwidth_bps", number_text(condition.bandwidth_bps))
         case PublisherState():
-            state = "returns" if condition.works else "fails"
-            return [when, ("publisher", quoted(condition.publisher)), ("state", state)]
+            named = ("publisher", condition.publisher)
+            change = ("state", "returns" if condition.works else "fails")
         case SubscriberState():
-            state = "joins" if condition.present else "leaves"
-            return [when, ("subscriber", quoted(condition.subscriber)), ("state", state)]
+            named = ("subscriber", condition.subscriber)
+            change = ("state", "joins" if condition.present else "leaves")
         case LinkState():
             ends = ", ".join(map(quoted, _ends(scenario, conditions, condition.port)))
             return [when, ("link", f"[{ends}]"), ("state", "returns" if condition.up else "fails")]
         case ErrorRate():
-            lost = number_text(condition.error_rate)
-            return [when, (condition.of, quoted(condition.name)), ("error_rate", lost)]
+            named, change = (condition.of, condition.name), ("error_rate", number_text(condition.error_rate))
         case PublicationRate():
-            fields = [when]
-            if condition.publisher is not None:
-                fields.append(("publisher", quoted(condition.publisher)))
-            fields.append(("topic", quoted(condition.topic)))
+            named, change = (
+                ("topic", condition.topic),
+                ("rate_factor", number_text(condition.rate_factor or 1.0)),
+            )
             if condition.rate_per_second is not None:
-                return [*fields, ("rate_per_second", number_text(condition.rate_per_second))]
-            return [*fields, ("rate_factor", number_text(condition.rate_factor or 1.0))]
+                change = ("rate_per_second", number_text(condition.rate_per_second))
+            if condition.publisher is not None:
+                return [
+                    when,
+                    ("publisher", quoted(condition.publisher)),
+                    ("topic", quoted(condition.topic)),
+                    change,
+                ]
         case WorthChange():
             return [when, ("worth_profile", quoted(condition.profile))]
+    return [when, (named[0], quoted(named[1])), change]
 
 
 def _ends(scenario: Scenario, conditions: Conditions, port: str) -> tuple[str, str]:

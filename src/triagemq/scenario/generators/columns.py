@@ -1,7 +1,6 @@
 """What the generators share: checked arguments, padded names, random streams, and tables with usual values.
 
-A value that a generator does not set is the model's "none": 0 for numbers, -1 for references, infinity for
-limits.
+A value that a generator does not set is the model's "none" (`model.NONE`).
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from triagemq.errors import ParameterError
-from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import (
-    DEFAULT_SERVICE_RATE,
     Brokers,
     Floats,
     Integers,
@@ -25,6 +23,7 @@ from triagemq.scenario.model import (
     Subscribers,
     Subscriptions,
     Switches,
+    filled,
 )
 
 __all__ = [
@@ -124,113 +123,43 @@ def references(rows: ArrayLike) -> Integers:
 
 def one_broker(name: str) -> Brokers:
     """A broker at the service rate of theory.md section 1."""
-    rate = np.array([DEFAULT_SERVICE_RATE])
-    return Brokers(name=(name,), inbound_rate_per_second=rate, outbound_rate_per_second=rate.copy())
+    return filled(Brokers, 1, name=(name,))
 
 
 def one_switch(name: str) -> Switches:
     """A managed switch that hangs at the broker."""
-    return Switches(
-        name=(name,), inbound_rate_per_second=np.array([DEFAULT_SERVICE_RATE]), fed_by_port=references([-1])
-    )
+    return filled(Switches, 1, name=(name,))
 
 
 def output_ports(names: Sequence[str], bandwidth_bps: ArrayLike, buffer_packets: float) -> OutputPorts:
     """Ports of the only switch, without link errors or delays."""
-    count = len(names)
-    return OutputPorts(
-        name=tuple(names),
-        switch=references(np.zeros(count)),
-        bandwidth_bps=_floats(bandwidth_bps, count),
-        buffer_packets=_floats(buffer_packets, count),
-        queues=references(np.zeros(count)),
-        error_rate=np.zeros(count),
-        propagation_seconds=np.zeros(count),
+    return filled(
+        OutputPorts,
+        len(names),
+        name=names,
+        switch=0,
+        bandwidth_bps=bandwidth_bps,
+        buffer_packets=buffer_packets,
     )
 
 
 def publishers(names: Sequence[str], unmanaged_switch: int = -1) -> Publishers:
     """Publishers at the only broker, without link errors or delays."""
-    count = len(names)
-    return Publishers(
-        name=tuple(names),
-        broker=references(np.zeros(count)),
-        unmanaged_switch=references(np.full(count, unmanaged_switch)),
-        error_rate=np.zeros(count),
-        propagation_seconds=np.zeros(count),
-    )
+    return filled(Publishers, len(names), name=names, broker=0, unmanaged_switch=unmanaged_switch)
 
 
-def publications(
-    *,
-    publisher: ArrayLike,
-    topic: ArrayLike,
-    rate_per_second: ArrayLike,
-    size_bytes: ArrayLike,
-    size_distribution: ArrayLike,
-    arrival_process: ArrayLike = ArrivalProcess.POISSON,
-    on_seconds: ArrayLike = 0.0,
-    off_seconds: ArrayLike = 0.0,
-) -> Publications:
-    """Publications; a single value stands for the whole column."""
+def publications(*, publisher: ArrayLike, **columns: ArrayLike) -> Publications:
+    """Publications; a single value stands for the whole column, and what is left out is not stated."""
     publisher = references(publisher)
-    count = len(publisher)
-    return Publications(
-        publisher=publisher,
-        topic=references(topic),
-        rate_per_second=_floats(rate_per_second, count),
-        size_bytes=_floats(size_bytes, count),
-        size_distribution=_codes(size_distribution, count),
-        size_samples=references(np.full(count, -1)),
-        arrival_process=_codes(arrival_process, count),
-        pareto_shape=np.zeros(count),
-        on_seconds=_floats(on_seconds, count),
-        off_seconds=_floats(off_seconds, count),
-        min_separation_seconds=np.zeros(count),
-        max_separation_seconds=np.full(count, np.inf),
-    )
+    return filled(Publications, len(publisher), publisher=publisher, **columns)
 
 
 def subscribers(names: Sequence[str], port: ArrayLike) -> Subscribers:
     """Subscribers at the only broker, without link errors or delays."""
-    count = len(names)
-    return Subscribers(
-        name=tuple(names),
-        broker=references(np.zeros(count)),
-        port=references(port),
-        error_rate=np.zeros(count),
-        propagation_seconds=np.zeros(count),
-    )
+    return filled(Subscribers, len(names), name=names, broker=0, port=port)
 
 
-def subscriptions(
-    *,
-    subscriber: ArrayLike,
-    topic: ArrayLike,
-    utility_weight: ArrayLike,
-    utility_shape: ArrayLike = UtilityShape.LOG,
-    utility_threshold: ArrayLike = 0.0,
-    freshness_seconds: ArrayLike = np.inf,
-) -> Subscriptions:
-    """Subscriptions without promises; a single value stands for the whole column."""
+def subscriptions(*, subscriber: ArrayLike, **columns: ArrayLike) -> Subscriptions:
+    """Subscriptions; a single value stands for the whole column, and what is left out is not stated."""
     subscriber = references(subscriber)
-    count = len(subscriber)
-    return Subscriptions(
-        subscriber=subscriber,
-        topic=references(topic),
-        utility_shape=_codes(utility_shape, count),
-        utility_weight=_floats(utility_weight, count),
-        utility_threshold=_floats(utility_threshold, count),
-        freshness_seconds=_floats(freshness_seconds, count),
-        max_latency_seconds=np.full(count, np.inf),
-        max_separation_seconds=np.full(count, np.inf),
-        max_latency_share=np.zeros(count),
-    )
-
-
-def _floats(values: ArrayLike, count: int) -> Floats:
-    return np.array(np.broadcast_to(np.asarray(values, dtype=np.float64), count))
-
-
-def _codes(values: ArrayLike, count: int) -> NDArray[np.int8]:
-    return np.array(np.broadcast_to(np.asarray(values, dtype=np.int8), count))
+    return filled(Subscriptions, len(subscriber), subscriber=subscriber, **columns)
