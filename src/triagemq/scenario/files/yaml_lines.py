@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -109,7 +109,8 @@ def _parse(text: str, problems: Problems) -> Any:
     file = problems.file
     try:
         text.encode()
-        return _compose(yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader)), problems)
+        events = yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        return _Composer(problems).composed(events)
     except UnicodeEncodeError as error:
         raise _syntax_error(
             file, _line_at(text, error.start), "holds half of a character", "save the file as UTF-8"
@@ -158,122 +159,130 @@ class _Scalar(NamedTuple):
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping that is not complete: its anchor, the key that waits for its value, and what is merged in."""
+    """A list or mapping that is not complete; of a mapping, the key that waits for its value, and what is merged in.
+
+    `use` says what becomes of the value; without one, a key comes next.
+    """
 
     node: LinedMapping | LinedList
     anchor: str | None
-    key: str | None = None
+    key: str = ""
     key_line: int = 0
-    key_kept: bool = True
+    use: Literal["keep", "merge", "drop"] | None = None
     merged: list[LinedMapping] = field(default_factory=list)
 
 
-def _compose(events: Iterator[Any], problems: Problems) -> Any:
-    root: Any = None
-    anchors: dict[str, Any] = {}
-    stack: list[_Open] = []
+class _Composer:
+    """Builds the value of a text from libyaml's events."""
 
-    def path() -> str:
-        parts = (each.key if isinstance(each.node, dict) else str(len(each.node) + 1) for each in stack)
-        return ".".join(filter(None, parts))
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._root: Any = None
+        self._stack: list[_Open] = []
 
-    def place(line: int, node: Any) -> None:
-        nonlocal root
-        if not stack:
-            root = node.value if isinstance(node, _Scalar) else node
+    def composed(self, events: Iterator[Any]) -> Any:
+        anchors: dict[str, Any] = {}
+        documents = 0
+        for event in events:
+            kind, line = type(event), event.start_mark.line + 1
+            if kind is yaml.ScalarEvent:
+                if event.tag is not None:
+                    self._check_tag(event.tag, line)
+                scalar = _Scalar(event.value, not event.style)
+                if event.anchor is not None:
+                    anchors[event.anchor] = scalar
+                self._place(line, scalar)
+            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
+                if event.tag is not None:
+                    self._check_tag(event.tag, line)
+                if len(self._stack) >= DEEPEST:
+                    what = f"is nested more than {DEEPEST} levels deep"
+                    raise self._refused(line, what, "close the brackets opened before")
+                node = LinedMapping(line) if kind is yaml.MappingStartEvent else LinedList(line)
+                self._stack.append(_Open(node, event.anchor))
+            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+                done = self._stack.pop()
+                if done.merged:
+                    _merge(done)
+                if done.anchor is not None:
+                    anchors[done.anchor] = done.node
+                self._place(done.node.line, done.node)
+            elif kind is yaml.AliasEvent:
+                if event.anchor not in anchors:
+                    what = f"uses the alias *{event.anchor}, which is not complete before it"
+                    fix = f"write &{event.anchor} at an earlier entry, outside of which the alias stands"
+                    raise self._refused(line, what, fix)
+                self._place(line, anchors[event.anchor])
+            elif kind is yaml.DocumentStartEvent:
+                documents += 1
+                if documents > 1:
+                    fix = "remove the line --- or put it into a file of its own"
+                    raise self._refused(line, "holds a second document", fix)
+        return self._root
+
+    def _place(self, line: int, item: _Scalar | LinedMapping | LinedList) -> None:
+        value = item.value if isinstance(item, _Scalar) else item
+        if not self._stack:
+            self._root = value
             return
-        parent = stack[-1]
-        into = parent.node
-        if isinstance(into, LinedList):
-            into.append(node.value if isinstance(node, _Scalar) else node)
-            into.lines.append(line)
-        elif parent.key is None:
-            parent.key_line, parent.key_kept = line, True
-            if not isinstance(node, _Scalar):
-                problems.report(line, path(), "has a list or mapping as a key", "write a name as the key")
-                parent.key, parent.key_kept = "", False
-            elif node.text == "<<" and node.plain:
-                parent.key, parent.key_kept = "<<", False
-            else:
-                parent.key = node.text
-                if node.text in into:
-                    first = into.lines[node.text]
-                    what = f"stands here twice, first in line {first}"
-                    problems.report(line, path(), what, "remove one of the two, or rename it")
-                    parent.key_kept = False
+        parent = self._stack[-1]
+        node = parent.node
+        if isinstance(node, LinedList):
+            node.append(value)
+            node.lines.append(line)
+        elif parent.use is None:
+            parent.key, parent.key_line = item.text if isinstance(item, _Scalar) else "", line
+            parent.use = self._use_of(line, item, node)
         else:
-            value = node.value if isinstance(node, _Scalar) else node
-            if parent.key_kept:
-                into[parent.key] = value
-                into.lines[parent.key] = parent.key_line
-            elif parent.key == "<<":
+            if parent.use == "keep":
+                node[parent.key] = value
+                node.lines[parent.key] = parent.key_line
+            elif parent.use == "merge":
                 for part in value if isinstance(value, LinedList) else [value]:
                     if isinstance(part, LinedMapping):
                         parent.merged.append(part)
                     elif part is not None:
-                        problems.report(
-                            line, path(), f"is {described(part)}", "write a mapping, {key: value}"
-                        )
-            parent.key = None
+                        self._report(line, f"is {described(part)}", "write a mapping, {key: value}")
+            parent.use, parent.key = None, ""
 
-    documents = 0
-    for event in events:
-        kind = type(event)
-        line = event.start_mark.line + 1
-        if kind is yaml.ScalarEvent:
-            scalar = _Scalar(event.value, not event.style)
-            if event.tag is not None:
-                _check_tag(event.tag, line, path(), problems)
-            if event.anchor is not None:
-                anchors[event.anchor] = scalar
-            place(line, scalar)
-        elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-            if len(stack) >= DEEPEST:
-                what = f"is nested more than {DEEPEST} levels deep"
-                raise _syntax_error(problems.file, line, what, "close the brackets opened before")
-            if event.tag is not None:
-                _check_tag(event.tag, line, path(), problems)
-            node = LinedMapping(line) if kind is yaml.MappingStartEvent else LinedList(line)
-            stack.append(_Open(node, event.anchor))
-        elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-            done = stack.pop()
-            if done.merged:
-                _merge(done)
-            if done.anchor is not None:
-                anchors[done.anchor] = done.node
-            place(done.node.line, done.node)
-        elif kind is yaml.AliasEvent:
-            if event.anchor not in anchors:
-                raise _syntax_error(
-                    problems.file,
-                    line,
-                    f"uses the alias *{event.anchor}, which is not complete before it",
-                    f"write &{event.anchor} at an earlier entry, outside of which the alias stands",
-                )
-            place(line, anchors[event.anchor])
-        elif kind is yaml.DocumentStartEvent:
-            documents += 1
-            if documents > 1:
-                what = "holds a second document"
-                fix = "remove the line --- or put it into a file of its own"
-                raise _syntax_error(problems.file, line, what, fix)
-    return root
+    def _use_of(
+        self, line: int, key: _Scalar | LinedMapping | LinedList, node: LinedMapping
+    ) -> Literal["keep", "merge", "drop"]:
+        if not isinstance(key, _Scalar):
+            self._report(line, "has a list or mapping as a key", "write a name as the key")
+            return "drop"
+        if key.plain and key.text == "<<":
+            return "merge"
+        if key.text in node:
+            what = f"stands here twice, first in line {node.lines[key.text]}"
+            self._report(line, what, "remove one of the two, or rename it")
+            return "drop"
+        return "keep"
+
+    def _check_tag(self, tag: str, line: int) -> None:
+        """Refuse a tag that would change what a value means; the standard ones say what the value says by itself."""
+        if tag != "!" and not tag.startswith(STANDARD_TAG):
+            self._report(line, f"has the tag {tag}", "remove the tag")
+
+    def _report(self, line: int, what: str, fix: str) -> None:
+        parts = (
+            each.key if isinstance(each.node, LinedMapping) else str(len(each.node) + 1)
+            for each in self._stack
+        )
+        self._problems.report(line, ".".join(filter(None, parts)), what, fix)
+
+    def _refused(self, line: int, what: str, fix: str) -> ScenarioError:
+        return _syntax_error(self._problems.file, line, what, fix)
 
 
 def _merge(done: _Open) -> None:
     """What `<<` names comes first, and gives way to what the mapping says itself."""
-    own, into = dict(done.node), done.node
-    assert isinstance(into, LinedMapping)
-    lines = into.lines
-    into.clear()
+    node = done.node
+    assert isinstance(node, LinedMapping)
+    own = dict(node)
+    node.clear()
     for part in done.merged:
         for key, value in part.items():
-            into.setdefault(key, value)
-            lines.setdefault(key, part.lines[key])
-    into.update(own)
-
-
-def _check_tag(tag: str, line: int, where: str, problems: Problems) -> None:
-    """Refuse a tag that would change what a value means; the standard ones say what the value says by itself."""
-    if tag != "!" and not tag.startswith(STANDARD_TAG):
-        problems.report(line, where, f"has the tag {tag}", "remove the tag")
+            node.setdefault(key, value)
+            node.lines.setdefault(key, part.lines[key])
+    node.update(own)
