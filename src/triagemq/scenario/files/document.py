@@ -333,9 +333,10 @@ def _spelled_out(given: Any) -> Any:
     parts = UTILITY_FORM.fullmatch(given)
     if parts is None and type(given) is str and parse_number(given) is not None:
         raise mistake("", f"is {given}", "write utility: log:10")
-    if parts is None or parse_number(parts[2]) is None:
+    weight = None if parts is None else parse_number(parts[2])
+    if parts is None or weight is None:
         raise mistake("", f"{given!r} is not a utility", "write log:10, linear:2 or step:3@0.8")
-    spelled = {"shape": parts[1], "weight": parts[2]}
+    spelled = {"shape": parts[1], "weight": weight}
     return {**spelled, "threshold": parts[3]} if parts[3] else spelled
 
 

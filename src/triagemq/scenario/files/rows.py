@@ -241,8 +241,9 @@ def _topics_of(
 ) -> list[str]:
     """The published topics that a topic or pattern stands for; none after reporting why."""
     file, published = document.file, publications.published
-    wrong = filter_mistake(pattern)
-    found = matches[pattern] if is_pattern(pattern) else [pattern] if pattern in published else []
+    if pattern not in matches and pattern in published:
+        return [pattern]  # whatever is wrong with it has been said where it is published
+    found, wrong = matches.get(pattern, []), filter_mistake(pattern)
     if wrong is not None:
         file.complain(place, *wrong)
         return []
