@@ -354,70 +354,33 @@ def _digest_column(digest: Any, values: Any) -> None:
             digest.update(encoded)
 
 
+REFERENCES = {
+    "broker_links": {"source_broker": "brokers", "target_broker": "brokers"},
+    "switches": {"fed_by_port": "ports"},
+    "ports": {"switch": "switches"},
+    "publishers": {"broker": "brokers", "unmanaged_switch": "unmanaged_switches"},
+    "publications": {"publisher": "publishers", "topic": "topics"},
+    "subscribers": {"broker": "brokers", "port": "ports"},
+    "subscriptions": {"subscriber": "subscribers", "topic": "topics"},
+}
+"""The columns that refer to rows of other tables, and which tables these are."""
+
+
 def _canonical(scenario: Scenario) -> Scenario:
-    order = {
-        table: _order_by_name(getattr(scenario, table).name)
-        for table in (
-            "topics",
-            "brokers",
-            "unmanaged_switches",
-            "switches",
-            "ports",
-            "publishers",
-            "subscribers",
-        )
-    }
-    new_index = {table: _inverse(rows) for table, rows in order.items()}
-
-    def moved(values: Integers, table: str) -> Integers:
-        """The references of one column after the rows of `table` have moved; -1 stays -1."""
-        known = np.append(new_index[table], np.int32(-1))
-        return known[values]
-
-    links = scenario.broker_links
-    links = replace(
-        links,
-        source_broker=moved(links.source_broker, "brokers"),
-        target_broker=moved(links.target_broker, "brokers"),
-    )
-    switches = replace(scenario.switches, fed_by_port=moved(scenario.switches.fed_by_port, "ports"))
-    ports = replace(scenario.ports, switch=moved(scenario.ports.switch, "switches"))
-    publishers = replace(
-        scenario.publishers,
-        broker=moved(scenario.publishers.broker, "brokers"),
-        unmanaged_switch=moved(scenario.publishers.unmanaged_switch, "unmanaged_switches"),
-    )
-    publications = replace(
-        scenario.publications,
-        publisher=moved(scenario.publications.publisher, "publishers"),
-        topic=moved(scenario.publications.topic, "topics"),
-    )
-    subscribers = replace(
-        scenario.subscribers,
-        broker=moved(scenario.subscribers.broker, "brokers"),
-        port=moved(scenario.subscribers.port, "ports"),
-    )
-    subscriptions = replace(
-        scenario.subscriptions,
-        subscriber=moved(scenario.subscriptions.subscriber, "subscribers"),
-        topic=moved(scenario.subscriptions.topic, "topics"),
-    )
-    publications = take(publications, _order_by_pair(publications.publisher, publications.topic))
-    publications, size_samples = _renumber_samples(publications, scenario.size_samples)
-    return replace(
-        scenario,
-        topics=take(scenario.topics, order["topics"]),
-        brokers=take(scenario.brokers, order["brokers"]),
-        broker_links=take(links, _order_by_pair(links.source_broker, links.target_broker)),
-        unmanaged_switches=take(scenario.unmanaged_switches, order["unmanaged_switches"]),
-        switches=take(switches, order["switches"]),
-        ports=take(ports, order["ports"]),
-        publishers=take(publishers, order["publishers"]),
-        publications=publications,
-        size_samples=size_samples,
-        subscribers=take(subscribers, order["subscribers"]),
-        subscriptions=take(subscriptions, _order_by_pair(subscriptions.subscriber, subscriptions.topic)),
-    )
+    tables = {each.name: getattr(scenario, each.name) for each in fields(scenario)}
+    tables = {title: table for title, table in tables.items() if isinstance(table, Table)}
+    order = {title: _order_by_name(table.name) for title, table in tables.items() if hasattr(table, "name")}
+    # The rows of each table after they have moved; -1, "none", stays -1.
+    moved = {title: np.append(_inverse(rows), np.int32(-1)) for title, rows in order.items()}
+    for title, columns in REFERENCES.items():
+        table = tables[title]
+        references = {column: moved[target][getattr(table, column)] for column, target in columns.items()}
+        tables[title] = replace(table, **references)
+        if title not in order:
+            order[title] = _order_by_pair(*references.values())
+    tables |= {title: take(tables[title], rows) for title, rows in order.items()}
+    publications, samples = _renumber_samples(tables["publications"], tables["size_samples"])
+    return replace(scenario, **{**tables, "publications": publications, "size_samples": samples})
 
 
 def _renumber_samples(publications: Publications, samples: SizeSamples) -> tuple[Publications, SizeSamples]:

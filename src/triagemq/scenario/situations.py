@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,53 +134,58 @@ class _Columns:
         self.scenario = scenario
         self.profiles = profiles
         self.topics = TopicTree(scenario.topics.name)
-        self.errors = {
-            "port": scenario.ports.error_rate.copy(),
-            "publisher": scenario.publishers.error_rate.copy(),
-            "subscriber": scenario.subscribers.error_rate.copy(),
+        self.now: dict[str, NDArray[Any]] = {
+            "bandwidth_bps": scenario.ports.bandwidth_bps.copy(),
+            "link_up": np.ones(len(scenario.ports), dtype=np.bool_),
+            "publisher_works": np.ones(len(scenario.publishers), dtype=np.bool_),
+            "subscriber_present": np.ones(len(scenario.subscribers), dtype=np.bool_),
+            "port_error": scenario.ports.error_rate.copy(),
+            "publisher_error": scenario.publishers.error_rate.copy(),
+            "subscriber_error": scenario.subscribers.error_rate.copy(),
+            "rate_per_second": scenario.publications.rate_per_second.copy(),
+            "utility_weight": scenario.subscriptions.utility_weight,
         }
-        self.rate_per_second = scenario.publications.rate_per_second.copy()
-        self.utility_weight = scenario.subscriptions.utility_weight
-        self.bandwidth_bps = scenario.ports.bandwidth_bps.copy()
-        self.link_up = np.ones(len(scenario.ports), dtype=np.bool_)
-        self.publisher_works = np.ones(len(scenario.publishers), dtype=np.bool_)
-        self.subscriber_present = np.ones(len(scenario.subscribers), dtype=np.bool_)
         for condition in reversed(timeline):  # so that the first one has the last word
-            match condition:
-                case LinkState():
-                    self.link_up[self._port(condition.port)] = not condition.up
-                case PublisherState():
-                    self.publisher_works[self._publisher(condition.publisher)] = not condition.works
-                case SubscriberState():
-                    self.subscriber_present[self._subscriber(condition.subscriber)] = not condition.present
+            change = self._change_of_one(condition)
+            if change is not None and isinstance(change[2], bool):
+                column, row, state = change
+                self.now[column][row] = not state
 
     def follow(self, condition: Condition) -> None:
+        change = self._change_of_one(condition)
+        if change is not None:
+            column, row, value = change
+            self.now[column][row] = value
+        elif isinstance(condition, PublicationRate):
+            self._change_rate(condition)
+        elif isinstance(condition, WorthChange):
+            self._change_worth(self.profiles.get(condition.profile, {}))
+
+    def _change_of_one(self, condition: Condition) -> tuple[str, int, float | bool] | None:
+        """The column, the row and the value, if a condition changes one value."""
         match condition:
             case PortBandwidth():
-                self.bandwidth_bps[self._port(condition.port)] = condition.bandwidth_bps
+                return "bandwidth_bps", self._row("ports", condition.port), condition.bandwidth_bps
             case LinkState():
-                self.link_up[self._port(condition.port)] = condition.up
+                return "link_up", self._row("ports", condition.port), condition.up
             case PublisherState():
-                self.publisher_works[self._publisher(condition.publisher)] = condition.works
+                return "publisher_works", self._row("publishers", condition.publisher), condition.works
             case SubscriberState():
-                self.subscriber_present[self._subscriber(condition.subscriber)] = condition.present
+                return "subscriber_present", self._row("subscribers", condition.subscriber), condition.present
             case ErrorRate():
-                row = {"port": self._port, "publisher": self._publisher, "subscriber": self._subscriber}
-                self.errors[condition.of][row[condition.of](condition.name)] = condition.error_rate
-            case PublicationRate():
-                self._change_rate(condition)
-            case WorthChange():
-                self._change_worth(self.profiles.get(condition.profile, {}))
+                row = self._row(f"{condition.of}s", condition.name)
+                return f"{condition.of}_error", row, condition.error_rate
+        return None
 
     def _change_rate(self, condition: PublicationRate) -> None:
         publications = self.scenario.publications
         meant = self._is_topic(condition.topic)[publications.topic]
         if condition.publisher is not None:
-            meant &= publications.publisher == self._publisher(condition.publisher)
+            meant &= publications.publisher == self._row("publishers", condition.publisher)
         rate = publications.rate_per_second * (condition.rate_factor or 1.0)
         if condition.rate_per_second is not None:
             rate = np.full(len(publications), condition.rate_per_second)
-        self.rate_per_second[meant] = rate[meant]
+        self.now["rate_per_second"][meant] = rate[meant]
 
     def _change_worth(self, factors: Mapping[str, float]) -> None:
         """The scenario's weights times a profile's factors; of several that match, the topic's own, else the first."""
@@ -188,7 +194,7 @@ class _Columns:
         for topic in (*reversed(patterns), *(topic for topic in factors if not is_pattern(topic))):
             factor[self._is_topic(topic)] = factors[topic]
         wanted = self.scenario.subscriptions
-        self.utility_weight = wanted.utility_weight * factor[wanted.topic]
+        self.now["utility_weight"] = wanted.utility_weight * factor[wanted.topic]
 
     def _is_topic(self, topic: str) -> Flags:
         found = np.zeros(len(self.scenario.topics), dtype=np.bool_)
@@ -197,30 +203,13 @@ class _Columns:
         return found
 
     def situation(self, time: float, backups: Mapping[int, int]) -> Situation:
-        feeders, reached = _feeders(self.scenario, backups, self.link_up)
-        return Situation(
-            time,
-            self.bandwidth_bps.copy(),
-            self.link_up.copy(),
-            self.publisher_works.copy(),
-            self.subscriber_present.copy(),
-            feeders,
-            reached,
-            self.errors["port"].copy(),
-            self.errors["publisher"].copy(),
-            self.errors["subscriber"].copy(),
-            self.rate_per_second.copy(),
-            self.utility_weight.copy(),
-        )
+        feeders, reached = _feeders(self.scenario, backups, self.now["link_up"])
+        columns = {name: values.copy() for name, values in self.now.items()}
+        return Situation(at_seconds=time, fed_by_port=feeders, switch_reached=reached, **columns)
 
-    def _port(self, name: str) -> int:
-        return self.scenario.ports.name.index(name)
-
-    def _publisher(self, name: str) -> int:
-        return self.scenario.publishers.name.index(name)
-
-    def _subscriber(self, name: str) -> int:
-        return self.scenario.subscribers.name.index(name)
+    def _row(self, table: str, name: str) -> int:
+        names: tuple[str, ...] = getattr(self.scenario, table).name
+        return names.index(name)
 
 
 def _feeders(scenario: Scenario, backups: Mapping[int, int], link_up: Flags) -> tuple[Integers, Flags]:

@@ -36,7 +36,7 @@ __all__ = [
     "USUAL_PROFILE",
     "BrokerLinkEntry",
     "ConditionEntry",
-    "Entry",
+    "FileEntry",
     "PublicationEntry",
     "PublisherEntry",
     "ScenarioFile",
@@ -95,7 +95,7 @@ AnySeconds = Annotated[float, Field(allow_inf_nan=False), _counts(TIME)]
 AnyPart = Annotated[float, Field(allow_inf_nan=False), _counts(PART)]
 
 
-class Entry(BaseModel):
+class FileEntry(BaseModel):
     """Base of all entries: unknown keys are refused, a null is nothing, and nothing changes afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -111,7 +111,7 @@ class Entry(BaseModel):
         return given
 
 
-class PlanningEntry(Entry):
+class PlanningEntry(FileEntry):
     """What planners may use."""
 
     flows_per_subscriber: Count = Field(PLANNING.flows_per_subscriber, examples=["9"])
@@ -120,14 +120,14 @@ class PlanningEntry(Entry):
     judged_over_seconds: Duration = Field(PLANNING.judged_over_seconds, examples=["60"])
 
 
-class BrokerEntry(Entry):
+class BrokerEntry(FileEntry):
     """A broker: events a second it can match and hand out."""
 
     inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
     outbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
 
 
-class BrokerLinkEntry(Entry):
+class BrokerLinkEntry(FileEntry):
     """A link between two brokers: `between` for both directions, `from` and `to` for one."""
 
     between: list[Name] | None = Field(None, min_length=2, max_length=2, examples=["[BROKER, BROKER]"])
@@ -160,13 +160,13 @@ class BrokerLinkEntry(Entry):
         return (self.ends, self.ends[::-1]) if self.between is not None else (self.ends,)
 
 
-class UnmanagedSwitchEntry(Entry):
+class UnmanagedSwitchEntry(FileEntry):
     """The publishers' side of the network."""
 
     bandwidth_bps: Bandwidth = Field(examples=["10000000"])
 
 
-class SwitchEntry(Entry):
+class SwitchEntry(FileEntry):
     """A managed switch, the output port that feeds it, and the one that does while the link of the first is down."""
 
     inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
@@ -182,7 +182,7 @@ class SwitchEntry(Entry):
         return self
 
 
-class PortEntry(Entry):
+class PortEntry(FileEntry):
     """An output port of a managed switch."""
 
     switch: Name = Field(examples=["SWITCH"])
@@ -201,7 +201,7 @@ def _named(key: str) -> BeforeValidator:
 SIZE_NAMES = {"exponential": SizeDistribution.EXPONENTIAL, "constant": SizeDistribution.CONSTANT}
 
 
-class SizesEntry(Entry):
+class SizesEntry(FileEntry):
     """How sizes are spread: a distribution by name, or the sizes that were seen and how often."""
 
     distribution: Literal["exponential", "constant"] | None = None
@@ -269,7 +269,7 @@ def empirical_mean(values: Sequence[float], weights: Sequence[float]) -> float:
         return math.nan
 
 
-class ArrivalsEntry(Entry):
+class ArrivalsEntry(FileEntry):
     """How events are spread over time."""
 
     process: Literal["poisson", "periodic", "pareto", "on_off"] = Field(examples=["poisson"])
@@ -283,14 +283,14 @@ class ArrivalsEntry(Entry):
         return ArrivalProcess[self.process.upper()]
 
 
-class TopicEntry(Entry):
+class TopicEntry(FileEntry):
     """Sizes of a topic's events where its publications give none."""
 
     size_bytes: Size | None = Field(None, examples=["60"])
     sizes: Annotated[SizesEntry, _named("distribution")] | None = Field(None, examples=["exponential"])
 
 
-class PublicationEntry(Entry):
+class PublicationEntry(FileEntry):
     """One publisher's events on one topic."""
 
     rate_per_second: AnyRate | None = Field(None, examples=["2"])
@@ -303,7 +303,7 @@ class PublicationEntry(Entry):
     max_separation_seconds: AnySeconds | None = Field(None, examples=["5"])
 
 
-class PublisherEntry(Entry):
+class PublisherEntry(FileEntry):
     """Where a publisher is; what it publishes is read row by row."""
 
     broker: Name | None = Field(None, examples=["BROKER"])
@@ -313,7 +313,7 @@ class PublisherEntry(Entry):
     publishes: dict[str, Any] = {}
 
 
-class SubscriberEntry(Entry):
+class SubscriberEntry(FileEntry):
     """Where a subscriber is; what it subscribes to is read row by row."""
 
     broker: Name | None = Field(None, examples=["BROKER"])
@@ -340,7 +340,7 @@ def _spelled_out(given: Any) -> Any:
     return {**spelled, "threshold": parts[3]} if parts[3] else spelled
 
 
-class UtilityEntry(Entry):
+class UtilityEntry(FileEntry):
     """What all of a topic's events are worth, and how that shrinks with loss and lateness."""
 
     shape: Literal["log", "linear", "step"] = Field(examples=["log"])
@@ -354,7 +354,7 @@ class UtilityEntry(Entry):
         return UtilityShape[self.shape.upper()]
 
 
-class SubscriptionEntry(Entry):
+class SubscriptionEntry(FileEntry):
     """What a topic is worth to a subscriber, the latency it may have, or both; the worth may stand alone."""
 
     utility: Annotated[UtilityEntry, BeforeValidator(_spelled_out)] | None = Field(None, examples=["log:10"])
@@ -392,7 +392,7 @@ CHANGES = {
 EXAMPLES = {"bandwidth_bps": "160000", "rate_per_second": "20"}
 
 
-class ConditionEntry(Entry):
+class ConditionEntry(FileEntry):
     """Something that happens at a given time of a run, to a port, publisher, subscriber, link or topic, or to worth."""
 
     at_seconds: Delay = Field(examples=["20"])
@@ -463,7 +463,7 @@ def _worth_factor(given: Any) -> float:
 WorthFactor = Annotated[float, BeforeValidator(_worth_factor)]
 
 
-class ScenarioFile(Entry):
+class ScenarioFile(FileEntry):
     """All of a scenario file. Sections that are lists are held by the numbers of their entries, from 1."""
 
     name: Name | None = None

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from triagemq.errors import Problem
 from triagemq.scenario.files.quantities import number_text, parse_number, respelled_key, unit_of
+from triagemq.scenario.model import NONE
 
 __all__ = [
     "Mistake",
@@ -125,17 +126,6 @@ BOUNDS = {
     "less_than_equal": " of at most {le}",
     "multiple_of": "",
 }
-NO_LIMIT = frozenset(
-    {
-        "bandwidth_bps",
-        "buffer_packets",
-        "freshness_seconds",
-        "max_latency_seconds",
-        "max_separation_seconds",
-        "mtu_bytes",
-    }
-)
-"""Fields that, where they may be left out, are then without a limit."""
 
 
 def explain(errors: Iterable[ErrorDetails], kind: Any) -> list[Mistake]:
@@ -162,7 +152,8 @@ def _explained(error: ErrorDetails, kind: Any) -> Mistake:
     if wrong in ("int_type", "int_from_float"):
         return Mistake(path, f"{described(value)} is not a whole number", "write a whole number, such as 9")
     if wrong == "finite_number":
-        unlimited = value == math.inf and key in NO_LIMIT and not _field(kind, path).is_required()
+        limit = key == "mtu_bytes" or NONE.get(key) == math.inf
+        unlimited = value == math.inf and limit and not _field(kind, path).is_required()
         finite = f"write a finite number{counted(key)}"
         fix = "leave it out for no limit, or write a finite number" if unlimited else finite
         return Mistake(path, f"is {described(value)}", fix)

@@ -28,7 +28,7 @@ from triagemq.scenario.conditions import (
     SubscriberState,
     WorthChange,
 )
-from triagemq.scenario.files.document import ConditionEntry, Entry
+from triagemq.scenario.files.document import ConditionEntry, FileEntry
 from triagemq.scenario.files.explain import Problems
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
 from triagemq.scenario.files.reading import Document, read_document
@@ -286,7 +286,7 @@ def _built(
 
 def _table(
     kind: type[SomeTable],
-    section: Mapping[str, Entry],
+    section: Mapping[str, FileEntry],
     **references: Integers | tuple[str, Iterable[str]],
 ) -> SomeTable:
     """A section as a table: its names, its fields, and for fields that name others, which these are and the others."""

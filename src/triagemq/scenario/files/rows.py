@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from triagemq.errors import ScenarioError
 from triagemq.scenario.files.document import (
-    Entry,
+    FileEntry,
     PublicationEntry,
     SizesEntry,
     SubscriptionEntry,
@@ -43,7 +43,7 @@ __all__ = ["read_publications", "read_subscriptions"]
 MOST_ROWS = 2_000_000
 """Rows one YAML file may stand for, aliases and patterns spelled out; beyond that, tables are better."""
 
-SomeEntry = TypeVar("SomeEntry", bound=Entry)
+SomeEntry = TypeVar("SomeEntry", bound=FileEntry)
 Place = tuple[str, ...]
 """The path of a row in the file."""
 

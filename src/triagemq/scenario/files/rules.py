@@ -184,7 +184,7 @@ class SampleStore:
         )
 
 
-class Rule(NamedTuple):
+class RowRule(NamedTuple):
     """Rows that are `broken` have a problem at `column`; `says` what, and what to write."""
 
     column: str
@@ -223,7 +223,7 @@ class CheckedRows:
             self.source.report(np.flatnonzero(broken), column, message)
             self.wrong |= broken
 
-    def apply(self, rules: tuple[Rule, ...]) -> None:
+    def apply(self, rules: tuple[RowRule, ...]) -> None:
         for rule in rules:
             self.report(rule.broken(self) & ~self.wrong, rule.column, partial(rule.says, self))
 
@@ -243,7 +243,7 @@ class CheckedRows:
             return 1 / self.values[column]
 
 
-def _meaningless(column: str, words: str, kind: IntEnum, kinds: type[IntEnum], of: str) -> Rule:
+def _meaningless(column: str, words: str, kind: IntEnum, kinds: type[IntEnum], of: str) -> RowRule:
     """A number that belongs to one kind only."""
 
     def says(rows: CheckedRows, row: int) -> tuple[str, str]:
@@ -252,21 +252,23 @@ def _meaningless(column: str, words: str, kind: IntEnum, kinds: type[IntEnum], o
         removed = "write null" if rows.source.in_table else "remove it"
         return what, f"{removed}: other {of} than {kind.name.lower()} have none"
 
-    return Rule(column, lambda rows: rows.given[column] & (rows.codes[words] != kind), says)
+    return RowRule(column, lambda rows: rows.given[column] & (rows.codes[words] != kind), says)
 
 
 def _needed(
     column: str, words: str, kind: IntEnum, fix: Callable[[CheckedRows, int], str], why: str = ""
-) -> Rule:
+) -> RowRule:
     """A number that a row of one kind must have."""
-    return Rule(
+    return RowRule(
         column,
         lambda rows: rows.lacks(column) & (rows.codes[words] == kind),
         lambda rows, row: (f"{rows.missing}{why}", fix(rows, row)),
     )
 
 
-def _arrival_rules(column: str, process: ArrivalProcess, wanted: str, example: str) -> tuple[Rule, Rule]:
+def _arrival_rules(
+    column: str, process: ArrivalProcess, wanted: str, example: str
+) -> tuple[RowRule, RowRule]:
     name = process.name.lower()
 
     def fix(rows: CheckedRows, row: int) -> str:
@@ -280,7 +282,7 @@ def _arrival_rules(column: str, process: ArrivalProcess, wanted: str, example: s
 
 
 PUBLICATION_RULES = (
-    Rule(
+    RowRule(
         "rate_per_second",
         lambda rows: rows.lacks("rate_per_second", "min_separation_seconds"),
         lambda rows, row: (
@@ -288,14 +290,14 @@ PUBLICATION_RULES = (
             "add rate_per_second, a number above 0, or min_separation_seconds",
         ),
     ),
-    Rule(
+    RowRule(
         "min_separation_seconds",
         lambda rows: (
             rows.given["min_separation_seconds"] & ~np.isfinite(rows.inverse("min_separation_seconds"))
         ),
         lambda rows, row: ("is too small", "write at least 1e-9"),
     ),
-    Rule(
+    RowRule(
         "rate_per_second",
         lambda rows: (
             rows.given["rate_per_second"]
@@ -308,7 +310,7 @@ PUBLICATION_RULES = (
             "or a smaller min_separation_seconds",
         ),
     ),
-    Rule(
+    RowRule(
         "max_separation_seconds",
         lambda rows: rows.values["max_separation_seconds"] < rows.values["min_separation_seconds"],
         lambda rows, row: (
@@ -319,12 +321,12 @@ PUBLICATION_RULES = (
     *_arrival_rules("pareto_shape", ArrivalProcess.PARETO, "a number above 1", "shape: 2.5"),
     *_arrival_rules("on_seconds", ArrivalProcess.ON_OFF, "seconds above 0", "on_seconds: 2, off_seconds: 8"),
     *_arrival_rules("off_seconds", ArrivalProcess.ON_OFF, "seconds above 0", "on_seconds: 2, off_seconds: 8"),
-    Rule(
+    RowRule(
         "size_bytes",
         lambda rows: rows.lacks("size_bytes", "mean"),
         lambda rows, row: (rows.missing, "add size_bytes: 60, in bytes"),
     ),
-    Rule(
+    RowRule(
         "size_bytes",
         lambda rows: (
             rows.given["size_bytes"]
@@ -338,7 +340,7 @@ PUBLICATION_RULES = (
     ),
 )
 SUBSCRIPTION_RULES = (
-    Rule(
+    RowRule(
         "utility_weight",
         lambda rows: rows.lacks("utility_weight"),
         lambda rows, row: (rows.missing, "write a number of at least 0"),
@@ -355,7 +357,7 @@ SUBSCRIPTION_RULES = (
         ", and a step needs it",
     ),
     _meaningless("utility_threshold", "utility_shape", UtilityShape.STEP, UtilityShape, "shapes"),
-    Rule(
+    RowRule(
         "max_latency_share",
         lambda rows: rows.given["max_latency_share"] & rows.lacks("max_latency_seconds"),
         lambda rows, row: ("is a share within no time", "add max_latency_seconds: 0.2"),
