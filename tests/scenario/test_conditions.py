@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
-from triagemq.scenario import load, load_conditions, loads, save
+from triagemq.scenario import load, load_conditions, loads, loads_with_conditions, save
 from triagemq.scenario.conditions import (
     Conditions,
     ErrorRate,
@@ -299,3 +299,5 @@ def test_conditions_are_a_list_of_mappings(text: str) -> None:
 def test_no_conditions_are_fine() -> None:
     loads(f"{TREE}conditions:\n")
     loads(f"{TREE}conditions: []\n")
+    _, conditions = loads_with_conditions(f"{TREE}worth_profiles: {{search: , water: {{}}}}\n")
+    assert conditions.profiles == {"search": {}, "water": {}}

@@ -44,7 +44,6 @@ __all__ = [
     "SubscriberEntry",
     "SubscriptionEntry",
     "TopicEntry",
-    "UtilityEntry",
     "empirical_mean",
     "sample_mistake",
 ]
@@ -460,7 +459,10 @@ def _worth_factor(given: Any) -> float:
     return float(number)
 
 
-WorthFactor = Annotated[float, BeforeValidator(_worth_factor)]
+WorthProfile = Annotated[
+    dict[str, Annotated[float, BeforeValidator(_worth_factor)]],
+    BeforeValidator(lambda given: {} if given is None else given),
+]
 
 
 class ScenarioFile(FileEntry):
@@ -482,7 +484,7 @@ class ScenarioFile(FileEntry):
     topics: dict[str, TopicEntry] = {}
     publishers: dict[Name, PublisherEntry] = {}
     subscribers: dict[Name, SubscriberEntry] = {}
-    worth_profiles: dict[Name, dict[str, WorthFactor]] = {}
+    worth_profiles: dict[Name, WorthProfile] = {}
     conditions: Annotated[
         dict[str, ConditionEntry], _in_a_list("{at_seconds: 20, port: radio, bandwidth_bps: 160000}")
     ] = {}

@@ -67,7 +67,7 @@ class Column:
         return {"text": "text", "number": "numbers", "list": "lists of numbers"}[self.kind]
 
     def right(self, values: Floats) -> Flags:
-        """Which numbers are within the bounds; NaN is not, and infinity is not."""
+        """Which numbers are within the bounds; NaN and infinity never are."""
         right = np.isfinite(values)
         if self.above is not None:
             right &= values > self.above
