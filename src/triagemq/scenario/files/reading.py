@@ -127,12 +127,14 @@ def _validated(lines: LinedFile, data: dict[str, Any]) -> tuple[ScenarioFile, fr
             errors = error.errors(include_url=False)
         for each in explain(errors, ScenarioFile):
             lines.complain(each.path, each.what, each.fix)
+        taken_out: dict[str, set[object]] = {}
         for details in errors:
             # A mistake of the file as a whole says at which of its keys it is shown.
-            place = details["loc"] or details["ctx"]["field"]
-            title = str(place[0])
-            if title in NAMED and len(place) > 1:
-                data[title] = {key: entry for key, entry in data[title].items() if key != place[1]}
+            title, *inner = details["loc"] or details["ctx"]["field"]
+            if title in NAMED and inner:
+                taken_out.setdefault(str(title), set()).add(inner[0])
             else:
-                data.pop(title, None)
-                wrong.add(title)
+                data.pop(str(title), None)
+                wrong.add(str(title))
+        for section, names in taken_out.items():
+            data[section] = {name: entry for name, entry in data[section].items() if name not in names}
