@@ -30,7 +30,7 @@ from gateway_load import PAYLOAD_BYTES, MqttSink, Publisher, UdpSink, free_port,
 from measuring import finish, machine, options
 from triagemq.certificates import own_certificate
 from triagemq.dtls import ClientSecurity
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Connect, Disconnect, encode
 
 SUBSCRIBERS = 50

@@ -25,7 +25,7 @@ from triagemq.client import (
     publish_without_connection,
 )
 from triagemq.client.settings import ConnectionSettings
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 needs_mosquitto = pytest.mark.skipif(
     find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)"

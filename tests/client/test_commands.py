@@ -14,7 +14,7 @@ import pytest
 from tests.exchange.real import Child, GatewayProcess, Mosquitto, ended
 
 from triagemq.cli.main import run as run_command
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

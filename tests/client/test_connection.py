@@ -14,7 +14,7 @@ from triagemq.client.lifeline import State
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError, RefusedError
 from triagemq.exchange import Policy
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

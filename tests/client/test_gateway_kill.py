@@ -13,7 +13,7 @@ from tests.exchange.real import GatewayProcess, Mosquitto, ended
 
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

@@ -17,7 +17,7 @@ from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Child, Mosquitto, ended
 
 from triagemq.client import CoordinatorError, Event, Publisher, RefusedError, Subscriber
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

@@ -25,7 +25,7 @@ from triagemq.client.settings import ConnectionSettings, GatewayAddress
 from triagemq.dtls import ClientSecurity, ServerSecurity, no_association_alert
 from triagemq.errors import GatewayUnreachableError, MissingDependencyError, ParameterError
 from triagemq.exchange import Gateway
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

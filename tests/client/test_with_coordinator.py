@@ -25,7 +25,7 @@ from triagemq.client import (
 from triagemq.coordinator.orders import subscriber_of
 from triagemq.errors import ParameterError
 from triagemq.exchange import Gateway, Policy
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triagemq.exchange.broker_ports import free_port
+from triagemq.exchange.broker.ports import free_port
 
 PASSWORD = "pg-s3cret"
 

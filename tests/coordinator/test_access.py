@@ -41,7 +41,7 @@ from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import adding_token, revoking_token
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange import BrokerProcess
-from triagemq.exchange.broker_users import BrokerUser
+from triagemq.exchange.broker.users import BrokerUser
 from triagemq.exchange.topic_patterns import covers
 from triagemq.mqttsn import Disconnect, PingReq, PingResp, matches, valid_topic_filter
 

@@ -15,7 +15,7 @@ from tests.network.linux.wires import Wires
 
 from triagemq.coordinator.orders import FlowOrder, Orders, client_id_of
 from triagemq.datagrams import DatagramSender
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Publish, decode
 from triagemq.network import ReportedDataPlane
 from triagemq.network.linux import LinuxDataPlane

@@ -17,7 +17,7 @@ from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from triagemq.coordinator.control_lines import ControlError
 from triagemq.coordinator.gateway_link import GatewayLink, Measured
 from triagemq.coordinator.rates import DeclaredRate, RateWatch
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

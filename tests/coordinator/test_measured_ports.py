@@ -14,7 +14,7 @@ from tests.exchange.real import Mosquitto, ended
 
 from triagemq.client import ConnectionSettings, Publisher, Subscriber
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Publish, decode
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")

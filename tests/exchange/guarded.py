@@ -6,8 +6,13 @@ import socket
 import ssl
 import time
 
-from triagemq.exchange.mqtt.packets import PacketType, encode_connect, encode_publish, encode_subscribe
-from triagemq.exchange.mqtt.stream import PacketStream
+from triagemq.exchange.mqtt.packets import (
+    PacketStream,
+    PacketType,
+    encode_connect,
+    encode_publish,
+    encode_subscribe,
+)
 
 
 class Guest:

@@ -16,11 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from triagemq.exchange.broker_ports import free_port
-from triagemq.exchange.broker_process import find_mosquitto
-from triagemq.exchange.mqtt.packets import PacketType, encode_connect, encode_publish, parse_acknowledgement
+from triagemq.exchange.broker.ports import free_port
+from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.exchange.mqtt.packets import (
+    PacketStream,
+    PacketType,
+    encode_connect,
+    encode_publish,
+    parse_acknowledgement,
+)
 from triagemq.exchange.mqtt.properties import encode_length
-from triagemq.exchange.mqtt.stream import PacketStream
 from triagemq.mqttsn import (
     ConnAck,
     Connect,

@@ -21,7 +21,7 @@ from triagemq.certificates import own_certificate
 from triagemq.client.events import Event
 from triagemq.dtls import RECORD_BYTES, ClientSecurity, ServerSecurity
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import ConnAck, Connect, Disconnect, PingReq, PingResp, ReturnCode, decode, encode
 from triagemq.network import UDP_OVER_ETHERNET_BYTES, DatagramSender, EmbeddedDataPlane
 from triagemq.plan import FlowKey, SetFlow, SetPort

@@ -12,7 +12,7 @@ import pytest
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.errors import GatewayError
-from triagemq.exchange.store import Store
+from triagemq.exchange.store import GatewayStore
 from triagemq.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicIdType
 from triagemq.trace import Trace, TraceWriter
 
@@ -21,14 +21,14 @@ from triagemq.trace import Trace, TraceWriter
 def full(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the disk is full now: its last element."""
     now = [False]
-    save = Store.save
+    save = GatewayStore.save
 
-    def save_if_there_is_room(store: Store, changes: object) -> None:
+    def save_if_there_is_room(store: GatewayStore, changes: object) -> None:
         if now[-1] and changes:
             raise GatewayError("gateway.sqlite: cannot be written: disk full; make room on the disk")
         save(store, changes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Store, "save", save_if_there_is_room)
+    monkeypatch.setattr(GatewayStore, "save", save_if_there_is_room)
     return now
 
 

@@ -19,7 +19,7 @@ from triagemq.cli.gateway import gateway
 from triagemq.cli.token import app as token_command
 from triagemq.client import BlockingPublisher, BlockingSubscriber, RefusedError
 from triagemq.errors import TriageError
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import ConnAck, Connect, Disconnect, ReturnCode
 
 APP = typer.Typer()

@@ -12,7 +12,7 @@ import pytest
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.exchange.trace_journal import OutcomeJournal, recover
 from triagemq.mqttsn import Disconnect, Publish, TopicIdType, short_topic_id
 from triagemq.mqttsn.timestamps import stamp_payload

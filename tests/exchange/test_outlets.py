@@ -14,11 +14,12 @@ import pytest
 from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
 from triagemq.exchange import LiveTrace, Numbers
 from triagemq.exchange.egress import EgressOutlet
-from triagemq.exchange.gateway import GatewayCore, GatewaySettings, Policy, naming
+from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings, Policy, naming
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
-from triagemq.exchange.gateway.model import Delivery, Publication, Session, SessionState, Subscription
-from triagemq.exchange.gateway.routes import Group
-from triagemq.exchange.gateway.topics import ClientTopics
+from triagemq.exchange.gateway.delivering import deliver
+from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.model.sessions import Group, Session, SessionState
+from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.exchange.outlets import DirectOutlet
 from triagemq.mqttsn import TopicIdType
 from triagemq.trace import Outcome, Trace
@@ -47,7 +48,7 @@ def sender() -> Iterator[socket.socket]:
 
 
 def core(**settings: Any) -> GatewayCore:
-    return GatewayCore(GatewaySettings(**settings), now_ns=0)
+    return GatewayCore(GatewaySettings(**settings), HANDLERS, now_ns=0)
 
 
 def member(
@@ -224,7 +225,7 @@ def test_data_plane_gets_flows_and_its_fates_are_counted() -> None:
 def test_the_trace_says_by_which_flow_a_copy_was_sent_though_its_client_has_left(tmp_path: Path) -> None:
     flows = {"c0": (4, 2), "c1": (5, 3)}
     trace = LiveTrace(tmp_path, Numbers(), flow_of=flows.get)
-    gateway = GatewayCore(GatewaySettings(), now_ns=10, observer=trace)
+    gateway = GatewayCore(GatewaySettings(), HANDLERS, now_ns=10, observer=trace)
     outlet = EgressOutlet(gateway, trace.flow)
     plane = FakePlane(outlet)
     outlet.attach(plane)
@@ -263,7 +264,7 @@ def test_qos_1_dropped_by_policy_is_not_sent_again_but_dropped_by_a_full_buffer_
         return len(plane.packets)
 
     for _ in range(2):
-        gateway.deliver.deliver(session, subscription, publication(), 1)
+        deliver(gateway, session, subscription, publication(), 1)
     assert pass_on() == 2
     plane.decide(Outcome.dropped_by_policy, Outcome.dropped_by_buffer)
     assert len(session.in_flight) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, ended
 
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import (
     ConnAck,
     Connect,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, ended
 
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import ConnAck, Connect, Disconnect, PingReq, PingResp, PubAck, Publish, TopicIdType
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tests.exchange.memory_broker import MemoryBroker
 
-from triagemq.exchange.gateway import GatewayCore, GatewaySettings
+from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
     Broadcast,
     CloseBroker,
@@ -17,12 +17,12 @@ from triagemq.exchange.gateway.actions import (
     SendMany,
     SendPublish,
 )
+from triagemq.exchange.gateway.delivering import fate
+from triagemq.exchange.gateway.model.slots import Identify, own_name
 from triagemq.exchange.gateway.restoring import restore
-from triagemq.exchange.gateway.slots import Identify, own_name
 from triagemq.exchange.mqtt import MqttSession
 from triagemq.exchange.outlets import Outlet
-from triagemq.exchange.store import Store
-from triagemq.exchange.storing import Storing
+from triagemq.exchange.store import GatewayStore, Storing
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -151,7 +151,7 @@ class VirtualGateway:
         self.broker = broker or MemoryBroker()
         self.broker_is_up = True
         self._store_path = store
-        self._store = None if store is None else Store(store)
+        self._store = None if store is None else GatewayStore(store)
         self._settings = settings
         self._pieces = pieces
         self._clients: dict[Any, Client] = {}
@@ -165,6 +165,7 @@ class VirtualGateway:
     def _start(self, now_ns: int) -> None:
         self.core = GatewayCore(
             GatewaySettings(**self._settings),
+            HANDLERS,
             now_ns=now_ns,
             stores=self._store is not None,
             observer=self,
@@ -215,7 +216,7 @@ class VirtualGateway:
         """The broker crashes and stays away until `broker_is_up` is set."""
         self.broker_is_up = False
         for session in self.broker.crash():
-            self._link(session).lost(session)
+            session.owner.mqtt_lost(session)
         self.run()
 
     def return_broker(self) -> None:
@@ -231,7 +232,7 @@ class VirtualGateway:
         self._wanted.clear()
         now_ns = self.core.now_ns
         self._store.close()
-        self._store = Store(self._store_path)
+        self._store = GatewayStore(self._store_path)
         self._start(now_ns)
 
     def run(self) -> None:
@@ -256,7 +257,7 @@ class VirtualGateway:
                 moved = True
             ended, self.broker.ended = self.broker.ended, []
             for session in ended:
-                self._link(session).lost(session)
+                session.owner.mqtt_lost(session)
             if not actions and not moved:
                 return
 
@@ -275,7 +276,7 @@ class VirtualGateway:
                 if endpoint in self._clients:
                     self._clients[endpoint].hear(datagram)
             case SendPublish(session, delivery, datagram):
-                self.core.deliver.fate(session, delivery, Outcome.delivered, -1, -1)
+                fate(self.core, session, delivery, Outcome.delivered, -1, -1)
                 if session.endpoint in self._clients:
                     self._clients[session.endpoint].hear(datagram)
             case SendMany(group, _, datagram):
@@ -295,6 +296,3 @@ class VirtualGateway:
                 session.leave()
                 self.broker.exchange()
                 self.broker.lose(session)
-
-    def _link(self, session: MqttSession) -> Any:
-        return next(link for link in (self.core.link, *self.core.links.values()) if session in link.lanes)

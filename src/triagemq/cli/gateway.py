@@ -111,13 +111,13 @@ def gateway(
         Numbers,
         Policy,
     )
-    from triagemq.exchange.exposure import Listener, check_listeners
+    from triagemq.exchange.exposure import Exposed, check_listeners
     from triagemq.exchange.private_files import private_directory
 
     here = host_and_port(listen, "--listen", lowest_port=0)
     said_aloud = check_listeners(
         [
-            Listener(
+            Exposed(
                 "MQTT-SN",
                 "--listen",
                 here[0],

@@ -128,7 +128,7 @@ def up(
         return
     from triagemq.coordinator.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.coordinator.up.state_directory import fresh_directory
-    from triagemq.exchange.broker_ports import FurtherListener, had_before
+    from triagemq.exchange.broker.ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
     from triagemq.scenario import load
 

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
-from triagemq.exchange.broker_users import hashed_password
+from triagemq.exchange.broker.users import hashed_password
 from triagemq.exchange.topic_patterns import within
 
 __all__ = [

@@ -12,7 +12,7 @@ from triagemq.coordinator.store import Store
 from triagemq.coordinator.token_watch import TokenWatch
 from triagemq.errors import TriageError
 from triagemq.exchange import BrokerProcess
-from triagemq.exchange.broker_users import BrokerUser
+from triagemq.exchange.broker.users import BrokerUser
 
 __all__ = ["BrokerRights", "broker_users"]
 

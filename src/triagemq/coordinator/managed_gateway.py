@@ -53,7 +53,7 @@ from triagemq.plan import Counters
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway import GatewayCore
-    from triagemq.exchange.gateway.model import Endpoint
+    from triagemq.exchange.gateway.model.sessions import Endpoint
     from triagemq.plan import Instruction, OnFate
 
 __all__ = ["ManagedGateway"]
@@ -428,7 +428,7 @@ class ManagedGateway:
         if with_topics:
             epoch, _, step = after.partition(" ") if isinstance(after, str) else ("", "", "")
             known = int(step) if epoch == self._epoch and step.isdecimal() else 0
-            changed = core.spread.counts.changed_since(known, self.gateway.clock())
+            changed = core.publications.counts.changed_since(known, self.gateway.clock())
             topics = {
                 "topics": changed.topics,
                 "begun": changed.begun if known else [],

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from triagemq.errors import ParameterError
-from triagemq.exchange.exposure import Listener, check_listeners
+from triagemq.exchange.exposure import Exposed, check_listeners
 
 __all__ = ["Algorithms", "Settings", "check_listening", "load_settings"]
 
@@ -101,7 +101,7 @@ def check_listening(settings: Settings) -> list[str]:
             raise ParameterError(
                 "tls_certificate", f"cannot be used: {getattr(error, 'strerror', None) or error}"
             ) from None
-    rest = Listener(
+    rest = Exposed(
         "REST",
         "host",
         settings.host,

@@ -4,17 +4,28 @@
     await gateway.start()
 
 `BrokerProcess` runs a broker for those who have none, `LiveTrace` records what happens.
+
+One event on its way:
+
+mqtt/                        octets of the broker become messages
+gateway/                     what follows from them, or from a client's datagram: actions, and rows to store
+server                       has it done: in with listening (and associations, where DTLS is spoken),
+store                        kept before anything is promised,
+outlets, egress              out through the socket, or through a data plane that paces, ranks and drops
+live_trace, trace_journal    and told
+
+broker/                      where the broker is, or one of our own
+exposure, private_files, topic_patterns    rules for everything that listens, keeps secrets, or names topics
 """
 
 from triagemq.errors import BrokerError, GatewayError, MqttError
-from triagemq.exchange.broker_address import BrokerAddress
-from triagemq.exchange.broker_ports import FurtherListener
-from triagemq.exchange.broker_process import BrokerProcess, find_mosquitto
+from triagemq.exchange.broker.address import BrokerAddress
+from triagemq.exchange.broker.ports import FurtherListener
+from triagemq.exchange.broker.process import BrokerProcess, find_mosquitto
 from triagemq.exchange.gateway import BrokerLoss, Credentials, GatewaySettings, Mode, Policy
 from triagemq.exchange.gateway.actions import Gone, Present
-from triagemq.exchange.gateway.observer import Numbers, Observer
+from triagemq.exchange.gateway.observer import Numbers, Observer, ScenarioNumbers
 from triagemq.exchange.live_trace import LiveTrace
-from triagemq.exchange.scenario_numbers import ScenarioNumbers
 from triagemq.exchange.server import Gateway, MakeEgress, Presence
 
 __all__ = [

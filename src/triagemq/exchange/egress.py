@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
-from triagemq.exchange.gateway.model import Delivery
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.delivering import fate
+from triagemq.exchange.gateway.model.messages import Delivery
+from triagemq.exchange.gateway.model.sessions import Session
 from triagemq.exchange.outlets import settle_copy
 from triagemq.plan import Fate, FlowKey, OutgoingPacket
 
 if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
-    from triagemq.exchange.gateway.model import Session
     from triagemq.plan import Egress
 
 __all__ = ["EgressOutlet"]
@@ -81,7 +82,7 @@ class EgressOutlet:
             who, what = token
             times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)
             if isinstance(what, Delivery):
-                core.deliver.fate(who, what, outcome, *times)
+                fate(core, who, what, outcome, *times)
             else:
                 session, subscription, flow = who
                 settle_copy(core, session, subscription, what, outcome, times, flow)

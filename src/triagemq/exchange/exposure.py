@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from triagemq.errors import ParameterError
 
-__all__ = ["Listener", "check_listeners", "is_loopback", "reached_by", "with_brackets"]
+__all__ = ["Exposed", "check_listeners", "is_loopback", "reached_by", "with_brackets"]
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class Exposed:
     """Something that listens at `host`, which `option` gave it.
 
     `tokens` and `encryption` say what to add so that it asks for tokens and encrypts; None where it does.
@@ -25,10 +25,10 @@ class Listener:
     encryption: str | None
 
 
-def check_listeners(listeners: Iterable[Listener], *, insecure: bool) -> list[str]:
+def check_listeners(listeners: Iterable[Exposed], *, insecure: bool) -> list[str]:
     """What to say aloud, a line for each listener that others reach unprotected; ParameterError unless `insecure`.
 
-    >>> rest = Listener("REST", "--rest", "0.0.0.0", tokens="--access", encryption=None)
+    >>> rest = Exposed("REST", "--rest", "0.0.0.0", tokens="--access", encryption=None)
     >>> check_listeners([rest], insecure=True)
     ['insecure: REST at 0.0.0.0 is reached from other machines without tokens']
     >>> check_listeners([rest], insecure=False)

@@ -1,16 +1,27 @@
-"""The gateway's UDP sockets: where it listens, what it receives, and a second one that control packets leave by."""
+"""The gateway's UDP sockets: where it listens, what it receives, a second one that control packets leave by; DTLS."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import socket
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
+from triagemq.datagrams.messages import CONTROL_DSCP, dscp_mark
 from triagemq.errors import GatewayError
+from triagemq.exchange.associations import TICK_SECONDS, AssociationLimits, Associations
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.leaving import estrange
 
-__all__ = ["bind_udp", "control_socket", "received"]
+if TYPE_CHECKING:
+    from triagemq.dtls import ServerSecurity
+
+__all__ = ["DtlsListener", "bind_udp", "control_socket", "received"]
 
 _SOCKET_BUFFER_BYTES = 8 << 20
 # What waits in queues of this machine counts against its sender: room for all that the queues of a port may hold (nine
@@ -88,3 +99,85 @@ def received(udp_socket: socket.socket) -> Iterator[tuple[tuple[str, int], bytes
             return
         # IPv6 addresses come with more than host and port.
         yield (address if len(address) == 2 else address[:2]), datagram
+
+
+class DtlsListener:
+    """DTLS between the socket and the core: `opened` on the way in, `associations.seal` on the way out.
+
+    It has the associations, their timers, and the certificate that may be renewed.
+    """
+
+    def __init__(
+        self,
+        security: ServerSecurity,
+        core: GatewayCore,
+        udp_socket: socket.socket,
+        limits: AssociationLimits | None = None,
+    ) -> None:
+        self.associations = Associations(
+            security,
+            counted=core.counters.rejected,
+            established=self._established,
+            is_known=self._is_known,
+            limits=limits,
+        )
+        self._core = core
+        self._socket = udp_socket
+        self._mark = [dscp_mark(udp_socket.family, CONTROL_DSCP)]
+        self._loop = asyncio.get_running_loop()
+        self._renewal = RenewalWatch(security.files, self.associations.renew, _say)
+        self._ticking = self._loop.create_task(self._keep_ticking())
+
+    def opened(
+        self, datagrams: Iterable[tuple[tuple[str, int], bytes]]
+    ) -> Iterator[tuple[tuple[str, int], bytes]]:
+        """The messages inside; what a handshake wants answered is answered."""
+        associations, now = self.associations, self._loop.time()
+        receive = associations.receive
+        for address, datagram in datagrams:
+            for message in receive(address, datagram, now):
+                yield address, message
+            if associations.outgoing:
+                self._flush()
+
+    async def close(self) -> None:
+        """Take leave of all clients."""
+        self._ticking.cancel()
+        await asyncio.gather(self._ticking, return_exceptions=True)
+        self.associations.close()
+        self._flush()
+
+    def _established(self, address: tuple[str, int], resumed: bool) -> None:
+        self._core.counters.handshakes += 1
+        self._core.counters.resumptions += resumed
+        # Whoever this is: the session of this address belongs to somebody who has yet to say so, by a CONNECT.
+        estrange(self._core, address)
+
+    def _is_known(self, address: tuple[str, int]) -> bool:
+        return address in self._core.by_endpoint or bool(self._core.places.behind(address))
+
+    def _flush(self) -> None:
+        """With the mark of control packets: without handshakes there is nothing."""
+        outgoing, self.associations.outgoing = self.associations.outgoing, []
+        for address, datagram in outgoing:
+            # What is lost is sent again: handshakes are made for that.
+            with contextlib.suppress(OSError):
+                self._socket.sendmsg((datagram,), self._mark, socket.MSG_DONTWAIT, address)
+
+    async def _keep_ticking(self) -> None:
+        looked = self._loop.time()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._loop.time()
+            self.associations.tick(now, self._in_use)
+            self._flush()
+            if now - looked >= LOOK_EVERY_SECONDS:
+                looked = now
+                self._renewal.look()
+
+    def _in_use(self) -> Collection[tuple[str, int]]:
+        return {(endpoint[0], endpoint[1]) for endpoint in self._core.by_endpoint}
+
+
+def _say(what: str) -> None:
+    print(f"gateway: {what}", file=sys.stderr, flush=True)

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
-from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.model.sessions import Group, Session
 from triagemq.exchange.gateway.observer import Numbers
-from triagemq.exchange.trace_journal import OutcomeJournal
+from triagemq.exchange.trace_journal import DELIVERY_COLUMNS, OutcomeJournal
 from triagemq.trace import Outcome, TraceWriter
 from triagemq.trace.manifest import CLASSES
 
 if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
-    from triagemq.exchange.gateway.routes import Group
     from triagemq.trace import Manifest
 
 __all__ = ["FlowOf", "LiveTrace"]
@@ -149,7 +149,7 @@ class LiveTrace:
         if self._single:
             rows, self._single = self._single, []
             table = np.array(rows, dtype=np.int64)
-            self._writer.deliveries(dict(zip(_DELIVERY_COLUMNS, table.T, strict=True)))
+            self._writer.deliveries(dict(zip(DELIVERY_COLUMNS, table.T, strict=True)))
             self._handed_over += len(rows)
             self._journal.keep()
             self._journal.handed_over(self._handed_over)
@@ -257,19 +257,3 @@ class LiveTrace:
     def flow(self, session: Session) -> tuple[int, int] | None:
         """Flow id and priority class in which a session is sent something now."""
         return None if self._flow_of is None else self._flow_of(session.client_id)
-
-
-_DELIVERY_COLUMNS = (
-    "publication_id",
-    "subscription_id",
-    "subscriber_id",
-    "topic_id",
-    "flow_id",
-    "priority_class",
-    "published_ns",
-    "enqueued_ns",
-    "dequeued_ns",
-    "delivered_ns",
-    "size_bytes",
-    "outcome",
-)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from triagemq.datagrams import AddressList, Datagrams, DatagramSender, Seal, Unsent
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
-from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.delivering import fate
+from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.model.sessions import Group, Session
 from triagemq.trace.schema import Outcome
-
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
-    from triagemq.exchange.gateway.routes import Group
 
 __all__ = ["DirectOutlet", "Outlet", "settle_copy"]
 
@@ -83,7 +82,7 @@ class DirectOutlet:
         self._send(
             [(session.endpoint[:2], datagram)],
             lambda place: delivery.priority_class,
-            lambda place, outcome: self._core.deliver.fate(session, delivery, outcome, -1, -1),
+            lambda place, outcome: fate(self._core, session, delivery, outcome, -1, -1),
             spared=delivery.qos > 0,
         )
 

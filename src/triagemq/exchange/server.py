@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Seal
-from triagemq.exchange.broker_address import BrokerAddress
-from triagemq.exchange.broker_connections import BrokerConnections
-from triagemq.exchange.dtls_listener import DtlsListener
-from triagemq.exchange.gateway import GatewayCore, GatewaySettings
+from triagemq.exchange.broker.address import BrokerAddress
+from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
     Broadcast,
     CloseBroker,
@@ -28,15 +26,14 @@ from triagemq.exchange.gateway.actions import (
     SendMany,
     SendPublish,
 )
-from triagemq.exchange.gateway.link import Link
+from triagemq.exchange.gateway.model.slots import Identify, own_name
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.restoring import restore
-from triagemq.exchange.gateway.slots import Identify, own_name
-from triagemq.exchange.listening import bind_udp, control_socket, received
+from triagemq.exchange.listening import DtlsListener, bind_udp, control_socket, received
 from triagemq.exchange.mqtt import MqttConnection
+from triagemq.exchange.mqtt.connection import BrokerConnections
 from triagemq.exchange.outlets import DirectOutlet, Outlet
-from triagemq.exchange.store import Store
-from triagemq.exchange.storing import Storing
+from triagemq.exchange.store import GatewayStore, Storing
 
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
@@ -85,7 +82,7 @@ class Gateway:
         self._broadcast = broadcast
         self._trace = trace
         self._make_egress = make_egress
-        self._store = None if state is None else Store(state)
+        self._store = None if state is None else GatewayStore(state)
         # What the broker's address says, unless the settings say something else.
         settings = replace(
             settings,
@@ -95,6 +92,7 @@ class Gateway:
         )
         self.core = GatewayCore(
             settings,
+            HANDLERS,
             now_ns=self.clock(),
             stores=self._store is not None,
             numbers=numbers,
@@ -283,9 +281,8 @@ class Gateway:
         self._do()
 
     def _changed(self, connection: MqttConnection) -> None:
-        link = connection.session.owner
-        if not connection.session.connected and isinstance(link, Link):
-            link.lost(connection.session)
+        if not connection.session.connected:
+            connection.session.owner.mqtt_lost(connection.session)
         self._do()
 
     def _tick(self) -> None:

@@ -7,57 +7,23 @@ the gateway. It is not waited for until it is on the disk itself; a machine that
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from triagemq.errors import GatewayError
-from triagemq.exchange.gateway.changes import Row
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.model.rows import TABLES, Row
+from triagemq.exchange.mqtt.session import MqttSession
 from triagemq.exchange.private_files import private_directory, private_file
 
-__all__ = ["TABLES", "Store"]
+__all__ = ["GatewayStore", "Storing"]
 
+TRY_AGAIN_SECONDS = 0.5
 _VERSION: Final = 3
 
-TABLES: Final[dict[str, tuple[str, int]]] = {
-    "sessions": (
-        "client_id TEXT PRIMARY KEY, host TEXT, port INTEGER, node BLOB, state INTEGER, clean INTEGER, "
-        "duration_seconds INTEGER, sleep_seconds INTEGER, will_topic TEXT, will_payload BLOB, will_qos INTEGER, "
-        "will_retain INTEGER",
-        1,
-    ),
-    "subscriptions": (
-        "client_id TEXT, topic_filter TEXT, qos INTEGER, id_type INTEGER, predefined_id INTEGER, "
-        "PRIMARY KEY (client_id, topic_filter)",
-        2,
-    ),
-    "client_topics": (
-        "client_id TEXT, topic_id INTEGER, name TEXT, flags INTEGER, PRIMARY KEY (client_id, topic_id)",
-        2,
-    ),
-    "filters": ("link TEXT, topic_filter TEXT, identifier INTEGER, PRIMARY KEY (link, topic_filter)", 2),
-    "deliveries": (
-        "client_id TEXT, sequence INTEGER, topic_filter TEXT, topic TEXT, payload BLOB, published_ns INTEGER, "
-        "received_ns INTEGER, qos INTEGER, retain INTEGER, priority_class INTEGER, message_id INTEGER, "
-        "stage INTEGER, PRIMARY KEY (client_id, sequence)",
-        2,
-    ),
-    "arrivals": (
-        "client_id TEXT, message_id INTEGER, topic TEXT, payload BLOB, retain INTEGER, packet_id INTEGER, "
-        "PRIMARY KEY (client_id, message_id)",
-        2,
-    ),
-    "receiving": (
-        "broker_client_id TEXT, packet_id INTEGER, digest INTEGER, finished INTEGER, "
-        "PRIMARY KEY (broker_client_id, packet_id)",
-        2,
-    ),
-    "boots": ("broker_client_id TEXT PRIMARY KEY, boot TEXT", 1),
-}
-"""Table to its columns, and how many of them are the key."""
 
-
-class Store:
+class GatewayStore:
     """The tables of one gateway in a directory; one gateway at a time."""
 
     def __init__(self, directory: Path) -> None:
@@ -133,3 +99,56 @@ class Store:
     def close(self) -> None:
         """No more changes."""
         self._database.close()
+
+
+class Storing:
+    """Stores what has changed before anything is promised, and goes on without promises while the disk is full.
+
+    What could not be stored is kept in memory and tried again, together with what has changed since.
+
+    Until then messages are delivered, but clients do not get PUBREC and the broker no acknowledgement: each keeps what
+    it has sent, and whoever is killed loses nothing that somebody relies on. `say` gets a line at both ends.
+    """
+
+    def __init__(self, core: GatewayCore, store: GatewayStore, say: Callable[[str], None]) -> None:
+        self.problem = ""
+        """Why nothing can be stored now."""
+        self._core = core
+        self._store = store
+        self._say = say
+        self._next_ns = 0
+
+    def keep(self, sessions: Callable[[], Iterable[MqttSession]], now_ns: int) -> None:
+        """Store what has changed; `sessions` are those with the broker."""
+        core = self._core
+        if not core.can_store and now_ns < self._next_ns:
+            return
+        changes = core.changes.take()
+        try:
+            self._store.save(changes)
+        except GatewayError as error:
+            core.changes.give_back(changes)
+            self._next_ns = now_ns + round(TRY_AGAIN_SECONDS * 1e9)
+            for session in sessions():
+                session.hold()
+            if core.can_store:
+                core.can_store = False
+                core.counters.storage_failures += 1
+                # Somebody must come by when nothing else happens.
+                self._look_again()
+                self._say(f"{error}; until then nothing is acknowledged that would have to be stored")
+            self.problem = str(error)
+            return
+        if not core.can_store:
+            core.can_store = True
+            self.problem = ""
+            for session in sessions():
+                session.release()
+            self._say("the state can be stored again")
+
+    def _look_again(self) -> None:
+        def look() -> None:
+            if not self._core.can_store:
+                self._look_again()
+
+        self._core.after(TRY_AGAIN_SECONDS, look)

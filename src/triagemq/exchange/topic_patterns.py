@@ -1,10 +1,10 @@
-"""Which topic filters lie within which patterns: what a token may publish or subscribe to."""
+"""How topic filters lie to each other: within a pattern (what a token may publish or subscribe to), or overlapping."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["covers", "within"]
+__all__ = ["covers", "has_wildcard", "overlap", "within"]
 
 
 def within(topic_filter: str, patterns: Iterable[str]) -> bool:
@@ -40,3 +40,36 @@ def covers(pattern: str, topic_filter: str) -> bool:
         if level not in ("+", wanted[place]):
             return False
     return len(wanted) == len(allowed)
+
+
+def has_wildcard(topic_filter: str) -> bool:
+    """Does it take in more than the topic of the same name?
+
+    >>> has_wildcard("a/+"), has_wildcard("a/b")
+    (True, False)
+    """
+    return "+" in topic_filter or "#" in topic_filter
+
+
+def overlap(one: str, other: str) -> bool:
+    """Is there a topic name that both filters take in?
+
+    >>> overlap("a/+", "+/b"), overlap("a/#", "a"), overlap("a/+", "b/+"), overlap("+/a", "$SYS/a")
+    (True, True, False, False)
+    """
+    if one == other:
+        return True
+    if (one[0] == "$" and other[0] in "+#") or (other[0] == "$" and one[0] in "+#"):
+        return False
+    left, right = one.split("/"), other.split("/")
+    for index in range(max(len(left), len(right))):
+        a = left[index] if index < len(left) else None
+        b = right[index] if index < len(right) else None
+        if a == "#" or b == "#":
+            return True
+        if a is None or b is None:
+            # `#` also takes in its parent: only then may one filter be a level longer.
+            return False
+        if a != b and "+" not in (a, b):
+            return False
+    return True

@@ -21,10 +21,12 @@ from triagemq.trace.columns import blocks
 from triagemq.trace.parts import PartFiles, Rotation
 from triagemq.trace.schema import TABLES
 
-__all__ = ["OutcomeJournal", "recover"]
+__all__ = ["DELIVERY_COLUMNS", "OutcomeJournal", "recover"]
+
+DELIVERY_COLUMNS = tuple(TABLES["deliveries"].names)
+"""What a row has, in this order."""
 
 _PATTERN = ".outcomes-*"
-_COLUMNS = tuple(TABLES["deliveries"].names)
 _MOST_ROWS = 1 << 19
 
 Row = tuple[int, ...]
@@ -96,12 +98,12 @@ def recover(directory: Path) -> int:
 
 
 def _add(run: Path, files: list[Path]) -> int:
-    size = 8 * len(_COLUMNS)
+    size = 8 * len(DELIVERY_COLUMNS)
     octets = [path.read_bytes() for path in files]
     # The last row may be half written.
     table = np.concatenate(
         [np.frombuffer(each[: len(each) // size * size], dtype=np.int64) for each in octets]
-    ).reshape(-1, len(_COLUMNS))
+    ).reshape(-1, len(DELIVERY_COLUMNS))
     trace = Trace.open(run, allow_incomplete=True)
     shown = trace.table("deliveries", columns=["publication_id", "subscription_id"])
     known = set(zip(*(column.to_pylist() for column in shown.columns), strict=True))
@@ -110,7 +112,7 @@ def _add(run: Path, files: list[Path]) -> int:
         parts = PartFiles(
             run, "deliveries", Rotation(_MOST_ROWS, None, None), first=len(trace.parts["deliveries"])
         )
-        for block in blocks("deliveries", dict(zip(_COLUMNS, table.T, strict=True)), _MOST_ROWS):
+        for block in blocks("deliveries", dict(zip(DELIVERY_COLUMNS, table.T, strict=True)), _MOST_ROWS):
             parts.add(block)
         parts.close_part()
     return len(table)

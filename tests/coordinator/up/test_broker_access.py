@@ -17,7 +17,7 @@ from tests.exchange.real import ended
 from triagemq.client import BlockingSubscriber
 from triagemq.coordinator.store import Store
 from triagemq.coordinator.store_changes import revoking_token
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 
 
 def _wait(what: Callable[[], Any]) -> None:

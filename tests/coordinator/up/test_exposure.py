@@ -17,8 +17,8 @@ from triagemq.certificates import own_certificate
 from triagemq.cli.app import app
 from triagemq.client import BlockingPublisher
 from triagemq.errors import ParameterError
-from triagemq.exchange.broker_ports import free_port
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.ports import free_port
+from triagemq.exchange.broker.process import find_mosquitto
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.coordinator.up.exchanging import LONG_SECONDS, TRIAGE, TWO_PORTS, Up
 from triagemq.coordinator.store import Store
 from triagemq.errors import ParameterError
 from triagemq.exchange.private_files import private_directory
-from triagemq.exchange.store import Store as GatewayStore
+from triagemq.exchange.store import GatewayStore
 
 NOBODY = 65_534
 OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -16,7 +16,7 @@ from tests.exchange.real import Mosquitto, SnClient, ended
 
 from triagemq.errors import ParameterError
 from triagemq.exchange import BrokerAddress
-from triagemq.exchange.broker_process import find_mosquitto
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import ConnAck, Connect, ReturnCode
 
 PASSWORD = "s3cret-of-the-broker"

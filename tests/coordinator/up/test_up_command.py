@@ -27,9 +27,9 @@ from tests.exchange.guarded import Guest
 from triagemq.certificates import own_certificate
 from triagemq.client import BlockingPublisher, BlockingSubscriber
 from triagemq.exchange import BrokerProcess, FurtherListener
-from triagemq.exchange.broker_ports import free_port
-from triagemq.exchange.broker_process import find_mosquitto
-from triagemq.exchange.broker_users import BrokerUser, hashed_password
+from triagemq.exchange.broker.ports import free_port
+from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.exchange.broker.users import BrokerUser, hashed_password
 from triagemq.trace import runs
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from triagemq.errors import ParameterError, TriageError
-from triagemq.exchange.child_process import dying_with_parent
+from triagemq.exchange.broker.process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 
 __all__ = ["HURRY_SECONDS", "Child", "ChildError", "EndedError"]

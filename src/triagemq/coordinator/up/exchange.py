@@ -20,7 +20,7 @@ from triagemq.coordinator.gateway_link import GatewayLink
 from triagemq.coordinator.up.children import HURRY_SECONDS, Child, EndedError
 from triagemq.coordinator.up.state_directory import hold, own_token
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
-from triagemq.exchange.exposure import Listener, check_listeners, with_brackets
+from triagemq.exchange.exposure import Exposed, check_listeners, with_brackets
 from triagemq.exchange.private_files import private_directory, write_private
 
 if TYPE_CHECKING:
@@ -76,19 +76,19 @@ class ExchangeOptions:
     client_authority: Path | None = None
     """With DTLS: whose certificates clients need."""
 
-    def listeners(self) -> list[Listener]:
+    def listeners(self) -> list[Exposed]:
         """Everything that could be reached from other machines, and what protects it."""
         access, certificate = self.coordinator.get("access"), self.coordinator.get("tls_certificate")
         tokens = None if access else "--access"
         tls = None if certificate is not None else "--tls-certificate with --tls-key"
         found = [
-            Listener("REST", "--rest", self.rest_host, tokens, tls),
-            Listener("MQTT-SN", "--gateway", _host(self.gateway), tokens, None if self.dtls else "--dtls"),
+            Exposed("REST", "--rest", self.rest_host, tokens, tls),
+            Exposed("MQTT-SN", "--gateway", _host(self.gateway), tokens, None if self.dtls else "--dtls"),
         ]
         if self.broker_listener is not None:
             further = self.broker_listener
             encryption = None if further.certificate is not None else tls
-            found.append(Listener("the broker", "--mqtt", further.host, tokens, encryption))
+            found.append(Exposed("the broker", "--mqtt", further.host, tokens, encryption))
         return found
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session
-    from triagemq.exchange.gateway.routes import Group
-    from triagemq.exchange.mqtt.session import MqttSession
+from triagemq.exchange.gateway.model.messages import Delivery, Publication
+from triagemq.exchange.gateway.model.sessions import Endpoint, Group, Session
+from triagemq.exchange.mqtt.session import MqttSession
 
 __all__ = [
     "Action",

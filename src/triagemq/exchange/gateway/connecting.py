@@ -1,33 +1,32 @@
-"""How sessions begin: CONNECT, its will asked for in two steps, and the way to the broker."""
+"""How sessions begin: CONNECT, room for one more client, its will asked for in two steps, and the way to the broker."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triagemq.exchange.gateway import ending, naming, publishing, rows
-from triagemq.exchange.gateway.actions import Gone
-from triagemq.exchange.gateway.model import Endpoint, Session, SessionState, Will
+from triagemq.exchange.gateway import broker_link, leaving, naming, publishing
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.delivering import pump
+from triagemq.exchange.gateway.model import rows
+from triagemq.exchange.gateway.model.limits import PendingConnect, SessionsById
+from triagemq.exchange.gateway.model.messages import LastWill
+from triagemq.exchange.gateway.model.sessions import BrokerLink, Endpoint, Session, SessionState
+from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.exchange.gateway.settings import BrokerLoss, Mode
-from triagemq.exchange.gateway.topics import ClientTopics
-from triagemq.exchange.mqtt.owner import Login
+from triagemq.exchange.mqtt.session import Login
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
-    Disconnect,
     ReturnCode,
     WillMsg,
     WillMsgReq,
     WillTopic,
+    WillTopicReq,
     is_brokers_own,
 )
 
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
-    from triagemq.exchange.gateway.link import Link
+__all__ = ["connect", "connected", "link_for", "will_message", "will_topic"]
 
-__all__ = ["connect", "connected", "estrange", "link_for", "move", "will_message", "will_topic"]
-
-_NOWHERE = ("0.0.0.0", 0)
+# Who is looked at for each client that finds no room: the next one goes on where this one stopped.
+_LOOKED_AT = 8
 
 
 def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
@@ -37,12 +36,12 @@ def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "closed for now")
     elif settings.policy.forbids_connection(message.client_id):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
-    elif reason := gateway.places.refusal(message.client_id, endpoint):
+    elif reason := _no_room(gateway, message.client_id, endpoint):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, reason)
     elif _broker_stays_away(gateway) and settings.mode is Mode.AGGREGATING:
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "no broker")
     elif message.will:
-        gateway.handshakes.begin(endpoint, message)
+        _ask_for_will(gateway, endpoint, message)
     else:
         gateway.handshakes.end(endpoint)
         _establish(gateway, endpoint, message, None)
@@ -55,53 +54,22 @@ def _broker_stays_away(gateway: GatewayCore) -> bool:
     return gateway.now_ns - since_ns >= gateway.settings.broker_grace_seconds * 1e9
 
 
-def will_topic(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic) -> None:
-    """The first half of the will, or word that there is none."""
-    handshake = gateway.handshakes.get(endpoint)
-    if handshake is None:
-        _unexpected(gateway, endpoint, message)
-    elif message.topic_name is None:
-        gateway.handshakes.end(endpoint)
-        _establish(gateway, endpoint, handshake.message, None)
-    elif is_brokers_own(message.topic_name) or gateway.settings.policy.forbids_publication(
-        handshake.message.client_id, message.topic_name
-    ):
-        gateway.handshakes.end(endpoint)
-        _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "will not allowed")
-    else:
-        handshake.topic = message
-        handshake.attempts = 1
-        gateway.send(endpoint, WillMsgReq())
-
-
-def will_message(gateway: GatewayCore, endpoint: Endpoint, message: WillMsg) -> None:
-    """The second half of the will: the client is connected."""
-    handshake = gateway.handshakes.get(endpoint)
-    topic = None if handshake is None else handshake.topic
-    if handshake is None or topic is None or topic.topic_name is None:
-        _unexpected(gateway, endpoint, message)
-        return
-    gateway.handshakes.end(endpoint)
-    will = Will(topic.topic_name, message.payload, topic.qos, topic.retain)
-    _establish(gateway, endpoint, handshake.message, will)
-
-
-def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will: Will | None) -> None:
+def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will: LastWill | None) -> None:
     if gateway.settings.policy.forbids_connection(message.client_id):
         # Since its CONNECT, which may have waited for a will.
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
         return
-    if reason := gateway.places.refusal(message.client_id, endpoint):
+    if reason := _no_room(gateway, message.client_id, endpoint):
         # Others may have come since.
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, reason)
         return
     gateway.counters.connects += 1
     other = gateway.by_endpoint.get(endpoint)
     if other is not None and other.client_id != message.client_id:
-        ending.lose(gateway, other)
+        leaving.lose(gateway, other)
     session = gateway.sessions.get(message.client_id)
     if session is not None and (message.clean_session or session.clean):
-        ending.end(gateway, session, "session cleaned")
+        leaving.end(gateway, session, "session cleaned")
         session = None
     if session is None:
         number = gateway.numbers.subscriber(message.client_id)
@@ -121,15 +89,15 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
     else:
         session.duration_seconds = message.duration_seconds
         naming.new_connection(gateway, session)
-        gateway.deliver.requeue(session)
+        session.requeue()
         if session.link.is_closed:
-            session.link.open()
+            gateway.open(session.link)
             for message_id, arrival in list(session.arrivals.items()):
                 if arrival.packet_id:
                     publishing.resume(gateway, session, message_id, arrival)
     if message.will:
         session.will = will
-    move(gateway, session, endpoint)
+    leaving.move(gateway, session, endpoint)
     session.heard_ns = gateway.now_ns
     session.sleep_seconds = 0
     if gateway.settings.mode is Mode.TRANSPARENT and not session.link.available:
@@ -146,26 +114,24 @@ def connected(gateway: GatewayCore, session: Session) -> None:
     gateway.changes.put("sessions", *rows.session(session))
     gateway.present(session)
     gateway.send(session.endpoint, ConnAck(ReturnCode.ACCEPTED))
-    ending.supervise(gateway, session, session.duration_seconds)
+    leaving.supervise(gateway, session, session.duration_seconds)
     if session.buffer:
         session.draining = True
-        gateway.deliver.pump(session)
+        pump(gateway, session)
 
 
 def _connect_timeout(gateway: GatewayCore, session: Session) -> None:
     if session.state is SessionState.CONNECTING:
         gateway.counters.refused["connect: no broker"] += 1
         gateway.send(session.endpoint, ConnAck(ReturnCode.REJECTED_CONGESTION))
-        ending.to_disconnected(gateway, session)
+        leaving.to_disconnected(gateway, session)
 
 
-def link_for(gateway: GatewayCore, client_id: str, clean: bool) -> Link:
+def link_for(gateway: GatewayCore, client_id: str, clean: bool) -> BrokerLink:
     """The way to the broker for a client."""
     settings = gateway.settings
     if settings.mode is Mode.AGGREGATING:
         return gateway.link
-    from triagemq.exchange.gateway.link import Link
-
     own = settings.credentials.get(client_id)
     login = Login(
         client_id,
@@ -174,37 +140,9 @@ def link_for(gateway: GatewayCore, client_id: str, clean: bool) -> Link:
         user=settings.user if own is None else own.user,
         password=settings.password if own is None else own.password,
     )
-    link = gateway.links[client_id] = Link(gateway, client_id, login)
-    link.open()
+    link = gateway.links[client_id] = broker_link.new_link(gateway, client_id, login)
+    gateway.open(link)
     return link
-
-
-def move(gateway: GatewayCore, session: Session, endpoint: Endpoint) -> None:
-    """A client is at this endpoint now, wherever it was before."""
-    if gateway.by_endpoint.get(session.endpoint) is session and session.endpoint != endpoint:
-        del gateway.by_endpoint[session.endpoint]
-        gateway.counters.clients_moved += 1
-    gateway.places.leave(session)
-    session.endpoint = endpoint
-    gateway.places.enter(session)
-    gateway.by_endpoint[endpoint] = session
-    session.link.routes.forget(session)
-
-
-def estrange(gateway: GatewayCore, address: tuple[str, int]) -> None:
-    """Somebody else may be at this address now: sessions there, behind a forwarder or not, wait for their CONNECT.
-
-    Until then they are nowhere: nothing is sent to the address on their behalf, and nothing from there is theirs.
-    """
-    gateway.handshakes.end(address)
-    there = gateway.by_endpoint.get(address)
-    for session in ([] if there is None else [there]) + gateway.places.behind(address):
-        gateway.by_endpoint.pop(session.endpoint, None)
-        gateway.places.leave(session)
-        session.endpoint = (*_NOWHERE, session.endpoint[2]) if len(session.endpoint) == 3 else _NOWHERE
-        gateway.places.enter(session)
-        session.link.routes.forget(session)
-        gateway.act(Gone(session.client_id))
 
 
 def _refuse(gateway: GatewayCore, endpoint: Endpoint, code: ReturnCode, reason: str) -> None:
@@ -215,5 +153,127 @@ def _refuse(gateway: GatewayCore, endpoint: Endpoint, code: ReturnCode, reason: 
 def _unexpected(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic | WillMsg) -> None:
     gateway.counters.rejected[f"unexpected_{message.message_type.name.lower()}"] += 1
     if endpoint not in gateway.by_endpoint:
-        gateway.counters.unknown_senders += 1
-        gateway.send(endpoint, Disconnect())
+        gateway.send_away(endpoint)
+
+
+# Room for one more.
+
+
+def _no_room(gateway: GatewayCore, client_id: str, endpoint: Endpoint) -> str:
+    """Why a client finds no room at an endpoint, or "": then there is room now.
+
+    A client that has promised no keep-alive and is silent for long, and a session that is kept for nobody knows whom
+    and holds nothing, are given up when there is no room otherwise. Nobody else is: a new client is refused then.
+    """
+    policy, host = gateway.settings.policy, endpoint[0]
+    known = gateway.sessions.get(client_id)
+    if known is None and policy.refuses_connection(client_id, len(gateway.sessions)):
+        _make_room(gateway, gateway.sessions)
+        if policy.refuses_connection(client_id, len(gateway.sessions)):
+            return "policy"
+    is_here = known is not None and known.endpoint[0] == host
+    if not is_here and _is_full(gateway, gateway.places.at(host), policy.clients_per_address(host)):
+        return "too many at one address"
+    forwarder = endpoint[:2]
+    is_behind = len(endpoint) == 2 or (known is not None and known.endpoint[:2] == forwarder)
+    most = policy.maximum_clients_per_forwarder
+    if not is_behind and _is_full(gateway, gateway.places.behind(forwarder), most):
+        return "too many behind one forwarder"
+    return ""
+
+
+def _is_full(gateway: GatewayCore, sessions: SessionsById, most: int) -> bool:
+    if not sessions or len(sessions) < most:
+        return False
+    _make_room(gateway, sessions)
+    return len(sessions) >= most
+
+
+def _make_room(gateway: GatewayCore, sessions: SessionsById) -> None:
+    for _ in range(min(_LOOKED_AT, len(sessions))):
+        client_id = next(iter(sessions))
+        session = sessions.pop(client_id)
+        sessions[client_id] = session
+        if _is_idle(gateway, session):
+            gateway.counters.refused["session: given up for another"] += 1
+            if session.connected:
+                leaving.lose(gateway, session)
+            if gateway.sessions.get(client_id) is session:
+                leaving.end(gateway, session, "given up for another")
+            return
+
+
+def _is_idle(gateway: GatewayCore, session: Session) -> bool:
+    if session.state is SessionState.DISCONNECTED:
+        return session.is_empty
+    silent_ns = gateway.now_ns - session.heard_ns
+    is_supervised = session.state is not SessionState.ACTIVE or session.duration_seconds > 0
+    return not is_supervised and silent_ns >= gateway.settings.silent_seconds * 1e9
+
+
+# Wills are asked for in two steps: few at a time, cheap, and the oldest goes when there are too many.
+
+
+def _ask_for_will(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
+    """It takes the place of an older one, at first of the same client or address."""
+    gateway.handshakes.end(endpoint)
+    settings, host = gateway.settings, endpoint[0]
+    gateway.handshakes.make_room(
+        host, most_there=settings.handshakes_per_address(host), most=settings.handshakes
+    )
+    _expect_will(gateway, endpoint, PendingConnect(message))
+    gateway.send(endpoint, WillTopicReq())
+
+
+def _expect_will(gateway: GatewayCore, endpoint: Endpoint, pending: PendingConnect) -> None:
+    gateway.handshakes.put(endpoint, pending, gateway.now_ns + int(gateway.settings.retry_seconds * 1e9))
+    _set_timer(gateway)
+
+
+def _set_timer(gateway: GatewayCore) -> None:
+    handshakes = gateway.handshakes
+    if handshakes.timer is None and (due_ns := handshakes.next_due_ns) is not None:
+        handshakes.timer = gateway.schedule(due_ns, lambda: _ask_again(gateway))
+
+
+def _ask_again(gateway: GatewayCore) -> None:
+    gateway.handshakes.timer = None
+    for endpoint, pending in gateway.handshakes.due(gateway.now_ns):
+        gateway.handshakes.end(endpoint)
+        if pending.attempts <= gateway.settings.retries:
+            pending.attempts += 1
+            gateway.counters.retries += 1
+            _expect_will(gateway, endpoint, pending)
+            gateway.send(endpoint, WillTopicReq() if pending.topic is None else WillMsgReq())
+    _set_timer(gateway)
+
+
+def will_topic(gateway: GatewayCore, endpoint: Endpoint, message: WillTopic) -> None:
+    """The first half of the will, or word that there is none."""
+    pending = gateway.handshakes.get(endpoint)
+    if pending is None:
+        _unexpected(gateway, endpoint, message)
+    elif message.topic_name is None:
+        gateway.handshakes.end(endpoint)
+        _establish(gateway, endpoint, pending.message, None)
+    elif is_brokers_own(message.topic_name) or gateway.settings.policy.forbids_publication(
+        pending.message.client_id, message.topic_name
+    ):
+        gateway.handshakes.end(endpoint)
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "will not allowed")
+    else:
+        pending.topic = message
+        pending.attempts = 1
+        gateway.send(endpoint, WillMsgReq())
+
+
+def will_message(gateway: GatewayCore, endpoint: Endpoint, message: WillMsg) -> None:
+    """The second half of the will: the client is connected."""
+    pending = gateway.handshakes.get(endpoint)
+    topic = None if pending is None else pending.topic
+    if pending is None or topic is None or topic.topic_name is None:
+        _unexpected(gateway, endpoint, message)
+        return
+    gateway.handshakes.end(endpoint)
+    will = LastWill(topic.topic_name, message.payload, topic.qos, topic.retain)
+    _establish(gateway, endpoint, pending.message, will)

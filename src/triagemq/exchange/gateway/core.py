@@ -1,66 +1,46 @@
 """The gateway without I/O: datagrams, octets of the broker and the time go in, actions come out.
 
 core.datagram(address, octets)      from the UDP socket
-session.receive(octets)             from a broker connection; sessions report to their Link, it to this
+session.receive(octets)             from a broker connection; sessions report to their link's owner, that to the gateway
 core.advance(now_ns)                when the moment of `next_deadline_ns` has come
 core.take_actions(), core.changes   what to do, and what to store before doing it
+
+This is the state, the time, and what comes out. What is done about what comes in is up to `Handlers`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from triagemq.errors import DecodeError
-from triagemq.exchange.gateway import (
-    connecting,
-    ending,
-    malformed,
-    publishing,
-    sleeping,
-    subscribing,
-    wills,
+from triagemq.exchange.gateway.actions import (
+    Action,
+    Broadcast,
+    CloseBroker,
+    OpenBroker,
+    Present,
+    SendControl,
 )
-from triagemq.exchange.gateway.actions import Action, Broadcast, Present, SendControl
-from triagemq.exchange.gateway.changes import Changes
-from triagemq.exchange.gateway.counters import GatewayCounters
-from triagemq.exchange.gateway.delivering import Deliverer
-from triagemq.exchange.gateway.handshakes import Handshakes
-from triagemq.exchange.gateway.link import Link
-from triagemq.exchange.gateway.model import Delivery, Endpoint, Publication, Session, Subscription
-from triagemq.exchange.gateway.observer import Numbers, Observer
-from triagemq.exchange.gateway.places import Places
-from triagemq.exchange.gateway.quarantine import Quarantine
+from triagemq.exchange.gateway.model.limits import PendingConnects, Places, Quarantine
+from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.model.publications import KnownPublications
+from triagemq.exchange.gateway.model.rows import RowChanges
+from triagemq.exchange.gateway.model.sessions import BrokerLink, Endpoint, Session
+from triagemq.exchange.gateway.model.slots import Identify, Slots, own_name
+from triagemq.exchange.gateway.model.timers import Timer, Timers
+from triagemq.exchange.gateway.model.topics import SharedTopics
+from triagemq.exchange.gateway.observer import GatewayCounters, Numbers, Observer
 from triagemq.exchange.gateway.settings import GatewaySettings
-from triagemq.exchange.gateway.slots import Identify, Slots, own_name
-from triagemq.exchange.gateway.spreading import Spreader
-from triagemq.exchange.gateway.timers import Timer, Timers
-from triagemq.exchange.gateway.topics import TopicTable
-from triagemq.exchange.mqtt.owner import Login
-from triagemq.exchange.mqtt.session import MqttSession
+from triagemq.exchange.mqtt.packets import ConnectAnswer
+from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.exchange.mqtt.suspicion import Packet
 from triagemq.mqttsn import (
     Advertise,
-    Connect,
     Disconnect,
     Encapsulated,
-    GwInfo,
-    PingReq,
     PlainMessage,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    RegAck,
-    Register,
-    SearchGw,
-    Subscribe,
-    Unsubscribe,
-    WillMsg,
-    WillMsgUpd,
-    WillTopic,
-    WillTopicUpd,
     decode,
     encapsulation_header,
     encode,
@@ -69,17 +49,47 @@ from triagemq.mqttsn import (
 if TYPE_CHECKING:
     from triagemq.trace.schema import Outcome
 
-__all__ = ["GatewayCore"]
+__all__ = ["GatewayCore", "Handlers"]
 
 _NS = 1_000_000_000
 
 
+class Handlers(NamedTuple):
+    """Who does something about what happens: the one who is called knows the caller, never the other way round."""
+
+    from_client: Mapping[type[PlainMessage], Callable[[GatewayCore, Session, Any], None]]
+    """By the kind of message, from a client that is connected."""
+    from_stranger: Mapping[type[PlainMessage], Callable[[GatewayCore, Endpoint, Any], None]]
+    from_anyone: Mapping[type[PlainMessage], Callable[[GatewayCore, Endpoint, Any], None]]
+    """What the other two do not have."""
+    malformed: Callable[[GatewayCore, tuple[str, int], bytes, DecodeError], None]
+    new_link: Callable[[GatewayCore, str, Login], BrokerLink]
+    """A way to the broker, for a client by its id or for all."""
+    broker_reached: Callable[[GatewayCore, BrokerLink], None]
+    broker_refused: Callable[[GatewayCore, BrokerLink, ConnectAnswer], None]
+    broker_lost: Callable[[GatewayCore, BrokerLink], None]
+    broker_rejected: Callable[[GatewayCore, BrokerLink, MqttSession, Packet], None]
+    """It has ended connections over a packet."""
+    broker_answered: Callable[[GatewayCore, object, int], None]
+    """It has (code below 0x80) or has refused what was published with a token."""
+    broker_holds: Callable[[GatewayCore, object, bool], None]
+    """QoS 2: it has answered PUBREC to that, or may have forgotten that it did."""
+    ids_rested: Callable[[GatewayCore, Session], None]
+    """Messages may have waited for a topic id."""
+    answer_due: Callable[[GatewayCore, Session], None]
+    """A client has had Tretry to answer what was sent to it."""
+    awake_served: Callable[[GatewayCore, Session], None]
+    """A client that sleeps has been sent what it may get now."""
+    policy_changed: Callable[[GatewayCore], None]
+
+
 class GatewayCore:
-    """All state of a gateway, and what it does at each event."""
+    """All state of a gateway."""
 
     def __init__(
         self,
         settings: GatewaySettings,
+        handlers: Handlers,
         *,
         now_ns: int,
         stores: bool = False,
@@ -88,17 +98,20 @@ class GatewayCore:
         identify: Identify = own_name,
     ) -> None:
         self.settings = settings
+        self.handlers = handlers
         self.now_ns = now_ns
         self.sessions: dict[str, Session] = {}
         self.by_endpoint: dict[Endpoint, Session] = {}
-        self.handshakes = Handshakes(self)
-        self.places = Places(self)
-        self.links: dict[str, Link] = {}
-        self.topics = TopicTable(
+        self.handshakes = PendingConnects()
+        self.places = Places()
+        self.slots = Slots(identify, self.sessions)
+        self.topics = SharedTopics(
             settings.predefined_topics, settings.last_topic_id, settings.topic_ids_in_all
         )
+        self.publications = KnownPublications()
+        self.quarantine = Quarantine()
         self.counters = GatewayCounters()
-        self.changes = Changes(enabled=stores)
+        self.changes = RowChanges(enabled=stores)
         self.numbers = numbers or Numbers()
         self.observer = observer
         # Called when the broker has taken or dropped a subscription: a broker that we run saves it then.
@@ -110,15 +123,13 @@ class GatewayCore:
         self.arrival_bytes = 0
         # Broker sessions with octets to write after the changes have been stored.
         self.writers: list[MqttSession] = []
-        self.spread = Spreader(self)
-        self.deliver = Deliverer(self)
-        self.slots = Slots(self, identify)
         # A number from 0 to 1, to decide what is dropped on purpose.
         self.draw = random.Random(settings.seed).random
-        self.quarantine = Quarantine(self)
         self._actions: list[Action] = []
         self.timers = Timers()
-        self.link = Link(
+        # The link of all clients, or in transparent mode of those without a connection; and those of the others.
+        self.links: dict[str, BrokerLink] = {}
+        self.link = handlers.new_link(
             self,
             "",
             Login(
@@ -133,7 +144,7 @@ class GatewayCore:
 
     def start(self) -> None:
         """Connect to the broker and say that we are here."""
-        self.link.open()
+        self.open(self.link)
         self._advertise()
 
     def stop(self) -> None:
@@ -158,6 +169,18 @@ class GatewayCore:
         if actions:
             self._actions = []
         return actions
+
+    def open(self, link: BrokerLink) -> None:
+        """Connect to the broker, and stay connected."""
+        link.reopen()
+        for lane in link.lanes:
+            self.act(OpenBroker(lane))
+
+    def close(self, link: BrokerLink) -> None:
+        """Leave the broker."""
+        link.is_closed = True
+        for lane in link.lanes:
+            self.act(CloseBroker(lane))
 
     def present(self, session: Session) -> None:
         """Say where a client is, and whether messages will go there."""
@@ -194,7 +217,7 @@ class GatewayCore:
 
     def policy_changed(self) -> None:
         """What the policy forbids now ends now."""
-        ending.revoke(self)
+        self.handlers.policy_changed(self)
 
     # Time.
 
@@ -232,7 +255,7 @@ class GatewayCore:
             message = decode(datagram)
         except DecodeError as error:
             self.counters.rejected[str(error.reason)] += 1
-            malformed.answer(self, address, datagram, error)
+            self.handlers.malformed(self, address, datagram, error)
             return
         if isinstance(message, Encapsulated):
             self._message((*address, message.wireless_node_id), message.message)
@@ -240,70 +263,24 @@ class GatewayCore:
             self._message(address, message)
 
     def _message(self, endpoint: Endpoint, message: PlainMessage) -> None:
+        kind, handlers = type(message), self.handlers
         session = self.by_endpoint.get(endpoint)
         if session is not None and session.connected:
-            self._from_client(session, endpoint, message)
-        else:
-            self._from_stranger(endpoint, message)
-
-    def _from_stranger(self, endpoint: Endpoint, message: PlainMessage) -> None:
-        match message:
-            case Publish(qos=-1):
-                publishing.without_connection(self, message)
-            case PingReq(client_id=str()):
-                sleeping.ping_from_elsewhere(self, endpoint, message)
-            case Advertise() | GwInfo():
-                pass  # Other gateways of the neighbourhood; nothing for us.
-            case Disconnect():
-                # The answer to ours, or of one who has gone: an answer to that would go on for ever.
-                pass
-            case _ if not self._from_anyone(endpoint, message):
-                self.counters.unknown_senders += 1
-                self.send(endpoint, Disconnect())
-
-    def _from_client(self, session: Session, endpoint: Endpoint, message: PlainMessage) -> None:
-        session.heard_ns = self.now_ns
-        match message:
-            case Publish():
-                publishing.publish(self, session, message)
-            case PubAck():
-                self.deliver.pub_ack(session, message)
-            case PubRec():
-                self.deliver.pub_rec(session, message)
-            case PubComp():
-                self.deliver.pub_comp(session, message)
-            case PubRel():
-                publishing.pub_rel(self, session, message)
-            case PingReq():
-                sleeping.ping(self, session, message)
-            case RegAck():
-                self.deliver.reg_ack(session, message)
-            case Register():
-                subscribing.register(self, session, message)
-            case Subscribe():
-                subscribing.subscribe(self, session, message)
-            case Unsubscribe():
-                subscribing.unsubscribe(self, session, message)
-            case Disconnect():
-                sleeping.disconnect(self, session, message)
-            case WillTopicUpd():
-                wills.update_topic(self, session, message)
-            case WillMsgUpd():
-                wills.update_message(self, session, message)
-            case _ if not self._from_anyone(endpoint, message):
+            session.heard_ns = self.now_ns
+            if (of_client := handlers.from_client.get(kind)) is not None:
+                of_client(self, session, message)
+            elif (of_anyone := handlers.from_anyone.get(kind)) is not None:
+                of_anyone(self, endpoint, message)
+            else:
                 self.counters.rejected[f"unexpected_{message.message_type.name.lower()}"] += 1
+        else:
+            handler = handlers.from_stranger.get(kind) or handlers.from_anyone.get(kind)
+            if handler is not None:
+                handler(self, endpoint, message)
+            else:
+                self.send_away(endpoint)
 
-    def _from_anyone(self, endpoint: Endpoint, message: PlainMessage) -> bool:
-        """What may come from strangers and from clients alike; False if this is nothing of the kind."""
-        match message:
-            case Connect():
-                connecting.connect(self, endpoint, message)
-            case WillTopic():
-                connecting.will_topic(self, endpoint, message)
-            case WillMsg():
-                connecting.will_message(self, endpoint, message)
-            case SearchGw():
-                self.send(endpoint, GwInfo(self.settings.gateway_id))
-            case _:
-                return False
-        return True
+    def send_away(self, endpoint: Endpoint) -> None:
+        """Whoever is there is no client, and should know it."""
+        self.counters.unknown_senders += 1
+        self.send(endpoint, Disconnect())

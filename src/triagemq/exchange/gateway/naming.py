@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triagemq.exchange.gateway import rows
-from triagemq.exchange.gateway.model import Session, SessionState
-from triagemq.exchange.gateway.topics import FORMER, KnownTopic
-from triagemq.mqttsn import TopicIdType
-
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.model import rows
+from triagemq.exchange.gateway.model.messages import Subscription
+from triagemq.exchange.gateway.model.sessions import Session
+from triagemq.exchange.gateway.model.topics import FORMER, KnownTopic
+from triagemq.mqttsn import TopicIdType, short_topic_id
 
 __all__ = [
     "assign",
@@ -20,6 +17,7 @@ __all__ = [
     "let_go",
     "name_of",
     "new_connection",
+    "reference",
     "restore",
     "unknown_to_client",
 ]
@@ -75,9 +73,7 @@ def _rest_is_over(gateway: GatewayCore, session: Session) -> None:
         return
     _end_rests(gateway, session)
     _look_later(gateway, session)
-    # Messages may have waited for an id.
-    if session.buffer and session.state in (SessionState.ACTIVE, SessionState.AWAKE):
-        gateway.deliver.pump(session)
+    gateway.handlers.ids_rested(gateway, session)
 
 
 def _end_rests(gateway: GatewayCore, session: Session) -> None:
@@ -142,6 +138,24 @@ def name_of(gateway: GatewayCore, session: Session, id_type: TopicIdType, topic_
         return None
     known.topic.used_ns = gateway.now_ns
     return known.topic.name
+
+
+def reference(
+    gateway: GatewayCore, session: Session, subscription: Subscription, topic_name: str
+) -> tuple[TopicIdType, int] | None:
+    """How to name a topic to a client in a PUBLISH; None if it has to be registered first."""
+    if subscription.id_type is TopicIdType.PREDEFINED:
+        return TopicIdType.PREDEFINED, subscription.predefined_id
+    if subscription.id_type is TopicIdType.SHORT:
+        return TopicIdType.SHORT, short_topic_id(topic_name)
+    if subscription.topic_filter != topic_name and len(topic_name.encode()) == 2:
+        # By a wildcard: the client has no id yet, and needs none for a name of two octets.
+        return TopicIdType.SHORT, short_topic_id(topic_name)
+    known = session.topics.named(topic_name)
+    if known is None or not known.told:
+        return None
+    known.topic.used_ns = gateway.now_ns
+    return TopicIdType.NORMAL, known.topic_id
 
 
 def forget(gateway: GatewayCore, session: Session) -> None:

@@ -1,24 +1,70 @@
-"""Who is told what became of every message; the live Trace is one."""
+"""What others are told: counters, what became of every message, and the numbers by which the Trace knows everything."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.model.sessions import Group, Session
 
 if TYPE_CHECKING:
-    from triagemq.exchange.gateway.model import Delivery, Publication, Session, Subscription
-    from triagemq.exchange.gateway.routes import Group
+    from triagemq.scenario import Scenario
     from triagemq.trace.schema import Outcome
 
-__all__ = ["Names", "Numbers", "Observer"]
+__all__ = ["GatewayCounters", "Names", "Numbers", "Observer", "ScenarioNumbers"]
 
 Name = TypeVar("Name", bound=Hashable)
 # Of those that are gone: whoever returns soon has its number again.
 _KEPT_NAMES = 10_000
 
 
+@dataclass(slots=True)
+class GatewayCounters:
+    """What a gateway has counted since it started: plain numbers, and counters by reason.
+
+    `undelivered` has every message that did not reach a subscriber.
+    """
+
+    datagrams_in: int = 0
+    unknown_senders: int = 0
+    connects: int = 0
+    handshakes: int = 0
+    """DTLS associations that began."""
+    resumptions: int = 0
+    """Of these, by the short handshake of those who have been here before."""
+    clients_lost: int = 0
+    clients_moved: int = 0
+    retries: int = 0
+    broker_messages: int = 0
+    broker_losses: int = 0
+    client_messages: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    """Packets that are not sent to the broker any more: it ends the connection over them, or over others like them."""
+    storage_failures: int = 0
+    """How often the state could not be stored from some moment on."""
+    sent: int = 0
+    """PUBLISH datagrams handed to the network."""
+    delivered: int = 0
+    """Of these, at QoS 0 all that were sent, at QoS 1 and 2 all that were acknowledged."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Datagrams, by the reason of their DecodeError, or `unexpected_...`; `dtls_...` before they were opened."""
+    undelivered: Counter[str] = field(default_factory=Counter)
+    """Messages to subscribers, by outcome and reason."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests and messages of clients, by what was refused and why."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json` and the log."""
+        numbers = {name: getattr(self, name) for name in self.__slots__}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in numbers.items()}
+
+
 class Observer(Protocol):
-    """Hears of publications and of each copy that is settled."""
+    """Hears of publications and of each copy that is settled; the live Trace is one."""
 
     def published(self, publication: Publication, qos: int) -> None:
         """A message has come from the broker."""
@@ -147,3 +193,31 @@ class Numbers:
     def subscription_for(self, session: Session, subscription: Subscription, topic: str) -> int:
         """subscription_id of a message that a client gets by a filter."""
         return subscription.number
+
+
+class ScenarioNumbers(Numbers):
+    """Row numbers of a scenario, so that a live run can be compared with its forecast and simulation.
+
+    What the scenario does not know gets numbers behind its last rows.
+    The scenario has a subscription for each topic, also where a client has one filter for several of them.
+    """
+
+    def __init__(
+        self, scenario: Scenario, subscriber_of: Callable[[str], str] = lambda client_id: client_id
+    ) -> None:
+        super().__init__(subscriber_of)
+        topics, subscribers = list(scenario.topics.name), list(scenario.subscribers.name)
+        self.topics = Names(topics)
+        self.publishers = Names(scenario.publishers.name)
+        self.subscribers = Names(subscribers)
+        pairs = list(
+            zip(
+                scenario.subscriptions.subscriber.tolist(), scenario.subscriptions.topic.tolist(), strict=True
+            )
+        )
+        self.subscriptions = Names((subscribers[subscriber], topics[topic]) for subscriber, topic in pairs)
+        self._rows = {(subscriber, topics[topic]): row for row, (subscriber, topic) in enumerate(pairs)}
+
+    def subscription_for(self, session: Session, subscription: Subscription, topic: str) -> int:
+        """subscription_id of a subscriber's topic, if the scenario has it, else that of the filter."""
+        return self._rows.get((session.number, topic), subscription.number)

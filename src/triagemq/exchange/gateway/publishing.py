@@ -1,4 +1,4 @@
-"""PUBLISH of a client, on its way to the broker.
+"""PUBLISH of a client, on its way to the broker, and its will, which goes there when the client is lost.
 
 QoS 1: the client gets PUBACK when the broker has acknowledged; until then it is the client that keeps the message.
 QoS 2: the gateway stores the message before PUBREC, publishes it at PUBREL under a packet id that is stored, too, and
@@ -8,10 +8,14 @@ answers PUBCOMP when the broker has it: a restart in between neither loses nor r
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-from triagemq.exchange.gateway import naming, rows
-from triagemq.exchange.gateway.model import Arrival, Session
+from triagemq.exchange.gateway import broker_link, naming
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.model import rows
+from triagemq.exchange.gateway.model.messages import Arrival, LastWill
+from triagemq.exchange.gateway.model.sessions import Endpoint, Session
 from triagemq.exchange.mqtt.packets import REFUSED
 from triagemq.mqttsn import (
     PubAck,
@@ -20,21 +24,25 @@ from triagemq.mqttsn import (
     PubRec,
     PubRel,
     ReturnCode,
+    WillMsgResp,
+    WillMsgUpd,
+    WillTopicResp,
+    WillTopicUpd,
     is_brokers_own,
 )
-
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
 
 __all__ = [
     "broker_answered",
     "broker_holds",
     "forget",
+    "from_stranger",
     "keep",
     "pub_rel",
     "publish",
+    "publish_will",
     "resume",
-    "without_connection",
+    "update_will_message",
+    "update_will_topic",
 ]
 
 _REMEMBERED_ANSWERS = 64
@@ -47,8 +55,11 @@ class _Token(NamedTuple):
     qos: int
 
 
-def without_connection(gateway: GatewayCore, message: Publish) -> None:
-    """QoS -1: no connection, no answer."""
+def from_stranger(gateway: GatewayCore, endpoint: Endpoint, message: Publish) -> None:
+    """QoS -1: no connection, no answer. Everything else is for clients only."""
+    if message.qos != -1:
+        gateway.send_away(endpoint)
+        return
     gateway.counters.client_messages += 1
     name = gateway.topics.without_connection(message.topic_id_type, message.topic_id)
     if name is None:
@@ -57,9 +68,9 @@ def without_connection(gateway: GatewayCore, message: Publish) -> None:
         gateway.counters.refused["publish: topic of the broker"] += 1
     elif gateway.settings.policy.forbids_publication("", name):
         gateway.counters.refused["publish: not allowed"] += 1
-    elif gateway.quarantine.refuses("", name):
+    elif gateway.quarantine.refuses("", name, gateway.now_ns):
         gateway.counters.refused["publish: quarantined"] += 1
-    elif not gateway.link.publish(name, message.payload, qos=0, retain=message.retain):
+    elif not broker_link.publish(gateway, None, name, message.payload, qos=0, retain=message.retain):
         gateway.counters.refused["publish: no broker"] += 1
 
 
@@ -83,19 +94,12 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "topic of the broker")
     elif gateway.settings.policy.forbids_publication(session.client_id, name):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
-    elif gateway.quarantine.refuses(session.client_id, name):
+    elif gateway.quarantine.refuses(session.client_id, name, gateway.now_ns):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "quarantined")
     elif gateway.settings.policy.refuses_publication(session.client_id, name, gateway.now_ns):
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
     elif message.qos <= 0:
-        if not session.link.publish(
-            name,
-            message.payload,
-            qos=0,
-            retain=message.retain,
-            sender=session.client_id,
-            publisher=session.subscriber,
-        ):
+        if not broker_link.publish(gateway, session, name, message.payload, qos=0, retain=message.retain):
             # QoS 0 has no answer but this one; -1 has none at all.
             _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "no broker")
     elif lane.backlog + len(session.arrivals) >= gateway.settings.broker_backlog or not lane.has_room:
@@ -106,14 +110,8 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         session.publishing.add(message.message_id)
         session.answered[message.message_id] = (message.topic_id, zlib.crc32(message.payload))
         token = _Token(session.client_id, message.message_id, message.topic_id, 1)
-        session.link.publish(
-            name,
-            message.payload,
-            qos=1,
-            retain=message.retain,
-            sender=session.client_id,
-            publisher=session.subscriber,
-            token=token,
+        broker_link.publish(
+            gateway, session, name, message.payload, qos=1, retain=message.retain, token=token
         )
     else:
         arrival = Arrival(name, message.payload, message.retain)
@@ -163,10 +161,10 @@ def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
 def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arrival) -> None:
     """Hand a released QoS 2 message to the broker, perhaps for the second time after a restart."""
     token = _Token(session.client_id, message_id, 0, 2)
-    if gateway.quarantine.refuses(session.client_id, arrival.topic):
+    if gateway.quarantine.refuses(session.client_id, arrival.topic, gateway.now_ns):
         broker_answered(gateway, token, REFUSED)
         return
-    session.link.note_publisher(arrival.topic, arrival.payload, session.subscriber)
+    broker_link.note_publisher(gateway, session.link, arrival.topic, arrival.payload, session.subscriber)
     session.link.lanes[0].publish(
         arrival.topic.encode(),
         arrival.payload,
@@ -265,3 +263,42 @@ def _refuse(gateway: GatewayCore, session: Session, message: Publish, code: Retu
     gateway.counters.refused[f"publish: {reason}"] += 1
     if message.qos >= 0:
         gateway.send(session.endpoint, PubAck(message.topic_id, message.message_id, code))
+
+
+# Wills.
+
+
+def update_will_topic(gateway: GatewayCore, session: Session, message: WillTopicUpd) -> None:
+    """A new topic for the will, or none: then the will is deleted."""
+    if message.topic_name is None:
+        session.will = None
+    elif is_brokers_own(message.topic_name) or gateway.settings.policy.forbids_publication(
+        session.client_id, message.topic_name
+    ):
+        gateway.counters.refused["will: not allowed"] += 1
+        gateway.send(session.endpoint, WillTopicResp(ReturnCode.REJECTED_NOT_SUPPORTED))
+        return
+    else:
+        payload = session.will.payload if session.will else b""
+        session.will = LastWill(message.topic_name, payload, message.qos, message.retain)
+    gateway.changes.put("sessions", *rows.session(session))
+    gateway.send(session.endpoint, WillTopicResp(ReturnCode.ACCEPTED))
+
+
+def update_will_message(gateway: GatewayCore, session: Session, message: WillMsgUpd) -> None:
+    """A new payload for the will, if there is one."""
+    if session.will is None:
+        gateway.send(session.endpoint, WillMsgResp(ReturnCode.REJECTED_NOT_SUPPORTED))
+        return
+    session.will = replace(session.will, payload=message.payload)
+    gateway.changes.put("sessions", *rows.session(session))
+    gateway.send(session.endpoint, WillMsgResp(ReturnCode.ACCEPTED))
+
+
+def publish_will(gateway: GatewayCore, session: Session) -> None:
+    """The client is lost: its will is published, if it has one."""
+    will = session.will
+    if will is not None:
+        # Without a broker QoS 0 would be lost here; as QoS 1 it waits.
+        qos = will.qos if session.link.available else max(1, will.qos)
+        broker_link.publish(gateway, session, will.topic, will.payload, qos=qos, retain=will.retain)

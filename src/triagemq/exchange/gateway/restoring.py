@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from triagemq.exchange.gateway import connecting, ending, naming, publishing
-from triagemq.exchange.gateway.changes import Row
-from triagemq.exchange.gateway.model import (
-    Arrival,
-    Delivery,
-    Endpoint,
-    Session,
-    SessionState,
-    Stage,
-    Subscription,
-    Will,
-)
-from triagemq.exchange.gateway.topics import ClientTopics
+from triagemq.exchange.gateway import broker_link, connecting, leaving, naming, publishing
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.delivering import pump
+from triagemq.exchange.gateway.model.messages import Arrival, Delivery, DeliveryStage, LastWill, Subscription
+from triagemq.exchange.gateway.model.rows import Row, key_of
+from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionState
+from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.mqttsn import TopicIdType
-
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
 
 __all__ = ["restore"]
 
@@ -67,8 +57,7 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
 def _note_what_is_stored(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     for table, rows in tables.items():
         for row in rows:
-            key = row[0] if table in ("sessions", "boots") else tuple(row[:2])
-            gateway.changes.restored(table, key)
+            gateway.changes.restored(table, key_of(table, row))
 
 
 def _session(gateway: GatewayCore, row: Row) -> None:
@@ -85,7 +74,7 @@ def _session(gateway: GatewayCore, row: Row) -> None:
         state=SessionState(state),
         heard_ns=gateway.now_ns,
         sleep_seconds=sleep,
-        will=None if topic is None else Will(topic, payload or b"", qos, bool(retain)),
+        will=None if topic is None else LastWill(topic, payload or b"", qos, bool(retain)),
     )
     if session.state is SessionState.AWAKE:
         session.state = SessionState.ASLEEP
@@ -97,7 +86,7 @@ def _session(gateway: GatewayCore, row: Row) -> None:
     if session.connected:
         gateway.by_endpoint[endpoint] = session
     elif session.link is not gateway.link:
-        session.link.close()
+        gateway.close(session.link)
 
 
 def _subscriptions(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
@@ -109,7 +98,8 @@ def _subscriptions(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) ->
         number = gateway.numbers.subscription(client_id, topic_filter)
         subscription = Subscription(topic_filter, qos, TopicIdType(id_type), number, predefined_id)
         session.subscriptions[topic_filter] = subscription
-        session.link.restore(session, subscription, identifiers.get((session.link.key, topic_filter), 0))
+        identifier = identifiers.get((session.link.key, topic_filter), 0)
+        broker_link.restore(gateway, session, subscription, identifier)
 
 
 def _delivery(gateway: GatewayCore, row: Row) -> None:
@@ -119,7 +109,7 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
     if session is None:
         return
     session.next_sequence = max(session.next_sequence, sequence + 1)
-    if stage == Stage.ABANDONED:
+    if stage == DeliveryStage.ABANDONED:
         session.abandoned = (session.abandoned or {}) | {message_id: sequence}
         session.reserved.add(message_id)
         return
@@ -128,11 +118,11 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
         # Unsubscribed since; what was accepted for it is still delivered.
         number = gateway.numbers.subscription(client_id, topic_filter)
         subscription = Subscription(topic_filter, qos, TopicIdType.NORMAL, number)
-    publication = gateway.spread.publication(topic, payload, published_ns, received_ns)
+    publication = gateway.publications.new(topic, payload, published_ns, received_ns)
     if gateway.observer is not None:
         gateway.observer.published(publication, qos)
     delivery = Delivery(sequence, publication, subscription, qos, bool(retain), priority_class)
-    delivery.message_id, delivery.stage = message_id, Stage(stage)
+    delivery.message_id, delivery.stage = message_id, DeliveryStage(stage)
     if message_id:
         delivery.attempts = 1
         session.reserved.add(message_id)
@@ -143,11 +133,11 @@ def _resume(gateway: GatewayCore, session: Session) -> None:
     # Old ids may still be on their way to the client or back.
     session.next_message_id = (gateway.now_ns >> 10) % 0xFFFF + 1
     if session.state is SessionState.ASLEEP:
-        ending.supervise(gateway, session, session.sleep_seconds)
+        leaving.supervise(gateway, session, session.sleep_seconds)
     elif session.state is SessionState.DISCONNECTED:
-        ending.expire_later(gateway, session)
+        leaving.expire_later(gateway, session)
     elif session.state is SessionState.ACTIVE:
-        ending.supervise(gateway, session, session.duration_seconds)
+        leaving.supervise(gateway, session, session.duration_seconds)
         if session.buffer:
             session.draining = True
-            gateway.deliver.pump(session)
+            pump(gateway, session)

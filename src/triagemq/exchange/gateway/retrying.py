@@ -3,72 +3,26 @@
 A client that is silent for as long as the retries take is lost. One that is heard, but does not answer a message after
 all retries, stays, and the message is given up: only those retries count after which the client was heard, so that
 nothing is given up because a radio was out of reach for a while.
-
-Events of QoS 0 wait for the answer to a REGISTER, and one that is lost would make them as late as Tretry is long: until
-then it is repeated, after half a second and ever longer pauses. That costs little, and does not count.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triagemq.exchange.gateway import ending, rows, sleeping
-from triagemq.exchange.gateway.model import Delivery, Registering, Session, SessionState, Stage
-from triagemq.mqttsn import Register
+from triagemq.exchange.gateway import leaving
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.delivering import finished, give_up, pump, send_again, tell_id
+from triagemq.exchange.gateway.model import rows
+from triagemq.exchange.gateway.model.messages import Delivery, DeliveryStage, Registering
+from triagemq.exchange.gateway.model.sessions import Session, SessionState
 from triagemq.trace.schema import Outcome
 
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
-
-__all__ = ["finished", "register", "supervise"]
+__all__ = ["answer_due"]
 
 # Exchanges of QoS 2 that a client never finished, and whose message ids it may still know.
 _MOST_ABANDONED = 1024
-_SOON_SECONDS = 0.5
 
 
-def supervise(gateway: GatewayCore, session: Session) -> None:
-    """Something was sent that the client has to answer."""
-    if not session.retry_is_due:
-        session.retry_is_due = True
-        gateway.after(gateway.settings.retry_seconds, lambda: _retry(gateway, session))
-
-
-def register(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
-    """Tell a client the id of a topic, again and again until it answers."""
-    session.registering[topic_id] = registering
-    _tell(gateway, session, topic_id, registering)
-    supervise(gateway, session)
-    _repeat_after(gateway, session, topic_id, _SOON_SECONDS)
-
-
-def _tell(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
-    gateway.send(session.endpoint, Register(topic_id, registering.message_id, registering.topic_name))
-
-
-def _repeat_after(gateway: GatewayCore, session: Session, topic_id: int, pause_seconds: float) -> None:
-    registering = session.registering[topic_id]
-
-    def repeat() -> None:
-        unanswered = session.registering.get(topic_id) is registering and registering.attempts == 1
-        if unanswered and session.state is SessionState.ACTIVE:
-            gateway.counters.retries += 1
-            _tell(gateway, session, topic_id, registering)
-            _repeat_after(gateway, session, topic_id, 2 * pause_seconds)
-
-    if pause_seconds < gateway.settings.retry_seconds:
-        gateway.after(pause_seconds, repeat)
-
-
-def finished(gateway: GatewayCore, session: Session, message_id: int) -> None:
-    """PUBCOMP of an exchange that was given up: the client knows the message id no more."""
-    if session.abandoned and message_id in session.abandoned:
-        sequence = session.abandoned.pop(message_id)
-        session.reserved.discard(message_id)
-        gateway.changes.remove("deliveries", (session.client_id, sequence))
-
-
-def _retry(gateway: GatewayCore, session: Session) -> None:
+def answer_due(gateway: GatewayCore, session: Session) -> None:
+    """A client has had Tretry to answer what was sent to it."""
     session.retry_is_due = False
     if session.state not in (SessionState.ACTIVE, SessionState.AWAKE):
         return
@@ -81,9 +35,9 @@ def _retry(gateway: GatewayCore, session: Session) -> None:
     silent_ns = gateway.now_ns - session.heard_ns
     if max(attempts, default=0) > settings.retries and silent_ns >= retry_ns * (settings.retries + 1):
         if session.state is SessionState.AWAKE:
-            sleeping.back_to_sleep(gateway, session)
+            leaving.back_to_sleep(gateway, session)
         else:
-            ending.lose(gateway, session)
+            leaving.lose(gateway, session)
         return
     given_up = False
     for delivery in late:
@@ -94,26 +48,26 @@ def _retry(gateway: GatewayCore, session: Session) -> None:
             _give_up(gateway, session, delivery)
         else:
             gateway.counters.retries += 1
-            gateway.deliver.send_again(session, delivery)
+            send_again(gateway, session, delivery)
     for topic_id, registering in unknown.items():
         if _is_ignored(session, registering, settings.retries):
             given_up = True
             del session.registering[topic_id]
             for delivery in session.unregistered.pop(topic_id, ()):
-                gateway.deliver.give_up(session, delivery, Outcome.unacknowledged, "REGISTER not answered")
+                give_up(gateway, session, delivery, Outcome.unacknowledged, "REGISTER not answered")
         else:
             gateway.counters.retries += 1
             registering.attempts += 1
             registering.sent_ns = gateway.now_ns
-            _tell(gateway, session, topic_id, registering)
+            tell_id(gateway, session, topic_id, registering)
     waiting = [one.sent_ns for one in session.in_flight.values()]
     waiting += [one.sent_ns for one in session.registering.values()]
     if waiting:
         session.retry_is_due = True
-        gateway.schedule(min(waiting) + retry_ns, lambda: _retry(gateway, session))
+        gateway.schedule(min(waiting) + retry_ns, lambda: answer_due(gateway, session))
     if given_up:
         # Its place in the window is free.
-        gateway.deliver.pump(session)
+        pump(gateway, session)
 
 
 def _is_ignored(session: Session, unanswered: Delivery | Registering, retries: int) -> bool:
@@ -125,14 +79,14 @@ def _is_ignored(session: Session, unanswered: Delivery | Registering, retries: i
 
 def _give_up(gateway: GatewayCore, session: Session, delivery: Delivery) -> None:
     del session.in_flight[delivery.message_id]
-    if delivery.stage is Stage.RELEASED:
+    if delivery.stage is DeliveryStage.RELEASED:
         # The client has said by PUBREC that it has the message: only the end of the exchange is missing.
         gateway.settle(
             session, delivery.subscription, delivery.publication, Outcome.delivered, delivery=delivery
         )
         gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
     else:
-        gateway.deliver.give_up(session, delivery, Outcome.unacknowledged, f"QoS {delivery.qos}")
+        give_up(gateway, session, delivery, Outcome.unacknowledged, f"QoS {delivery.qos}")
     if delivery.qos == 2:
         _abandon(gateway, session, delivery)
 

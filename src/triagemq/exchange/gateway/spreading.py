@@ -1,183 +1,204 @@
-"""A message of the broker, and to whom it goes: worked out once per topic, then looked up."""
+"""A message of the broker, and to whom it goes: worked out once per topic and copy, then looked up.
+
+A client with several matching filters takes the copy of the best of them, and no other.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from triagemq.exchange.gateway import naming
 from triagemq.exchange.gateway.actions import SendMany
-from triagemq.exchange.gateway.model import Publication, SessionState
-from triagemq.exchange.gateway.own_messages import OwnMessages
-from triagemq.exchange.gateway.routes import (
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.delivering import deliver
+from triagemq.exchange.gateway.model.messages import Publication, Subscription
+from triagemq.exchange.gateway.model.sessions import (
+    BrokerLink,
     Group,
     Member,
     Origin,
     Route,
     RouteKey,
-    best_subscription,
-    in_class_order,
+    Session,
+    SessionState,
 )
-from triagemq.exchange.gateway.topic_counts import TopicCounts
 from triagemq.exchange.mqtt.packets import Message
-from triagemq.mqttsn import TopicIdType, valid_topic_name
+from triagemq.mqttsn import TopicIdType, matches, valid_topic_name
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of
 from triagemq.trace.schema import Outcome
 
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
-    from triagemq.exchange.gateway.link import Link
-
-__all__ = ["Spreader"]
+__all__ = ["spread", "spread_retained"]
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
 _LARGEST_PAYLOAD = 65_507 - 9 - 255
 _LONGEST_NAME = 255
 
 
-class Spreader:
-    """The way from the broker to the queues of the clients."""
-
-    def __init__(self, gateway: GatewayCore) -> None:
-        self._gateway = gateway
-        self._next_publication = 0
-        self._last: Publication | None = None
-        self._last_origins: set[Origin] = set()
-        self.counts = TopicCounts()
-        """Publications by topic, whatever the number of copies."""
-        self.own_messages = OwnMessages()
-
-    def message(self, link: Link, origin: Origin, message: Message) -> None:
-        """A copy of a message, as the broker sent it."""
-        gateway = self._gateway
-        gateway.counters.broker_messages += 1
-        if message.retain:
-            self.retained(link, origin, message)
-            return
-        key = (message.topic, origin, message.qos)
-        route = link.routes.get(key)
-        if route is None:
-            topic_name = _topic_name(message.topic)
-            if topic_name is None:
-                gateway.counters.undelivered["limited: topic name not fit for MQTT-SN"] += 1
-                return
-            route = self._route(link, key, topic_name)
-        if not route.recipients:
-            return
-        publication = self._publication(route.topic_name, origin, message)
-        payload = message.payload
-        if len(payload) > _LARGEST_PAYLOAD:
-            for session, subscription in route.members():
-                gateway.settle(
-                    session, subscription, publication, Outcome.limited, "too large for a datagram"
-                )
-            return
-        if route.topic is not None:
-            route.topic.used_ns = gateway.now_ns
-        for one in route.recipients:
-            if isinstance(one, Group):
-                gateway.act(SendMany(one, publication, one.datagram(payload)))
-            else:
-                session, subscription = one
-                qos = min(message.qos, subscription.qos)
-                gateway.deliver.deliver(session, subscription, publication, qos)
-
-    def retained(self, link: Link, origin: Origin, message: Message) -> None:
-        """A retained message: for those alone who have just subscribed."""
-        gateway = self._gateway
+def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
+    """A copy of a message, as the broker sent it."""
+    gateway.counters.broker_messages += 1
+    if message.retain:
+        spread_retained(gateway, link, origin, message)
+        return
+    key = (message.topic, origin, message.qos)
+    route = link.routes.get(key)
+    if route is None:
         topic_name = _topic_name(message.topic)
         if topic_name is None:
             gateway.counters.undelivered["limited: topic name not fit for MQTT-SN"] += 1
             return
-        fetchers = link.fetchers_for(origin, topic_name)
-        publication = None
-        for session, entry in fetchers:
-            if entry.packet_id and any(join.session is session for join in entry.asking):
-                if all(early is not message for _, early in entry.early):
-                    entry.early.append((origin, message))
-                continue
-            subscription = session.subscriptions.get(entry.topic_filter)
-            if subscription is None or gateway.sessions.get(session.client_id) is not session:
-                continue
-            publication = publication or self._publication(topic_name, origin, message)
-            if len(message.payload) > _LARGEST_PAYLOAD:
-                gateway.settle(
-                    session, subscription, publication, Outcome.limited, "too large for a datagram"
-                )
-                continue
+        route = _route(gateway, link, key, topic_name)
+    if not route.recipients:
+        return
+    publication = _publication(gateway, route.topic_name, origin, message)
+    payload = message.payload
+    if len(payload) > _LARGEST_PAYLOAD:
+        for session, subscription in route.members():
+            gateway.settle(session, subscription, publication, Outcome.limited, "too large for a datagram")
+        return
+    if route.topic is not None:
+        route.topic.used_ns = gateway.now_ns
+    for one in route.recipients:
+        if isinstance(one, Group):
+            gateway.act(SendMany(one, publication, one.datagram(payload)))
+        else:
+            session, subscription = one
             qos = min(message.qos, subscription.qos)
+            deliver(gateway, session, subscription, publication, qos)
+
+
+def spread_retained(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
+    """A retained message: for those alone who have just subscribed."""
+    topic_name = _topic_name(message.topic)
+    if topic_name is None:
+        gateway.counters.undelivered["limited: topic name not fit for MQTT-SN"] += 1
+        return
+    fetchers = link.fetchers_for(origin, topic_name)
+    publication = None
+    for session, entry in fetchers:
+        if entry.packet_id and any(join.session is session for join in entry.asking):
+            if all(early is not message for _, early in entry.early):
+                entry.early.append((origin, message))
+            continue
+        subscription = session.subscriptions.get(entry.topic_filter)
+        if subscription is None or gateway.sessions.get(session.client_id) is not session:
+            continue
+        publication = publication or _publication(gateway, topic_name, origin, message)
+        if len(message.payload) > _LARGEST_PAYLOAD:
+            gateway.settle(session, subscription, publication, Outcome.limited, "too large for a datagram")
+            continue
+        qos = min(message.qos, subscription.qos)
+        carrier = gateway.slots.carrier(session, topic_name)
+        deliver(gateway, carrier, subscription, publication, qos, retain=True)
+
+
+def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message: Message) -> Publication:
+    """The copies of one message for several filters follow each other: they are one publication."""
+    known = gateway.publications
+    last = known.last
+    if (
+        last is not None
+        and origin not in known.last_origins
+        and last.topic == topic_name
+        and last.payload == message.payload
+    ):
+        known.last_origins.add(origin)
+        return last
+    published_ns, publisher = None, ""
+    reads = gateway.settings.read_timestamps
+    if reads:
+        published_ns = published_ns_of(message.payload)
+    for name, value in message.user_properties:
+        if name == PUBLISHER_PROPERTY:
+            # Anybody may have written it; names of ours are short.
+            publisher = value[:_LONGEST_NAME]
+        elif reads and name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 19:
+            published_ns = int(value)
+    if published_ns is None:
+        published_ns = gateway.now_ns
+    publication = known.new(topic_name, message.payload, published_ns, gateway.now_ns)
+    publication.publisher = publisher or known.own_messages.publisher(
+        topic_name, message.payload, gateway.now_ns
+    )
+    known.last = publication
+    known.last_origins = {origin}
+    if not message.retain:
+        known.counts.count(topic_name, len(message.payload), gateway.now_ns)
+    if gateway.observer is not None:
+        gateway.observer.published(publication, message.qos)
+    return publication
+
+
+def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: str) -> Route:
+    _, origin, qos = key
+    route = Route(topic_name, gateway.topics.named(topic_name))
+    policy = gateway.settings.policy
+    ranked: list[tuple[int, tuple[TopicIdType, int] | None, Member]] = []
+    for entry in link.filters_for(origin, topic_name):
+        for session in entry.members:
+            best = _best_subscription(session, topic_name)
+            if best is None or best.topic_filter != entry.topic_filter:
+                continue
             carrier = gateway.slots.carrier(session, topic_name)
-            gateway.deliver.deliver(carrier, subscription, publication, qos, retain=True)
+            if carrier is not session:
+                route.subscribers.append(session)
+                session.routes.add(key)
+            carrier.routes.add(key)
+            reference = None
+            if (
+                min(qos, best.qos) == 0
+                and carrier.state is SessionState.ACTIVE
+                and not carrier.draining
+                and len(carrier.endpoint) == 2
+            ):
+                reference = naming.reference(gateway, carrier, best, topic_name)
+            priority_class = policy.priority_class(carrier.client_id, topic_name)
+            ranked.append((priority_class, reference, (carrier, best)))
+    route.recipients = _in_class_order(ranked)
+    link.routes.keep(key, route)
+    return route
 
-    def publication(self, topic: str, payload: bytes, published_ns: int, received_ns: int) -> Publication:
-        """A publication with the next id."""
-        publication = Publication(self._next_publication, topic, payload, published_ns, received_ns)
-        self._next_publication += 1
-        return publication
 
-    def _publication(self, topic_name: str, origin: Origin, message: Message) -> Publication:
-        """The copies of one message for several filters follow each other: they are one publication."""
-        last = self._last
-        if (
-            last is not None
-            and origin not in self._last_origins
-            and last.topic == topic_name
-            and last.payload == message.payload
+def _in_class_order(
+    ranked: Iterable[tuple[int, tuple[TopicIdType, int] | None, Member]],
+) -> list[Group | Member]:
+    """Recipients by class, topic reference (None: one by one) and who it is, in the order in which they are sent to.
+
+    Class 0 comes first, whoever subscribed first. A group goes on into the next class where the reference is the
+    same: as a rule all have one, and one system call serves them.
+    """
+    by_class: dict[int, dict[tuple[TopicIdType, int] | None, list[Member]]] = {}
+    for priority_class, reference, member in ranked:
+        by_class.setdefault(priority_class, {}).setdefault(reference, []).append(member)
+    recipients: list[Group | Member] = []
+    last, group = None, None
+    for priority_class in sorted(by_class):
+        alike = by_class[priority_class]
+        singles = alike.pop(None, [])
+        for reference in sorted(alike, key=lambda one: one != last):
+            assert reference is not None
+            if group is None or reference != last:
+                last, group = reference, Group(*reference)
+                recipients.append(group)
+            group.members += alike[reference]
+        if singles:
+            recipients += singles
+            last, group = None, None
+    return recipients
+
+
+def _best_subscription(session: Session, topic_name: str) -> Subscription | None:
+    """The one by which a client gets messages of a topic: the highest QoS counts (MQTT 3.1.1, 3.3.5)."""
+    exact = session.subscriptions.get(topic_name)
+    if exact is not None and (len(session.subscriptions) == 1 or exact.qos == 2):
+        return exact
+    best = None
+    for subscription in session.subscriptions.values():
+        if matches(subscription.topic_filter, topic_name) and (
+            best is None or subscription.qos > best.qos or (subscription is exact and exact.qos == best.qos)
         ):
-            self._last_origins.add(origin)
-            return last
-        gateway = self._gateway
-        published_ns, publisher = None, ""
-        reads = gateway.settings.read_timestamps
-        if reads:
-            published_ns = published_ns_of(message.payload)
-        for name, value in message.user_properties:
-            if name == PUBLISHER_PROPERTY:
-                # Anybody may have written it; names of ours are short.
-                publisher = value[:_LONGEST_NAME]
-            elif reads and name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 19:
-                published_ns = int(value)
-        if published_ns is None:
-            published_ns = gateway.now_ns
-        publication = self.publication(topic_name, message.payload, published_ns, gateway.now_ns)
-        publication.publisher = publisher or self.own_messages.publisher(
-            topic_name, message.payload, gateway.now_ns
-        )
-        self._last = publication
-        self._last_origins = {origin}
-        if not message.retain:
-            self.counts.count(topic_name, len(message.payload), gateway.now_ns)
-        if gateway.observer is not None:
-            gateway.observer.published(publication, message.qos)
-        return publication
-
-    def _route(self, link: Link, key: RouteKey, topic_name: str) -> Route:
-        gateway = self._gateway
-        _, origin, qos = key
-        route = Route(topic_name, gateway.topics.named(topic_name))
-        policy = gateway.settings.policy
-        ranked: list[tuple[int, tuple[TopicIdType, int] | None, Member]] = []
-        for entry in link.filters_for(origin, topic_name):
-            for session in entry.members:
-                best = best_subscription(session, topic_name)
-                if best is None or best.topic_filter != entry.topic_filter:
-                    continue
-                carrier = gateway.slots.carrier(session, topic_name)
-                if carrier is not session:
-                    route.subscribers.append(session)
-                    session.routes.add(key)
-                carrier.routes.add(key)
-                reference = None
-                if (
-                    min(qos, best.qos) == 0
-                    and carrier.state is SessionState.ACTIVE
-                    and not carrier.draining
-                    and len(carrier.endpoint) == 2
-                ):
-                    reference = gateway.deliver.reference(carrier, best, topic_name)
-                priority_class = policy.priority_class(carrier.client_id, topic_name)
-                ranked.append((priority_class, reference, (carrier, best)))
-        route.recipients = in_class_order(ranked)
-        link.routes.keep(key, route)
-        return route
+            best = subscription
+    return best
 
 
 def _topic_name(octets: bytes) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from triagemq.exchange.gateway import naming, rows
-from triagemq.exchange.gateway.model import Session, Subscription
-from triagemq.exchange.gateway.routes import has_wildcard
-from triagemq.exchange.gateway.topics import REGISTERED, SUBSCRIBED, KnownTopic
+from triagemq.exchange.gateway import broker_link, naming
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.model import rows
+from triagemq.exchange.gateway.model.messages import Subscription
+from triagemq.exchange.gateway.model.sessions import Session
+from triagemq.exchange.gateway.model.topics import REGISTERED, SUBSCRIBED, KnownTopic
 from triagemq.exchange.mqtt.packets import REFUSED
+from triagemq.exchange.topic_patterns import has_wildcard
 from triagemq.mqttsn import (
     RegAck,
     Register,
@@ -20,9 +21,6 @@ from triagemq.mqttsn import (
     Unsubscribe,
     is_shared,
 )
-
-if TYPE_CHECKING:
-    from triagemq.exchange.gateway.core import GatewayCore
 
 __all__ = ["drop", "register", "subscribe", "unsubscribe"]
 
@@ -53,7 +51,7 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
         # It would take its share of the messages away from others, and no client here would get them.
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "shared subscription")
         return
-    if gateway.quarantine.refuses_filter(topic_filter):
+    if gateway.quarantine.refuses_filter(topic_filter, gateway.now_ns):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "quarantined")
         return
     policy = gateway.settings.policy
@@ -83,7 +81,8 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
     predefined_id = message.topic if isinstance(message.topic, int) else 0
     subscription = Subscription(topic_filter, message.qos, message.topic_id_type, number, predefined_id)
     session.subscribing[message.message_id] = topic_filter
-    session.link.subscribe(
+    broker_link.subscribe(
+        gateway,
         session,
         subscription,
         lambda code: _answered(gateway, session, subscription, known, message.message_id, code),
@@ -100,7 +99,7 @@ def _answered(
 ) -> None:
     session.subscribing.pop(message_id, None)
     if gateway.sessions.get(session.client_id) is not session or not session.connected:
-        session.link.unsubscribe(session, subscription.topic_filter)
+        broker_link.unsubscribe(gateway, session, subscription.topic_filter)
         if subscription.topic_filter not in session.subscriptions:
             naming.let_go(gateway, session, subscription.topic_filter, SUBSCRIBED)
         return
@@ -140,7 +139,7 @@ def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
         waiting = [key for key, one in session.subscribing.items() if one == topic_filter]
         for message_id in waiting:
             del session.subscribing[message_id]
-    session.link.unsubscribe(session, topic_filter)
+    broker_link.unsubscribe(gateway, session, topic_filter)
     session.link.routes.forget(session)
     naming.let_go(gateway, session, topic_filter, SUBSCRIBED)
     gateway.changes.remove("subscriptions", (session.client_id, topic_filter))

@@ -1,13 +1,17 @@
-"""An MQTT 3.1.1 and 5 client: packets as pure functions, the session without sockets, the connection with them."""
+"""An MQTT 3.1.1 and 5 client.
+
+packets, properties    pure functions between values and octets
+suspicion, outbox      what goes to the broker, and which of it the broker ends the connection over
+session                octets in, octets and reports out, no socket
+connection             the sockets
+"""
 
 from triagemq.exchange.mqtt.connection import MqttConnection
-from triagemq.exchange.mqtt.owner import Login, MqttOwner
-from triagemq.exchange.mqtt.packets import ConnAck, Message, PacketType
-from triagemq.exchange.mqtt.session import MqttSession
-from triagemq.exchange.mqtt.stream import PacketStream
+from triagemq.exchange.mqtt.packets import ConnectAnswer, Message, PacketStream, PacketType
+from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
 
 __all__ = [
-    "ConnAck",
+    "ConnectAnswer",
     "Login",
     "Message",
     "MqttConnection",

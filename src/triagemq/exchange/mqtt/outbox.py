@@ -20,14 +20,14 @@ from triagemq.exchange.mqtt.packets import (
 from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
-__all__ = ["Outbox"]
+__all__ = ["MqttOutbox"]
 
 _PACKET_TOO_LARGE = 0x95
 _MOST_HELD_BACK = 1_000
 _MOST_PACKETS = 65_000
 
 
-class Outbox:
+class MqttOutbox:
     """`write` takes octets, `finished` a message that the broker has or has refused, with the code for it."""
 
     def __init__(self, write: Callable[[bytes], None], finished: Callable[[Packet, int], None]) -> None:

@@ -1,8 +1,8 @@
-"""MQTT 3.1.1 and 5 as a client speaks them: pure functions between values and the octets of packets."""
+"""MQTT 3.1.1 and 5 as a client speaks them: pure functions between values and octets, and packets out of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ from triagemq.exchange.mqtt.properties import encode_length, encode_properties, 
 __all__ = [
     "LARGEST_PACKET_BYTES",
     "REFUSED",
-    "ConnAck",
+    "ConnectAnswer",
     "Message",
+    "PacketStream",
     "PacketType",
     "encode_acknowledgement",
     "encode_connect",
@@ -65,7 +66,7 @@ class PacketType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConnAck:
+class ConnectAnswer:
     """The broker's answer to CONNECT; the last fields are MQTT 5's and as 3.1.1 implies them otherwise."""
 
     session_present: bool
@@ -80,7 +81,7 @@ class ConnAck:
     def refusal(self) -> str:
         """Why the broker does not let us in, where it does not.
 
-        >>> ConnAck(False, 5).refusal, ConnAck(False, 3).refusal
+        >>> ConnectAnswer(False, 5).refusal, ConnectAnswer(False, 3).refusal
         ('wrong user or password', 'code 3')
         """
         return "wrong user or password" if self.code in _DENIED else f"code {self.code} {self.reason}".strip()
@@ -219,15 +220,15 @@ def encode_disconnect() -> bytes:
     return b"\xe0\0"
 
 
-def parse_connack(version: int, body: bytes) -> ConnAck:
+def parse_connack(version: int, body: bytes) -> ConnectAnswer:
     """CONNACK. A broker of 3.1.1 refuses a CONNECT of MQTT 5 with a CONNACK of 3.1.1: two octets."""
     if len(body) < 2:
         raise MqttError("the broker's CONNACK is too short")
     present, code = bool(body[0] & 1), body[1]
     if version < 5 or len(body) == 2:
-        return ConnAck(present, code)
+        return ConnectAnswer(present, code)
     found: dict[int, Any] = dict(parse_properties(body, 2)[0])
-    return ConnAck(
+    return ConnectAnswer(
         present,
         code,
         reason=found.get(property_names.REASON_STRING, b"").decode(errors="replace"),
@@ -306,3 +307,59 @@ def parse_suback(version: int, body: bytes) -> tuple[int, int]:
     if len(body) != position + 1:
         raise MqttError("the broker's SUBACK does not answer one filter")
     return (body[0] << 8) | body[1], body[position]
+
+
+class PacketStream:
+    """From a TCP stream to whole packets, wherever the stream is cut: collects octets until they make packets.
+
+    >>> stream = PacketStream()
+    >>> list(stream.feed(bytes.fromhex("d0"))), list(stream.feed(bytes.fromhex("00 4002 0007 40")))
+    ([], [(208, b''), (64, b'\\x00\\x07')])
+    """
+
+    __slots__ = ("_needed", "_rest")
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        # How long `_rest` has to be before parsing it again makes sense: a large packet that arrives in many
+        # pieces is looked at once, not once a piece.
+        self._needed = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The packets that `data` completes: first octet (type and flags) and everything behind the length."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._needed:
+                return
+            data = bytes(self._rest)
+            self._rest = bytearray()
+        self._needed = 0
+        position = 0
+        size = len(data)
+        while size - position >= 2:
+            length = data[position + 1]
+            start = position + 2
+            if length & 0x80:
+                length &= 0x7F
+                shift = 7
+                while True:
+                    if start >= size:
+                        self._rest = bytearray(data[position:])
+                        return
+                    octet = data[start]
+                    start += 1
+                    length |= (octet & 0x7F) << shift
+                    if not octet & 0x80:
+                        break
+                    shift += 7
+                    if shift > 21:
+                        raise MqttError("a packet of the broker has a malformed length")
+            end = start + length
+            if end > size:
+                self._needed = end - position
+                break
+            first = data[position]
+            position = end
+            yield first, data[start:end]
+        if position < size:
+            self._rest = bytearray(data[position:])

@@ -9,14 +9,16 @@ found (see suspicion.py), reported, and not sent again.
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from triagemq.errors import MqttError
-from triagemq.exchange.mqtt.outbox import Outbox
-from triagemq.exchange.mqtt.owner import Login, MqttOwner
+from triagemq.exchange.mqtt.outbox import MqttOutbox
 from triagemq.exchange.mqtt.packets import (
     REFUSED,
-    ConnAck,
+    ConnectAnswer,
     Message,
+    PacketStream,
     PacketType,
     encode_acknowledgement,
     encode_connect,
@@ -29,14 +31,76 @@ from triagemq.exchange.mqtt.packets import (
     parse_publish,
     parse_suback,
 )
-from triagemq.exchange.mqtt.stream import PacketStream
 from triagemq.exchange.mqtt.suspicion import Packet
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
-__all__ = ["MqttSession"]
+__all__ = ["Login", "MqttOwner", "MqttSession"]
 
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a CONNECT says. A session that is not `clean` outlives its connections on the broker, too.
+
+    One that is `fresh` (MQTT 5 only) takes over nothing from before, but outlives broken connections from then on.
+    One that `purges` begins by removing what the broker has of an earlier session.
+    """
+
+    client_id: str
+    clean: bool = True
+    fresh: bool = False
+    purges: bool = False
+    keep_alive_seconds: int = 60
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    session_expiry_seconds: int = 7 * 86400
+
+
+class MqttOwner(Protocol):
+    """Who hears what the broker says."""
+
+    def mqtt_connected(self, session: MqttSession, answer: ConnectAnswer) -> None:
+        """The broker has accepted the connection."""
+
+    def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
+        """The broker has refused it, and not for the version of the protocol."""
+
+    def mqtt_lost(self, session: MqttSession) -> None:
+        """The connection is gone, or has not been accepted; called by who owns the socket, after all reports."""
+
+    def mqtt_message(self, session: MqttSession, message: Message) -> None:
+        """A message, not seen before if its QoS is 2."""
+
+    def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
+        """The broker has (code below 0x80) or has refused what was published with `token`."""
+
+    def mqtt_released(self, session: MqttSession, token: object, holds: bool) -> None:
+        """QoS 2: the broker holds what was published with `token`; to be stored, since it must not be sent again.
+
+        Not `holds`: it may have lost that with its memory.
+        """
+
+    def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
+        """The broker's answer to the SUBSCRIBE of that packet id."""
+
+    def mqtt_unsubscribed(self, session: MqttSession) -> None:
+        """The broker has answered an UNSUBSCRIBE."""
+
+    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
+        """The broker has ended connections over a packet, which is not sent again. The connection is gone now."""
+
+    def mqtt_writes(self, session: MqttSession) -> None:
+        """The session's `output`, which was empty, is to be written."""
+
+    def mqtt_receiving(
+        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+    ) -> None:
+        """A QoS 2 message of that packet id has come, or is finished: to be stored for a restart. None: forget it."""
+
+    def mqtt_booted(self, session: MqttSession, boot: str) -> None:
+        """The broker was started anew: to be stored, too."""
 
 
 class MqttSession:
@@ -45,7 +109,7 @@ class MqttSession:
     def __init__(self, owner: MqttOwner, login: Login, *, version: int = 5) -> None:
         self.owner = owner
         self._stream = PacketStream()
-        self._outbox = Outbox(self._write, self._published)
+        self._outbox = MqttOutbox(self._write, self._published)
         self._opened = False
         self._version_is_known = False
         self._has_left = False
@@ -177,8 +241,8 @@ class MqttSession:
             publisher=publisher,
             token=token,
             packet_id=self.reserve() if packet_id is None else packet_id,
+            released=released,
         )
-        packet.released = released
         self._outbox.add(packet)
         return True
 
@@ -301,7 +365,7 @@ class MqttSession:
         elif packet_type != PacketType.DISCONNECT:
             raise MqttError(f"the broker sent a packet of type {packet_type}, which only clients send")
 
-    def _connack(self, answer: ConnAck) -> None:
+    def _connack(self, answer: ConnectAnswer) -> None:
         if self.connected:
             raise MqttError("the broker sent a second CONNACK")
         if answer.code:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 from triagemq.exchange.mqtt.packets import PacketType
 
@@ -22,56 +23,27 @@ _MOST_IN_AIR = 4096
 _MOST_SUSPECTS = 4096
 
 
+@dataclass(slots=True, eq=False)
 class Packet:
     """A PUBLISH, SUBSCRIBE or UNSUBSCRIBE on its way to the broker. `octets` is all of it, unless it may change."""
 
-    __slots__ = (
-        "is_alone",
-        "is_suspect",
-        "kind",
-        "octets",
-        "packet_id",
-        "payload",
-        "publisher",
-        "qos",
-        "released",
-        "retain",
-        "sender",
-        "sent",
-        "serial",
-        "token",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        kind: PacketType,
-        topic: bytes,
-        *,
-        payload: bytes = b"",
-        qos: int = 0,
-        retain: bool = False,
-        sender: str = "",
-        publisher: str = "",
-        token: object = None,
-        packet_id: int = 0,
-        octets: bytes = b"",
-    ) -> None:
-        self.publisher = publisher
-        self.kind = kind
-        self.topic = topic
-        self.payload = payload
-        self.qos = qos
-        self.retain = retain
-        self.sender = sender
-        self.token = token
-        self.packet_id = packet_id
-        self.octets = octets
-        # QoS 2: the broker holds it. `sent`: over this or an earlier connection.
-        self.released = self.sent = False
-        # Over the present connection.
-        self.serial = -1
-        self.is_suspect = self.is_alone = False
+    kind: PacketType
+    topic: bytes
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    sender: str = ""
+    publisher: str = ""
+    token: object = None
+    packet_id: int = 0
+    octets: bytes = b""
+    # QoS 2: the broker holds it. `sent`: over this or an earlier connection.
+    released: bool = False
+    sent: bool = False
+    # Over the present connection.
+    serial: int = -1
+    is_suspect: bool = False
+    is_alone: bool = False
 
     @property
     def key(self) -> Hashable:

@@ -1,0 +1,381 @@
+"""What the broker is asked over a link, and what it says: subscriptions for all clients, and messages both ways.
+
+Retained messages come with the answer to a SUBSCRIBE only, so every client that joins a filter makes the link subscribe
+again, with a new identifier: a retained message with that identifier is for those who were joining then, and for nobody
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from triagemq.exchange.gateway.actions import OpenBroker
+from triagemq.exchange.gateway.core import GatewayCore
+from triagemq.exchange.gateway.model.messages import Subscription
+from triagemq.exchange.gateway.model.sessions import BrokerLink, Filter, Join, Session
+from triagemq.exchange.gateway.spreading import spread, spread_retained
+from triagemq.exchange.mqtt.packets import REFUSED, ConnectAnswer, Message
+from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.exchange.mqtt.suspicion import Packet
+from triagemq.exchange.topic_patterns import overlap
+
+__all__ = [
+    "leave",
+    "new_link",
+    "note_publisher",
+    "publish",
+    "reject",
+    "restore",
+    "subscribe",
+    "unsubscribe",
+    "withdraw",
+]
+
+# Without an answer: what is more waits for answers.
+_MOST_REQUESTS = 10_000
+
+
+def new_link(gateway: GatewayCore, key: str, login: Login) -> BrokerLink:
+    """A way to the broker, to be opened."""
+    return BrokerLink(
+        key,
+        login,
+        lambda link: _Reports(gateway, link),
+        version=gateway.settings.mqtt_version,
+        most_waiting=gateway.settings.broker_backlog,
+        now_ns=gateway.now_ns,
+    )
+
+
+def publish(
+    gateway: GatewayCore,
+    session: Session | None,
+    topic: str,
+    payload: bytes,
+    *,
+    qos: int,
+    retain: bool,
+    token: object = None,
+) -> bool:
+    """Publish for a client, or for one without a connection, over the first lane; False if it is lost."""
+    link, sender, publisher = gateway.link, "", ""
+    if session is not None:
+        link, sender, publisher = session.link, session.client_id, session.subscriber
+    lane = link.lanes[0]
+    if gateway.quarantine.refuses(sender, topic, gateway.now_ns) or (qos and not lane.has_room):
+        return False
+    note_publisher(gateway, link, topic, payload, publisher)
+    return lane.publish(
+        topic.encode(), payload, qos=qos, retain=retain, sender=sender, publisher=publisher, token=token
+    )
+
+
+def note_publisher(
+    gateway: GatewayCore, link: BrokerLink, topic: str, payload: bytes, publisher: str
+) -> None:
+    """Before a client's message goes to a broker that cannot tell anybody whose it is."""
+    if publisher and link.lanes[0].version < 5:
+        gateway.publications.own_messages.sent(topic, payload, publisher, gateway.now_ns)
+
+
+# Subscriptions.
+
+
+def subscribe(
+    gateway: GatewayCore, session: Session, subscription: Subscription, answer: Callable[[int], None]
+) -> None:
+    """Ask the broker; `answer` gets the granted QoS, or 0x80 and more for a refusal."""
+    link = session.link
+    entry = link.filters.get(subscription.topic_filter)
+    if entry is None:
+        lane = _lane_for(gateway, link, subscription.topic_filter)
+        entry = link.filters[subscription.topic_filter] = Filter(subscription.topic_filter, lane)
+    if entry.members and subscription.qos <= entry.granted and not link.lanes[entry.lane].has_identifiers:
+        # Only the retained messages have to wait for the next SUBSCRIBE; the answer is known.
+        entry.members[session] = subscription
+        answer(entry.granted)
+        link.routes.forget_topics_of(entry.topic_filter)
+        entry.joining.append(Join(session, subscription, lambda code: None))
+    else:
+        entry.joining.append(Join(session, subscription, answer))
+    link.waiting += 1
+    _ask(gateway, link, entry)
+
+
+def restore(gateway: GatewayCore, session: Session, subscription: Subscription, identifier: int) -> None:
+    """Put back a subscription of before a restart."""
+    link, topic_filter = session.link, subscription.topic_filter
+    entry = link.filters.get(topic_filter)
+    if entry is None:
+        entry = link.filters[topic_filter] = Filter(
+            topic_filter, _lane_for(gateway, link, topic_filter), identifier
+        )
+        link.identifiers.restore(entry)
+    entry.members[session] = subscription
+
+
+def unsubscribe(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
+    """A client no longer wants a filter."""
+    link = session.link
+    entry = link.filters.get(topic_filter)
+    if entry is None:
+        return
+    link.waiting -= entry.leave(session)
+    link.routes.forget_topics_of(topic_filter)
+    _drop_if_unused(gateway, link, entry)
+
+
+def leave(gateway: GatewayCore, session: Session) -> None:
+    """A client is gone with all its subscriptions."""
+    session.link.routes.forget(session)
+    withdraw(gateway, session)
+    for topic_filter in list(session.subscriptions):
+        unsubscribe(gateway, session, topic_filter)
+
+
+def withdraw(gateway: GatewayCore, session: Session) -> None:
+    """A client does not wait for answers any more."""
+    link = session.link
+    for topic_filter in session.subscribing.values():
+        entry = link.filters.get(topic_filter)
+        if entry is not None:
+            link.waiting -= entry.withdraw(session)
+            _drop_if_unused(gateway, link, entry)
+        if topic_filter not in session.subscriptions:
+            gateway.numbers.unsubscribed(session.client_id, topic_filter)
+    session.subscribing.clear()
+
+
+def reject(gateway: GatewayCore, link: BrokerLink, topic_filter: str) -> list[Session]:
+    """The broker will not be asked for a filter, and whoever waits for it is refused; those who have it lose it now."""
+    entry = link.filters.get(topic_filter)
+    if entry is None:
+        return []
+    _forget(gateway, link, entry)
+    for join in (*entry.asking, *entry.joining):
+        link.waiting -= 1
+        join.answer(REFUSED)
+    return list(entry.members)
+
+
+def _drop_if_unused(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
+    if not entry.is_unused or link.filters.get(entry.topic_filter) is not entry:
+        return
+    _forget(gateway, link, entry)
+    lane = link.lanes[entry.lane]
+    if lane.connected and lane.unanswered_requests < _MOST_REQUESTS and lane.has_room:
+        lane.unsubscribe(entry.topic_filter)
+    elif entry.identifier:
+        link.to_unsubscribe[entry.topic_filter] = None
+
+
+def _forget(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
+    del link.filters[entry.topic_filter]
+    gateway.changes.remove("filters", (link.key, entry.topic_filter))
+    link.identifiers.forget(entry)
+
+
+def _lane_for(gateway: GatewayCore, link: BrokerLink, topic_filter: str) -> int:
+    """One that has no overlapping filter; the first always has when messages carry identifiers."""
+    if link.lanes[0].has_identifiers or not link.lanes[0].connected:
+        return 0
+    taken = {entry.lane for entry in link.filters.values() if overlap(entry.topic_filter, topic_filter)}
+    lane = next(number for number in range(len(taken) + 1) if number not in taken)
+    if lane == len(link.lanes):
+        login = replace(link.login, client_id=f"{link.login.client_id}~{lane}")
+        link.lanes.append(link.lane(login, link.lanes[0].version))
+        gateway.act(OpenBroker(link.lanes[lane]))
+    return lane
+
+
+def _ask(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
+    lane = link.lanes[entry.lane]
+    if not entry.joining or entry.packet_id or not lane.connected:
+        return
+    if not lane.has_identifiers:
+        # Without identifiers only time tells whose retained messages they are.
+        quiet_ns = entry.asked_ns + int(gateway.settings.retained_quiet_seconds * 1e9)
+        if gateway.now_ns < quiet_ns:
+            gateway.schedule(quiet_ns, lambda: _ask(gateway, link, entry))
+            return
+    entry.asking, entry.joining = entry.joining, []
+    entry.asked_ns = gateway.now_ns
+    _identify(gateway, link, entry)
+    entry.fetchers[entry.identifier] = dict.fromkeys(join.session for join in entry.asking)
+    _subscribe(link, entry, lane, with_retained=True)
+
+
+def _identify(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
+    link.identifiers.give(entry)
+    key = (link.key, entry.topic_filter)
+    gateway.changes.put("filters", key, (*key, entry.identifier))
+
+
+def _subscribe(link: BrokerLink, entry: Filter, lane: MqttSession, *, with_retained: bool) -> None:
+    identifier = entry.identifier if lane.has_identifiers else None
+    entry.packet_id = lane.subscribe(
+        entry.topic_filter, entry.qos, identifier=identifier, with_retained=with_retained
+    )
+    link.by_packet[entry.lane, entry.packet_id] = entry
+
+
+def _ask_more(gateway: GatewayCore, link: BrokerLink, number: int) -> None:
+    """Go on with what was not asked for at once: packets have no more than 65,535 numbers."""
+    lane, to_ask = link.lanes[number], link.to_ask.get(number, [])
+    while lane.connected and lane.unanswered_requests < _MOST_REQUESTS and lane.has_room:
+        if number == 0 and link.to_unsubscribe:
+            topic_filter, _ = link.to_unsubscribe.popitem()
+            if topic_filter not in link.filters:
+                lane.unsubscribe(topic_filter)
+        elif to_ask:
+            entry = to_ask.pop()
+            if link.filters.get(entry.topic_filter) is entry:
+                _resubscribe(gateway, link, entry, lane)
+        else:
+            return
+
+
+def _resubscribe(gateway: GatewayCore, link: BrokerLink, entry: Filter, lane: MqttSession) -> None:
+    entry.ask_again()
+    if entry.joining:
+        _ask(gateway, link, entry)
+    if not entry.packet_id and entry.members:
+        if not entry.identifier:
+            _identify(gateway, link, entry)
+        _subscribe(link, entry, lane, with_retained=False)
+
+
+def _spread_over_lanes(gateway: GatewayCore, link: BrokerLink) -> None:
+    if link.lanes[0].has_identifiers:
+        for entry in link.filters.values():
+            entry.lane = 0
+        return
+    entries, link.filters = link.filters, {}
+    for entry in entries.values():
+        entry.lane = _lane_for(gateway, link, entry.topic_filter)
+        link.filters[entry.topic_filter] = entry
+
+
+class _Reports:
+    """What the broker says over the lanes of a link."""
+
+    def __init__(self, gateway: GatewayCore, link: BrokerLink) -> None:
+        self._gateway = gateway
+        self._link = link
+
+    def mqtt_connected(self, session: MqttSession, answer: ConnectAnswer) -> None:
+        """Subscribe to everything again: the broker may have forgotten it, and it costs little if not."""
+        gateway, link = self._gateway, self._link
+        if link.is_closed or session not in link.lanes:
+            return
+        number = link.lanes.index(session)
+        if number == 0:
+            link.is_down_since_ns = None
+            link.up_since_ns = gateway.now_ns
+            link.routes.clear()
+            _spread_over_lanes(gateway, link)
+            if not answer.session_present:
+                link.to_unsubscribe.clear()
+        # Backwards, since they are taken from the end.
+        link.to_ask[number] = [entry for entry in reversed(link.filters.values()) if entry.lane == number]
+        _ask_more(gateway, link, number)
+        if number == 0:
+            gateway.handlers.broker_reached(gateway, link)
+
+    def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
+        """The broker does not want us, or this client."""
+        if not self._link.is_closed and session in self._link.lanes:
+            self._gateway.handlers.broker_refused(self._gateway, self._link, answer)
+
+    def mqtt_lost(self, session: MqttSession) -> None:
+        """A connection is gone: whatever was asked over it will not be answered."""
+        gateway, link = self._gateway, self._link
+        if session not in link.lanes or link.is_closed:
+            return
+        number = link.lanes.index(session)
+        link.to_ask.pop(number, None)
+        for key in [key for key in link.by_packet if key[0] == number]:
+            del link.by_packet[key]
+        for entry in list(link.filters.values()):
+            if entry.lane == number:
+                entry.ask_again()
+                entry.early.clear()
+                _drop_if_unused(gateway, link, entry)
+        if number == 0 and link.is_down_since_ns is None:
+            link.is_down_since_ns = gateway.now_ns
+            link.up_since_ns = None
+            gateway.handlers.broker_lost(gateway, link)
+
+    def mqtt_message(self, session: MqttSession, message: Message) -> None:
+        """A message for some of the clients."""
+        link = self._link
+        if link.is_closed:
+            return
+        if session.has_identifiers:
+            spread(self._gateway, link, message.identifiers, message)
+        else:
+            spread(self._gateway, link, (-1 - link.lanes.index(session),), message)
+
+    def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
+        """The broker has what a client published."""
+        self._gateway.handlers.broker_answered(self._gateway, token, code)
+
+    def mqtt_released(self, session: MqttSession, token: object, holds: bool) -> None:
+        """The broker holds what a client published at QoS 2, or may have lost it."""
+        self._gateway.handlers.broker_holds(self._gateway, token, holds)
+
+    def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
+        """The broker's answer goes to everyone who was waiting for it."""
+        gateway, link = self._gateway, self._link
+        if session not in link.lanes:
+            return
+        number = link.lanes.index(session)
+        entry = link.by_packet.pop((number, packet_id), None)
+        _ask_more(gateway, link, number)
+        if entry is None or entry.packet_id != packet_id:
+            return
+        entry.packet_id = 0
+        if code < REFUSED:
+            entry.granted = code
+            gateway.on_subscriptions()
+        asking, entry.asking = entry.asking, []
+        link.waiting -= len(asking)
+        for join in asking:
+            if code < REFUSED:
+                entry.members[join.session] = join.subscription
+            join.answer(code)
+        link.routes.forget_topics_of(entry.topic_filter)
+        early, entry.early = entry.early, []
+        for origin, message in early:
+            spread_retained(gateway, link, origin, message)
+        _ask(gateway, link, entry)
+        _drop_if_unused(gateway, link, entry)
+
+    def mqtt_unsubscribed(self, session: MqttSession) -> None:
+        """There is room for another request."""
+        if session in self._link.lanes:
+            _ask_more(self._gateway, self._link, self._link.lanes.index(session))
+
+    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
+        """The broker has ended the connection over a packet."""
+        self._gateway.handlers.broker_rejected(self._gateway, self._link, session, packet)
+
+    def mqtt_writes(self, session: MqttSession) -> None:
+        """There is something to write to the broker, once everything is stored."""
+        self._gateway.writers.append(session)
+
+    def mqtt_booted(self, session: MqttSession, boot: str) -> None:
+        """Remember across a restart which start of the broker it is that knows what we know."""
+        client_id = session.login.client_id
+        self._gateway.changes.put("boots", client_id, (client_id, boot))
+
+    def mqtt_receiving(
+        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+    ) -> None:
+        """QoS 2: remember across a restart what has been taken over already."""
+        key = (session.login.client_id, packet_id)
+        if digest is None:
+            self._gateway.changes.remove("receiving", key)
+        else:
+            self._gateway.changes.put("receiving", key, (*key, digest, int(finished)))

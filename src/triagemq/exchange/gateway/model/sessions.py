@@ -1,0 +1,453 @@
+"""Who there is: the sessions of clients, the links by which they reach the broker, and the routes from there to them.
+
+A broker sends one copy of a message per matching filter. MQTT 5 says which filters a copy is for (subscription
+identifiers); for 3.1.1 filters that overlap go over different connections (lanes), so that the connection says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, ValuesView
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+from triagemq.exchange.gateway.model.messages import (
+    Arrival,
+    Delivery,
+    LastWill,
+    PriorityBuffer,
+    Registering,
+    SmallSet,
+    Subscription,
+)
+from triagemq.exchange.gateway.model.timers import Timer
+from triagemq.exchange.gateway.model.topics import ClientTopics, Topic
+from triagemq.exchange.mqtt.packets import Message
+from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
+from triagemq.exchange.topic_patterns import has_wildcard
+from triagemq.mqttsn import TopicIdType, matches
+
+__all__ = [
+    "BrokerLink",
+    "Endpoint",
+    "Filter",
+    "Group",
+    "Identifiers",
+    "Join",
+    "Member",
+    "Origin",
+    "Route",
+    "RouteKey",
+    "RouteTable",
+    "Session",
+    "SessionState",
+]
+
+Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
+"""Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
+
+Origin: TypeAlias = tuple[int, ...]
+"""Subscription identifiers of a copy, or the negative number of its lane."""
+
+RouteKey: TypeAlias = tuple[bytes, Origin, int]
+"""Topic, origin, QoS."""
+
+Member: TypeAlias = "tuple[Session, Subscription]"
+"""Who gets a message, and by which subscription."""
+
+_MOST_ROUTES = 100_000
+_LONG_AGO_NS = -(10**18)
+_LAST_IDENTIFIER = 0x0FFF_FFFF
+# A filter's identifiers whose retained messages may still come.
+_KEPT_IDENTIFIERS = 64
+# Messages with the identifier of a filter that was dropped may still be on their way.
+_KEPT_OLD_IDENTIFIERS = 10_000
+
+
+class SessionState(IntEnum):
+    """Section 6.14 of MQTT-SN 1.2; CONNECTING waits for the broker to accept the client (transparent mode)."""
+
+    DISCONNECTED = 0
+    ACTIVE = 1
+    ASLEEP = 2
+    AWAKE = 3
+    CONNECTING = 4
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One client."""
+
+    client_id: str
+    number: int
+    endpoint: Endpoint
+    link: BrokerLink
+    topics: ClientTopics
+    clean: bool
+    duration_seconds: int
+    state: SessionState = SessionState.CONNECTING
+    heard_ns: int = 0
+    sleep_seconds: int = 0
+    will: LastWill | None = None
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    buffer: PriorityBuffer[Delivery] = field(default_factory=PriorityBuffer)
+    in_flight: dict[int, Delivery] = field(default_factory=dict)
+    # Message ids by which the client knows QoS 2 messages that it has not finished.
+    reserved: SmallSet[int] = field(default_factory=SmallSet)
+    # Of these, the ids of messages that were given up, with their sequence numbers (see retrying.py).
+    abandoned: dict[int, int] | None = None
+    # By topic id: what waits for the REGACK of that id.
+    unregistered: dict[int, list[Delivery]] = field(default_factory=dict)
+    registering: dict[int, Registering] = field(default_factory=dict)
+    # By message id of the client.
+    publishing: SmallSet[int] = field(default_factory=SmallSet)
+    arrivals: dict[int, Arrival] = field(default_factory=dict)
+    answered: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # By message id: filters for which the broker has not answered.
+    subscribing: dict[int, str] = field(default_factory=dict)
+    routes: SmallSet[RouteKey] = field(default_factory=SmallSet)
+    next_message_id: int = 1
+    next_sequence: int = 1
+    awake_budget: int = 0
+    draining: bool = False
+    pump_is_due: bool = False
+    # It will be looked which topic ids have rested.
+    rest_is_due: bool = False
+    retry_is_due: bool = False
+    # Until it is lost, or while it is away until it is forgotten.
+    timer: Timer | None = None
+    # The subscriber whose connection it is, and which of several (see slots.py).
+    subscriber: str = ""
+    slot: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Messages that count against the buffer."""
+        return len(self.buffer) + sum(map(len, self.unregistered.values()))
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages from its endpoint are its own."""
+        return self.state is not SessionState.DISCONNECTED
+
+    @property
+    def is_empty(self) -> bool:
+        """Does it hold nothing that its client would miss?"""
+        return not (self.subscriptions or self.buffer or self.arrivals or self.abandoned)
+
+    def message_id(self) -> int:
+        """An id for a PUBLISH or REGISTER to this client that no unanswered one has."""
+        while True:
+            message_id = self.next_message_id
+            self.next_message_id = message_id % 0xFFFF + 1
+            if message_id not in self.in_flight and message_id not in self.reserved:
+                return message_id
+
+    def requeue(self) -> None:
+        """Put back everything that was not answered: the client is away, or has come back."""
+        waiting = [delivery for deliveries in self.unregistered.values() for delivery in deliveries]
+        waiting += self.in_flight.values()
+        for delivery in self.in_flight.values():
+            # It has been sent, and may be sent as often again.
+            delivery.attempts = 1
+        self.unregistered.clear()
+        self.in_flight.clear()
+        self.registering.clear()
+        self.buffer.push_front(sorted(waiting, key=lambda delivery: delivery.sequence))
+
+
+class Group:
+    """Clients that get the same datagram. `tail` is what follows length and type: flags, topic id, message id."""
+
+    __slots__ = ("members", "prepared", "tail", "traced")
+
+    def __init__(self, id_type: TopicIdType, topic_id: int) -> None:
+        self.tail = bytes((id_type,)) + topic_id.to_bytes(2) + b"\0\0"
+        self.members: list[Member] = []
+        # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
+        self.prepared: Any = None
+        self.traced: Any = None
+
+    def datagram(self, payload: bytes) -> bytes:
+        """A PUBLISH at QoS 0, as `mqttsn.encode_publish` makes it.
+
+        >>> Group(TopicIdType.NORMAL, 7).datagram(b"on").hex()
+        '090c00000700006f6e'
+        """
+        size = len(payload) + 7
+        if size < 256:
+            return bytes((size, 0x0C)) + self.tail + payload
+        return b"\x01" + (size + 2).to_bytes(2) + b"\x0c" + self.tail + payload
+
+
+class Route:
+    """All recipients of a copy in the order of their classes: groups who get it at once at QoS 0, and those to be
+    looked at one by one."""
+
+    __slots__ = ("recipients", "subscribers", "topic", "topic_name")
+
+    def __init__(self, topic_name: str, topic: Topic | None) -> None:
+        self.topic_name = topic_name
+        self.topic = topic
+        self.recipients: list[Group | Member] = []
+        # Those who subscribed and get their messages through another session.
+        self.subscribers: list[Session] = []
+
+    def members(self) -> Iterator[Member]:
+        """Every recipient, those in groups too."""
+        for one in self.recipients:
+            if isinstance(one, Group):
+                yield from one.members
+            else:
+                yield one
+
+    def sessions(self) -> Iterator[Session]:
+        """Everyone on whom it depends."""
+        for session, _ in self.members():
+            yield session
+        yield from self.subscribers
+
+
+class RouteTable:
+    """Routes by key, and by what they depend on: sessions know the keys of theirs, topics are looked up here."""
+
+    def __init__(self) -> None:
+        self._routes: dict[RouteKey, Route] = {}
+        self._keys_of_topic: dict[bytes, list[RouteKey]] = {}
+        # Bound once: every message from the broker is looked up.
+        self.get = self._routes.get
+
+    def values(self) -> ValuesView[Route]:
+        """All that are known now."""
+        return self._routes.values()
+
+    def keep(self, key: RouteKey, route: Route) -> None:
+        """Remember a route that was worked out."""
+        if len(self._routes) >= _MOST_ROUTES:
+            self.clear()
+        self._routes[key] = route
+        self._keys_of_topic.setdefault(key[0], []).append(key)
+
+    def forget(self, session: Session) -> None:
+        """A client has changed: routes that lead to it have to be worked out again."""
+        for key in list(session.routes):
+            self._forget(key)
+
+    def forget_topics_of(self, topic_filter: str) -> None:
+        """Who gets the topics of a filter has changed."""
+        topics = (
+            [topic for topic in self._keys_of_topic if matches(topic_filter, topic.decode())]
+            if has_wildcard(topic_filter)
+            else [topic_filter.encode()]
+        )
+        for topic in topics:
+            for key in list(self._keys_of_topic.get(topic, ())):
+                self._forget(key)
+
+    def clear(self) -> None:
+        """Everything has to be worked out again."""
+        for key in list(self._routes):
+            self._forget(key)
+
+    def _forget(self, key: RouteKey) -> None:
+        route = self._routes.pop(key)
+        for session in route.sessions():
+            session.routes.discard(key)
+        keys = self._keys_of_topic[key[0]]
+        keys.remove(key)
+        if not keys:
+            del self._keys_of_topic[key[0]]
+
+
+@dataclass(slots=True, eq=False)
+class Join:
+    """A client that waits for the answer to a SUBSCRIBE."""
+
+    session: Session
+    subscription: Subscription
+    answer: Callable[[int], None]
+
+
+@dataclass(slots=True, eq=False)
+class Filter:
+    """One filter over one lane of a link. `granted` is the broker's QoS, -1 before its first answer."""
+
+    topic_filter: str
+    lane: int
+    identifier: int = 0
+    granted: int = -1
+    members: dict[Session, Subscription] = field(default_factory=dict)
+    # Those who wait for the next SUBSCRIBE, and those whose SUBSCRIBE is on its way.
+    joining: list[Join] = field(default_factory=list)
+    asking: list[Join] = field(default_factory=list)
+    packet_id: int = 0
+    # Identifier of a SUBSCRIBE to those who get the retained messages that it brings.
+    fetchers: dict[int, dict[Session, None]] = field(default_factory=dict)
+    # Retained messages that came before the answer to the SUBSCRIBE that fetched them.
+    early: list[tuple[Origin, Message]] = field(default_factory=list)
+    asked_ns: int = _LONG_AGO_NS
+
+    @property
+    def qos(self) -> int:
+        """The highest that anybody wants."""
+        wanted = [subscription.qos for subscription in self.members.values()]
+        wanted += [join.subscription.qos for join in (*self.asking, *self.joining)]
+        return max(wanted, default=0)
+
+    @property
+    def is_unused(self) -> bool:
+        """Does nobody want it, or wait for an answer about it?"""
+        return not (self.members or self.joining or self.asking or self.packet_id)
+
+    def leave(self, session: Session) -> int:
+        """A client does not want it any more; the number of answers for which it does not wait now."""
+        self.members.pop(session, None)
+        for fetchers in self.fetchers.values():
+            fetchers.pop(session, None)
+        return self.withdraw(session)
+
+    def withdraw(self, session: Session) -> int:
+        """A client does not wait for answers about it any more; the number of these."""
+        before = len(self.joining) + len(self.asking)
+        if before:
+            self.joining = [join for join in self.joining if join.session is not session]
+            self.asking = [join for join in self.asking if join.session is not session]
+        return before - len(self.joining) - len(self.asking)
+
+    def ask_again(self) -> None:
+        """What was asked will not be answered: all of it is to be asked anew."""
+        self.joining = [*self.asking, *self.joining]
+        self.asking = []
+        self.packet_id = 0
+
+
+class Identifiers:
+    """The subscription identifiers (MQTT 5) of all filters of a link. Every SUBSCRIBE has one of its own."""
+
+    def __init__(self) -> None:
+        self._filters: dict[int, Filter] = {}
+        self._old: dict[int, None] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self._filters) + len(self._old)
+
+    def give(self, entry: Filter) -> None:
+        """Another one for a filter that is subscribed to again."""
+        entry.identifier = self._next
+        self._next = self._next % _LAST_IDENTIFIER + 1
+        self._filters[entry.identifier] = entry
+        if len(entry.fetchers) >= _KEPT_IDENTIFIERS:
+            oldest = next(iter(entry.fetchers))
+            del entry.fetchers[oldest]
+            self._filters.pop(oldest, None)
+
+    def restore(self, entry: Filter) -> None:
+        """Put back one of before a restart."""
+        if entry.identifier:
+            self._filters[entry.identifier] = entry
+            self._next = max(self._next, entry.identifier % _LAST_IDENTIFIER + 1)
+
+    def forget(self, entry: Filter) -> None:
+        """A filter is dropped; its identifiers mean nothing for a while, and then nothing that we know of."""
+        for identifier in {entry.identifier, *entry.fetchers}:
+            if self._filters.pop(identifier, None) is not None:
+                self._old[identifier] = None
+        while len(self._old) > _KEPT_OLD_IDENTIFIERS:
+            del self._old[next(iter(self._old))]
+
+    def filters(self, origin: Origin) -> list[Filter] | None:
+        """The filters that a message is for; None if an identifier is of an earlier gateway."""
+        of_now = [identifier for identifier in origin if identifier not in self._old]
+        known = [entry for entry in map(self._filters.get, of_now) if entry is not None]
+        return known if len(known) == len(of_now) else None
+
+
+class BrokerLink:
+    """A way to the broker: which filters are subscribed there for whom, over which connections (`lanes`).
+
+    The aggregating mode has one link for all clients, the transparent mode one for each (and one for those who publish
+    without a connection). `key` is the client's id in transparent mode, else empty; the link's `owner` hears what the
+    broker says, and with `most_waiting` requests without an answer it is busy.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        login: Login,
+        owner: Callable[[BrokerLink], MqttOwner],
+        *,
+        version: int,
+        most_waiting: int,
+        now_ns: int,
+    ) -> None:
+        self.key = key
+        self.login = login
+        self._owner = owner(self)
+        self.lanes = [self.lane(login, version)]
+        self.filters: dict[str, Filter] = {}
+        self.routes = RouteTable()
+        self.is_down_since_ns: int | None = now_ns
+        self.up_since_ns: int | None = None
+        self.identifiers = Identifiers()
+        self.by_packet: dict[tuple[int, int], Filter] = {}
+        # Filters that the broker may have for us without need, and those to ask for again over each lane.
+        self.to_unsubscribe: dict[str, None] = {}
+        self.to_ask: dict[int, list[Filter]] = {}
+        # Clients that wait for an answer to a SUBSCRIBE.
+        self.waiting = 0
+        self._most_waiting = most_waiting
+        self.is_closed = False
+
+    def lane(self, login: Login, version: int) -> MqttSession:
+        """A connection to be."""
+        return MqttSession(self._owner, login, version=version)
+
+    def reopen(self) -> None:
+        """With other connections than before, if it was closed."""
+        if self.is_closed:
+            self.lanes = [self.lane(self.login, self.lanes[0].version)]
+            self.is_closed = False
+
+    def begin_anew(self) -> None:
+        """Before it is opened: whatever the broker still has for us is for clients that nobody knows any more."""
+        self.login = replace(self.login, purges=True)
+        for lane in self.lanes:
+            lane.login = self.login
+
+    @property
+    def available(self) -> bool:
+        """Can the broker be reached now?"""
+        return not self.is_closed and self.lanes[0].connected
+
+    @property
+    def is_busy(self) -> bool:
+        """Do too many wait for the broker's answers to subscribe to anything more?"""
+        most = self._most_waiting
+        return self.waiting >= most or any(
+            lane.unanswered_requests >= most or not lane.has_room for lane in self.lanes
+        )
+
+    def filters_for(self, origin: Origin, topic: str) -> list[Filter]:
+        """The filters that a copy of a message is for."""
+        if origin and origin[0] >= 0:
+            named = self.identifiers.filters(origin)
+            if named is not None:
+                return named
+        lane = -1 - origin[0] if origin and origin[0] < 0 else 0
+        return [
+            entry
+            for entry in self.filters.values()
+            if entry.lane == lane and matches(entry.topic_filter, topic)
+        ]
+
+    def fetchers_for(self, origin: Origin, topic: str) -> list[tuple[Session, Filter]]:
+        """Who gets a retained message: those whose SUBSCRIBE has brought it."""
+        found = []
+        for entry in self.filters_for(origin, topic):
+            identifiers = [number for number in origin if number in entry.fetchers]
+            if not identifiers and (not origin or origin[0] < 0):
+                identifiers = [entry.identifier]
+            for identifier in identifiers:
+                found += [(session, entry) for session in entry.fetchers.get(identifier, ())]
+        return found

@@ -1,0 +1,235 @@
+"""Brokers that the gateway runs itself: Mosquitto, and the embedded one where there is nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.exchange.guarded import Guest
+from tests.exchange.real import Publisher, SnClient, ended
+
+from triagemq.certificates import own_certificate
+from triagemq.exchange import BrokerError, BrokerProcess, FurtherListener, Gateway, GatewaySettings
+from triagemq.exchange.broker.ports import free_port
+from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.exchange.broker.users import BrokerUser, hashed_password
+
+
+def with_gateway(tmp_path: Path, scenario: Any, *, embedded: bool, guarded: bool = False) -> None:
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path / "broker", embedded=embedded, guarded=guarded)
+        if guarded:
+            broker.let_in(USERS)
+        await broker.start()
+        gateway = Gateway(GatewaySettings(broker_grace_seconds=60), broker.address, ("127.0.0.1", 0))
+        gateway.core.on_subscriptions = broker.save_soon
+        try:
+            await gateway.start()
+            assert await gateway.wait_for_broker(10)
+            await asyncio.to_thread(scenario, broker, gateway)
+        finally:
+            await gateway.close()
+            await broker.stop()
+        assert broker._process is not None
+        assert broker._process.returncode is not None
+
+    asyncio.run(run())
+
+
+def _passes_messages(broker: BrokerProcess, gateway: Gateway) -> None:
+    one, two = (SnClient(gateway.address[1], name) for name in ("one", "two"))
+    publisher = Publisher(broker.address.port)
+    with ended(publisher, one, two):
+        publisher.publish("floor/1", b"kept", 1, retain=True)
+        publisher.wait()
+        # amqtt acknowledges a message before it passes it on.
+        time.sleep(0.5)
+        one.connect().subscribe("floor/+", 1)
+        one.subscribe("#", 1)
+        one.collect(3.0, 2)
+        assert [message.payload for message in one.messages] == [b"kept", b"kept"]
+        one.messages.pop()
+        two.connect().subscribe("floor/+", 1)
+        two.collect(3.0, 1)
+        assert [message.payload for message in two.messages] == [b"kept"]
+        for number in range(20):
+            publisher.publish("floor/1", b"%d" % number, 1)
+        publisher.wait()
+        expected = [b"%d" % number for number in range(20)]
+        for client in (one, two):
+            client.collect(5.0, 20 + sum(message.retain for message in client.messages))
+            client.collect(0.3)
+            assert [message.payload for message in client.messages if not message.retain] == expected
+            # amqtt itself sends a retained message twice now and then; everybody has it at least once.
+            assert {message.payload for message in client.messages if message.retain} == {b"kept"}
+
+
+def test_embedded_broker_serves_a_machine_with_nothing_but_python(tmp_path: Path) -> None:
+    pytest.importorskip("amqtt")
+    with_gateway(tmp_path, _passes_messages, embedded=True)
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_mosquitto_that_is_killed_comes_back_with_its_subscriptions(tmp_path: Path) -> None:
+    def scenario(broker: BrokerProcess, gateway: Gateway) -> None:
+        client = SnClient(gateway.address[1], "one")
+        with ended(client):
+            client.connect().subscribe("a", 1)
+            client.collect(0.5)
+            os.kill(broker.pid, signal.SIGKILL)
+            publisher = None
+            for _ in range(100):
+                try:
+                    publisher = Publisher(broker.address.port)
+                    break
+                except OSError:
+                    client.collect(0.05)
+            assert publisher is not None
+            with ended(publisher):
+                # Perhaps before the gateway is back: the broker remembers its subscription.
+                publisher.publish("a", b"x", 1)
+                publisher.wait()
+                client.collect(5.0, 1)
+                assert [message.payload for message in client.messages] == [b"x"]
+            assert broker.restarts == 1
+
+    with_gateway(tmp_path, scenario, embedded=False)
+
+
+USERS = [
+    BrokerUser("pump", hashed_password("pump's"), publish=("pump/#",)),
+    BrokerUser("crew", hashed_password("crew's"), subscribe=("pump/+", "$test/#")),
+    BrokerUser("evil\nuser", hashed_password("x"), publish=("#",), subscribe=("#",)),
+    BrokerUser("sly", hashed_password("sly's"), publish=("x\ntopic readwrite #",), subscribe=(" #",)),
+]
+
+
+@pytest.mark.parametrize("embedded", [False, True], ids=["mosquitto", "embedded"])
+def test_a_guarded_broker_lets_in_only_users_for_what_they_may_do(tmp_path: Path, embedded: bool) -> None:
+    if embedded:
+        pytest.importorskip("amqtt")
+    elif find_mosquitto() is None:
+        pytest.skip("needs Mosquitto (apt install mosquitto)")
+
+    def scenario(broker: BrokerProcess, gateway: Gateway) -> None:
+        port = broker.address.port
+        for user, password in ((None, None), ("pump", "crew's"), ("stranger", "x"), ("evil", "x")):
+            stranger = Guest(port, user, password)
+            stranger.end()
+            assert stranger.code != 0
+        client = SnClient(gateway.address[1], "one")
+        pump, crew, sly = (Guest(port, name, f"{name}'s", client_id=name) for name in ("pump", "crew", "sly"))
+        with ended(pump, crew, sly, client):
+            assert (pump.code, crew.code, sly.code) == (0, 0, 0)
+            client.connect().subscribe("#", 0)
+            crew.subscribe("pump/+")
+            for topic_filter in ("#", "$SYS/#", "secret"):
+                sly.subscribe(topic_filter)
+                crew.subscribe(topic_filter)
+            # Mosquitto ends the connection of who publishes what it must not.
+            for name, topic in (("sly", "pump/1"), ("sly", "x"), ("crew", "pump/1"), ("pump", "secret")):
+                forger = Guest(port, name, f"{name}'s", client_id="forger")
+                forger.publish(topic, b"forged")
+                forger.collect(0.1)
+                forger.end()
+            pump.publish("pump/1", b"real")
+            assert crew.collect(5.0) == [b"real"]
+            client.collect(5.0, 1)
+            assert sly.collect(0.3) == []
+            assert crew.collect(0.2, 2) == [b"real"]
+            assert [message.payload for message in client.messages] == [b"real"]
+            broker.let_in(USERS[:1])
+            # The embedded one does not end connections, but nothing goes in or out by them any more.
+            assert crew.collect(0.5, 2) == [b"real"]
+            assert crew.closed or embedded
+            returning = Guest(port, "crew", "crew's")
+            returning.end()
+            assert returning.code != 0
+            pump.publish("pump/2", b"later")
+            client.collect(5.0, 2)
+            assert [message.payload for message in client.messages] == [b"real", b"later"]
+            assert crew.collect(0.3, 2) == [b"real"]
+        assert gateway.core.counters.broker_losses == 0
+
+    with_gateway(tmp_path, scenario, embedded=embedded, guarded=True)
+
+
+def test_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path, mosquitto="/bin/false")
+        with pytest.raises(BrokerError, match="ended at once"):
+            await broker.start()
+        await broker.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_broker_has_its_port_again_unless_somebody_else_has_it(tmp_path: Path) -> None:
+    async def started() -> tuple[int, str]:
+        broker = BrokerProcess(tmp_path)
+        await broker.start()
+        await broker.stop()
+        return broker.address.port, broker.said_aloud
+
+    first, _ = asyncio.run(started())
+    assert asyncio.run(started()) == (first, "")
+    with socket.create_server(("127.0.0.1", first)):
+        other, said = asyncio.run(started())
+    assert other != first
+    assert said == f"the broker is at port {other}: {first} is taken"
+    assert asyncio.run(started()) == (other, "")
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_certificate_that_is_not_trusted_is_said_with_what_to_give(tmp_path: Path) -> None:
+    certificate, key = own_certificate(tmp_path / "tls")
+    further = FurtherListener("127.0.0.1", free_port(), str(certificate), str(key))
+
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path / "broker", further=further)
+        await broker.start()
+        gateway = Gateway(GatewaySettings(), further.address, ("127.0.0.1", 0))
+        try:
+            await gateway.start()
+            async with asyncio.timeout(10):
+                while not gateway.broker_words:
+                    await asyncio.sleep(0.02)
+            assert "cannot be reached: its certificate is not trusted (self-signed" in gateway.broker_words
+            assert "--broker-ca" in gateway.broker_words
+        finally:
+            await gateway.close()
+            await broker.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_broker_that_hangs_is_noticed_and_found_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path / "broker")
+        await broker.start()
+        gateway = Gateway(GatewaySettings(broker_keep_alive_seconds=1), broker.address, ("127.0.0.1", 0))
+        try:
+            await gateway.start()
+            assert await gateway.wait_for_broker(10)
+            os.kill(broker.pid, signal.SIGSTOP)
+            async with asyncio.timeout(10):
+                while gateway.broker_is_connected:
+                    await asyncio.sleep(0.05)
+            assert gateway.broker_problem == "the broker does not answer"
+            os.kill(broker.pid, signal.SIGCONT)
+            assert await gateway.wait_for_broker(10)
+            assert gateway.core.counters.broker_losses == 1
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+            await gateway.close()
+            await broker.stop()
+
+    asyncio.run(run())

@@ -1,0 +1,148 @@
+"""The copies of one event leave in the order of their classes, whoever subscribed first and at whatever QoS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.exchange.virtual import Client, VirtualGateway
+from tests.network.virtual_time import VirtualTime
+
+from triagemq.coordinator.grants import ManagedPolicy, Rules
+from triagemq.coordinator.orders import FlowOrder, Orders, reranked, subscriber_of
+from triagemq.datagrams import Datagrams
+from triagemq.exchange.egress import EgressOutlet
+from triagemq.exchange.gateway import GatewayCore
+from triagemq.exchange.gateway.model.sessions import Group
+from triagemq.mqttsn import Publish
+from triagemq.network import EmbeddedDataPlane
+from triagemq.plan import FlowKey, SetFlow, SetPort
+
+PORT = SetPort("radio", 1e6, float("inf"), 8)
+CLASSES = [6, 3, 0, 6, 1, 0]
+QOS = [0, 0, 0, 1, 0, 1]
+
+
+def orders(classes: list[int]) -> Orders:
+    return Orders(
+        ports={"radio": PORT},
+        flows={f"s{number}~0": FlowOrder("radio", number, one, 0.0) for number, one in enumerate(classes)},
+    )
+
+
+class Exchange:
+    """Subscriber i is in class CLASSES[i] and takes QOS[i]; `heard` is who heard a message, in order, and when."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.rules = Rules(orders=orders(CLASSES))
+        self.heard: list[tuple[int, int]] = []
+        self.gateway = VirtualGateway(
+            identify=subscriber_of, policy=ManagedPolicy(rules=self.rules), **settings
+        )
+        self.clients = list(self.gateway.clients(len(CLASSES)))
+
+    def note(self, number: int, at_ns: int = 0) -> None:
+        self.heard.append((number, at_ns))
+
+    def follow(self, after: Orders) -> None:
+        before, self.rules.orders = self.rules.orders, after
+        self.gateway.core.slots.ranked(reranked(before, after))
+
+    @property
+    def classes(self) -> list[int]:
+        return [self.rules.orders.flows[f"s{number}~0"].priority_class for number, _ in self.heard]
+
+
+class _Listening:
+    """Puts down when a client hears a message."""
+
+    def __init__(self, exchange: Exchange, number: int, client: Client) -> None:
+        self._exchange, self._number, self._hear = exchange, number, client.hear
+
+    def __call__(self, datagram: bytes) -> None:
+        self._hear(datagram)
+        self._exchange.note(self._number)
+
+
+@pytest.fixture
+def direct() -> Exchange:
+    """Without a data plane, as in front of switches: what the gateway sends is in that order on the wire."""
+    exchange = Exchange()
+    for number, client in enumerate(exchange.clients):
+        client.connect(f"s{number}~0")
+        client.subscribe("smoke", QOS[number])
+    for number, client in enumerate(exchange.clients):
+        client.hear = _Listening(exchange, number, client)  # type: ignore[method-assign]
+    return exchange
+
+
+def test_class_0_is_sent_to_first_whoever_subscribed_first(direct: Exchange) -> None:
+    direct.gateway.publish("smoke", b"1", qos=1)
+    assert [number for number, _ in direct.heard] == [2, 5, 4, 1, 0, 3]
+
+
+def test_classes_share_a_system_call_where_nobody_has_to_be_sent_to_alone(direct: Exchange) -> None:
+    direct.gateway.publish("smoke", b"1", qos=0)
+    (route,) = direct.gateway.core.link.routes.values()
+    (group,) = route.recipients
+    assert isinstance(group, Group)
+    assert [session.client_id for session, _ in group.members] == [f"s{i}~0" for i in (2, 5, 4, 1, 0, 3)]
+
+
+def test_a_plan_that_changes_classes_changes_the_order_from_the_next_message_on(direct: Exchange) -> None:
+    direct.gateway.publish("smoke", b"1", qos=1)
+    direct.heard.clear()
+    direct.follow(orders([0, 1, 2, 3, 4, 5]))
+    direct.gateway.publish("smoke", b"2", qos=1)
+    assert direct.classes == [0, 1, 2, 3, 4, 5]
+    # With fewer classes than before those without an order are in another one, too.
+    direct.heard.clear()
+    fewer = Orders(ports={"radio": SetPort("radio", 1e6, 10, 2)}, flows=orders([1, 0, 1, 0, 1, 0]).flows)
+    direct.follow(fewer)
+    direct.gateway.publish("smoke", b"3", qos=1)
+    assert direct.classes == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_plan_that_changes_drop_rates_alone_leaves_the_routes() -> None:
+    before = orders(CLASSES)
+    dropping = {name: FlowOrder("radio", 0, one.priority_class, 0.5) for name, one in before.flows.items()}
+    assert reranked(before, Orders(ports=before.ports, flows=dropping)) == []
+
+
+@pytest.mark.parametrize("wakes_late_ns", [0, 3_000_000])
+def test_class_0_never_waits_for_a_copy_of_its_own_event(wakes_late_ns: int) -> None:
+    """Through the embedded plane, its port idle: each class waits for those above it, and no other."""
+    time = VirtualTime(wakes_late_ns)
+    heard: list[tuple[int, int]] = []
+
+    def hear(datagrams: Datagrams, *classes: Any) -> None:
+        for (_, udp_port), datagram in datagrams:
+            number = udp_port - 1000
+            exchange.clients[number].hear(datagram)
+            if isinstance(exchange.clients[number].received[-1], Publish):
+                heard.append((CLASSES[number], time.now_ns))
+
+    def outlet(core: GatewayCore) -> EgressOutlet:
+        nonlocal plane
+        made = EgressOutlet(core)
+        plane = EmbeddedDataPlane(hear, made.settled, clock=time.clock, alarm=time.alarm, wake_ups_apart_ns=0)
+        made.attach(plane)
+        return made
+
+    plane: Any = None
+    exchange = Exchange(outlet=outlet)
+    flows = [
+        SetFlow(FlowKey(*client.address), "radio", number, CLASSES[number], 0.0)
+        for number, client in enumerate(exchange.clients)
+    ]
+    for number, client in enumerate(exchange.clients):
+        client.connect(f"s{number}~0")
+        client.subscribe("smoke")
+    plane.apply([PORT, *flows])
+    exchange.gateway.publish("smoke", bytes(118))
+    begun_ns = time.now_ns
+    time.run_until_quiet()
+    assert [level for level, _ in heard] == sorted(CLASSES)
+    # 125 bytes of datagram and 42 of headers.
+    assert heard[0][1] - begun_ns == 167 * 8_000 + wakes_late_ns
+    assert heard[-1][1] - begun_ns <= len(CLASSES) * (167 * 8_000 + wakes_late_ns)
