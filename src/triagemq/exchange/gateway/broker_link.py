@@ -208,8 +208,7 @@ def _ask(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
 
 def _identify(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
     link.identifiers.give(entry)
-    key = (link.key, entry.topic_filter)
-    gateway.changes.put("filters", key, (*key, entry.identifier))
+    gateway.changes.put("filters", (link.key, entry.topic_filter, entry.identifier))
 
 
 def _subscribe(link: BrokerLink, entry: Filter, lane: MqttSession, *, with_retained: bool) -> None:
@@ -367,8 +366,7 @@ class _Reports:
 
     def mqtt_booted(self, session: MqttSession, boot: str) -> None:
         """Remember across a restart which start of the broker it is that knows what we know."""
-        client_id = session.login.client_id
-        self._gateway.changes.put("boots", client_id, (client_id, boot))
+        self._gateway.changes.put("boots", (session.login.client_id, boot))
 
     def mqtt_receiving(
         self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
@@ -378,4 +376,4 @@ class _Reports:
         if digest is None:
             self._gateway.changes.remove("receiving", key)
         else:
-            self._gateway.changes.put("receiving", key, (*key, digest, int(finished)))
+            self._gateway.changes.put("receiving", (*key, digest, int(finished)))

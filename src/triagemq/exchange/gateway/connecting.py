@@ -111,7 +111,7 @@ def connected(gateway: GatewayCore, session: Session) -> None:
     """The client may send and get messages from now on."""
     session.state = SessionState.ACTIVE
     gateway.slots.changed(session)
-    gateway.changes.put("sessions", *rows.session(session))
+    gateway.changes.put("sessions", rows.session(session))
     gateway.present(session)
     gateway.send(session.endpoint, ConnAck(ReturnCode.ACCEPTED))
     leaving.supervise(gateway, session, session.duration_seconds)

@@ -97,7 +97,7 @@ def deliver(
 def store(gateway: GatewayCore, session: Session, delivery: Delivery) -> None:
     """Keep a message across a restart."""
     if gateway.changes.enabled:
-        gateway.changes.put("deliveries", *rows.delivery(session, delivery))
+        gateway.changes.put("deliveries", rows.delivery(session, delivery))
 
 
 def give_up(

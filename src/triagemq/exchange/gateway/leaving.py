@@ -81,7 +81,7 @@ def to_disconnected(gateway: GatewayCore, session: Session) -> None:
     for delivery in kept:
         if not delivery.qos:
             give_up(gateway, session, delivery, Outcome.subscriber_gone, "disconnected")
-    gateway.changes.put("sessions", *rows.session(session))
+    gateway.changes.put("sessions", rows.session(session))
     gateway.act(Gone(session.client_id))
     if session.link is not gateway.link:
         gateway.close(session.link)
@@ -198,7 +198,7 @@ def policy_changed(gateway: GatewayCore) -> None:
             subscribing.drop(gateway, session, topic_filter)
         if session.will is not None and policy.forbids_publication(client_id, session.will.topic):
             session.will = None
-            gateway.changes.put("sessions", *rows.session(session))
+            gateway.changes.put("sessions", rows.session(session))
 
 
 # Sleep.
@@ -217,7 +217,7 @@ def disconnect(gateway: GatewayCore, session: Session, message: Disconnect) -> N
     _hand_back(gateway, session, ended=False)
     for delivery in session.buffer:
         store(gateway, session, delivery)
-    gateway.changes.put("sessions", *rows.session(session))
+    gateway.changes.put("sessions", rows.session(session))
     supervise(gateway, session, session.sleep_seconds)
 
 
@@ -250,7 +250,7 @@ def ping_from_elsewhere(gateway: GatewayCore, endpoint: Endpoint, message: PingR
         lose(gateway, former)
     move(gateway, session, endpoint)
     session.heard_ns = gateway.now_ns
-    gateway.changes.put("sessions", *rows.session(session))
+    gateway.changes.put("sessions", rows.session(session))
     gateway.present(session)
     ping(gateway, session, message)
 

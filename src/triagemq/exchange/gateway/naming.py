@@ -53,7 +53,7 @@ def _busy(session: Session) -> set[str]:
 def _give_up(gateway: GatewayCore, session: Session, known: KnownTopic) -> None:
     if not session.topics.has_given_up and gateway.changes.enabled:
         # For as long as the session lasts: after a restart nobody knows any more which ids these were.
-        gateway.changes.put("client_topics", *rows.gave_up_topics(session))
+        gateway.changes.put("client_topics", rows.gave_up_topics(session))
     session.topics.give_up(known, gateway.now_ns)
     _store(gateway, session, known, FORMER)
     session.link.routes.forget_topics_of(known.topic.name)
@@ -176,4 +176,4 @@ def _rest_ns(gateway: GatewayCore) -> int:
 
 def _store(gateway: GatewayCore, session: Session, known: KnownTopic, flags: int) -> None:
     if gateway.changes.enabled:
-        gateway.changes.put("client_topics", *rows.client_topic(session, known, flags))
+        gateway.changes.put("client_topics", rows.client_topic(session, known, flags))

@@ -116,7 +116,7 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
     else:
         arrival = Arrival(name, message.payload, message.retain)
         keep(gateway, session, message.message_id, arrival)
-        gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
+        gateway.changes.put("arrivals", rows.arrival(session, message.message_id, arrival))
         gateway.promise(session.endpoint, PubRec(message.message_id))
 
 
@@ -154,7 +154,7 @@ def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
     elif gateway.can_store and session.link.lanes[0].has_room:
         # Else the client asks again: under a packet id that a kill makes us forget it might be published twice.
         arrival.packet_id = session.link.lanes[0].reserve()
-        gateway.changes.put("arrivals", *rows.arrival(session, message.message_id, arrival))
+        gateway.changes.put("arrivals", rows.arrival(session, message.message_id, arrival))
         resume(gateway, session, message.message_id, arrival)
 
 
@@ -189,7 +189,7 @@ def broker_holds(gateway: GatewayCore, token: object, holds: bool) -> None:
     arrival = session.arrivals.get(token.message_id)
     if arrival is not None:
         arrival.broker_holds_it = holds
-        gateway.changes.put("arrivals", *rows.arrival(session, token.message_id, arrival))
+        gateway.changes.put("arrivals", rows.arrival(session, token.message_id, arrival))
 
 
 def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
@@ -281,7 +281,7 @@ def update_will_topic(gateway: GatewayCore, session: Session, message: WillTopic
     else:
         payload = session.will.payload if session.will else b""
         session.will = LastWill(message.topic_name, payload, message.qos, message.retain)
-    gateway.changes.put("sessions", *rows.session(session))
+    gateway.changes.put("sessions", rows.session(session))
     gateway.send(session.endpoint, WillTopicResp(ReturnCode.ACCEPTED))
 
 
@@ -291,7 +291,7 @@ def update_will_message(gateway: GatewayCore, session: Session, message: WillMsg
         gateway.send(session.endpoint, WillMsgResp(ReturnCode.REJECTED_NOT_SUPPORTED))
         return
     session.will = replace(session.will, payload=message.payload)
-    gateway.changes.put("sessions", *rows.session(session))
+    gateway.changes.put("sessions", rows.session(session))
     gateway.send(session.endpoint, WillMsgResp(ReturnCode.ACCEPTED))
 
 

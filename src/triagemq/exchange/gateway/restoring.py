@@ -8,7 +8,7 @@ from triagemq.exchange.gateway import broker_link, connecting, leaving, naming, 
 from triagemq.exchange.gateway.core import GatewayCore
 from triagemq.exchange.gateway.delivering import pump
 from triagemq.exchange.gateway.model.messages import Arrival, Delivery, DeliveryStage, LastWill, Subscription
-from triagemq.exchange.gateway.model.rows import Row, key_of
+from triagemq.exchange.gateway.model.rows import Row
 from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionState
 from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.mqttsn import TopicIdType
@@ -18,7 +18,9 @@ __all__ = ["restore"]
 
 def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     """Put everything back, into a gateway that has not started. Clients that were connected still are."""
-    _note_what_is_stored(gateway, tables)
+    for table, stored in tables.items():
+        for row in stored:
+            gateway.changes.restored(table, row)
     if not any(tables.values()):
         # A new state, or one whose directory was lost: subscriptions of before would bring second copies.
         gateway.link.begin_anew()
@@ -52,12 +54,6 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
             gateway.present(session)
     for session in list(gateway.sessions.values()):
         _resume(gateway, session)
-
-
-def _note_what_is_stored(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
-    for table, rows in tables.items():
-        for row in rows:
-            gateway.changes.restored(table, key_of(table, row))
 
 
 def _session(gateway: GatewayCore, row: Row) -> None:

@@ -99,6 +99,6 @@ def _abandon(gateway: GatewayCore, session: Session, delivery: Delivery) -> None
         session.abandoned = {}
     session.abandoned[delivery.message_id] = delivery.sequence
     session.reserved.add(delivery.message_id)
-    gateway.changes.put("deliveries", *rows.abandoned(session, delivery.message_id, delivery.sequence))
+    gateway.changes.put("deliveries", rows.abandoned(session, delivery.message_id, delivery.sequence))
     if len(session.abandoned) > _MOST_ABANDONED:
         finished(gateway, session, next(iter(session.abandoned)))

@@ -113,7 +113,7 @@ def _answered(
     subscription.qos = min(subscription.qos, code)
     session.subscriptions[subscription.topic_filter] = subscription
     session.link.routes.forget(session)
-    gateway.changes.put("subscriptions", *rows.subscription(session, subscription))
+    gateway.changes.put("subscriptions", rows.subscription(session, subscription))
     if len(session.subscriptions) == 1:
         gateway.present(session)
     topic_id = subscription.predefined_id

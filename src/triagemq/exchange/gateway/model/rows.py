@@ -76,11 +76,11 @@ def key_of(table: str, row: Row) -> Hashable:
     return row[0] if columns == 1 else row[:columns]
 
 
-def session(value: Session) -> tuple[str, Row]:
+def session(value: Session) -> Row:
     """A client, its address and its will."""
     host, port, *node = value.endpoint
     will = value.will
-    return value.client_id, (
+    return (
         value.client_id,
         host,
         port,
@@ -96,30 +96,27 @@ def session(value: Session) -> tuple[str, Row]:
     )
 
 
-def subscription(owner: Session, value: Subscription) -> tuple[tuple[str, str], Row]:
+def subscription(owner: Session, value: Subscription) -> Row:
     """A client's filter."""
-    key = (owner.client_id, value.topic_filter)
-    return key, (*key, value.qos, int(value.id_type), value.predefined_id)
+    return owner.client_id, value.topic_filter, value.qos, int(value.id_type), value.predefined_id
 
 
-def client_topic(owner: Session, value: KnownTopic, flags: int) -> tuple[tuple[str, int], Row]:
+def client_topic(owner: Session, value: KnownTopic, flags: int) -> Row:
     """What a topic id means, or has meant, to a client."""
-    key = (owner.client_id, value.topic_id)
-    return key, (*key, value.topic.name, flags)
+    return owner.client_id, value.topic_id, value.topic.name, flags
 
 
-def gave_up_topics(owner: Session) -> tuple[tuple[str, int], Row]:
+def gave_up_topics(owner: Session) -> Row:
     """That ids of a client have come to mean nothing, which another topic may be given since."""
-    key = (owner.client_id, 0)
-    return key, (*key, "", FORMER)
+    return owner.client_id, 0, "", FORMER
 
 
-def delivery(owner: Session, value: Delivery) -> tuple[tuple[str, int], Row]:
+def delivery(owner: Session, value: Delivery) -> Row:
     """A message that is kept for a client."""
-    key = (owner.client_id, value.sequence)
     publication = value.publication
-    return key, (
-        *key,
+    return (
+        owner.client_id,
+        value.sequence,
         value.subscription.topic_filter,
         publication.topic,
         publication.payload,
@@ -133,17 +130,16 @@ def delivery(owner: Session, value: Delivery) -> tuple[tuple[str, int], Row]:
     )
 
 
-def abandoned(owner: Session, message_id: int, sequence: int) -> tuple[tuple[str, int], Row]:
+def abandoned(owner: Session, message_id: int, sequence: int) -> Row:
     """A QoS 2 message that was given up: of the message itself nothing is kept but its id."""
-    key = (owner.client_id, sequence)
-    return key, (*key, "", "", b"", 0, 0, 2, 0, 0, message_id, int(DeliveryStage.ABANDONED))
+    stage = int(DeliveryStage.ABANDONED)
+    return owner.client_id, sequence, "", "", b"", 0, 0, 2, 0, 0, message_id, stage
 
 
-def arrival(owner: Session, message_id: int, value: Arrival) -> tuple[tuple[str, int], Row]:
+def arrival(owner: Session, message_id: int, value: Arrival) -> Row:
     """A QoS 2 message of a client that the broker does not have for sure; a negative packet id: it holds it."""
-    key = (owner.client_id, message_id)
     packet_id = -value.packet_id if value.broker_holds_it else value.packet_id
-    return key, (*key, value.topic, value.payload, int(value.retain), packet_id)
+    return owner.client_id, message_id, value.topic, value.payload, int(value.retain), packet_id
 
 
 class RowChanges:
@@ -152,14 +148,14 @@ class RowChanges:
     `enabled=False` forgets everything at once.
 
     >>> changes = RowChanges(enabled=True)
-    >>> changes.put("topics", 1, (1, "smoke"))
-    >>> changes.put("topics", 2, (2, "gas"))
-    >>> changes.remove("topics", 2)
+    >>> changes.put("boots", ("one", "a"))
+    >>> changes.put("boots", ("other", "b"))
+    >>> changes.remove("boots", "other")
     >>> changes.take()
-    {'topics': {1: (1, 'smoke')}}
-    >>> changes.remove("topics", 1)
+    {'boots': {'one': ('one', 'a')}}
+    >>> changes.remove("boots", "one")
     >>> changes.take()
-    {'topics': {1: None}}
+    {'boots': {'one': None}}
     """
 
     def __init__(self, *, enabled: bool) -> None:
@@ -167,10 +163,10 @@ class RowChanges:
         self._tables: dict[str, dict[Hashable, Row | None]] = {}
         self._stored: dict[str, set[Hashable]] = {}
 
-    def put(self, table: str, key: Hashable, row: Row) -> None:
+    def put(self, table: str, row: Row) -> None:
         """The row is now this."""
         if self.enabled:
-            self._tables.setdefault(table, {})[key] = row
+            self._tables.setdefault(table, {})[key_of(table, row)] = row
 
     def remove(self, table: str, key: Hashable) -> None:
         """The row is gone."""
@@ -186,17 +182,17 @@ class RowChanges:
         """What was taken could not be stored: it is to be stored with the next, unless it has changed since.
 
         >>> changes = RowChanges(enabled=True)
-        >>> changes.put("topics", 1, (1, "smoke"))
+        >>> changes.put("boots", ("one", "a"))
         >>> changes.give_back(changes.take())
         >>> changes.take()
-        {'topics': {1: (1, 'smoke')}}
+        {'boots': {'one': ('one', 'a')}}
         """
         for table, rows in taken.items():
             self._tables[table] = {**rows, **self._tables.get(table, {})}
 
-    def restored(self, table: str, key: Hashable) -> None:
+    def restored(self, table: str, row: Row) -> None:
         """The row was read from the store."""
-        self._stored.setdefault(table, set()).add(key)
+        self._stored.setdefault(table, set()).add(key_of(table, row))
 
     def take(self) -> dict[str, dict[Hashable, Row | None]]:
         """Everything since the last call, by table."""
