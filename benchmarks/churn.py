@@ -18,7 +18,7 @@ from typing import Any
 
 from measuring import finish, machine, options
 from triagemq.client import Event, Publisher, Subscriber
-from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
+from triagemq.live.up.exchange import Exchange, ExchangeOptions
 
 LIMIT_IN_FORCE_SECONDS = 1.0
 LIMIT_NOTICED_SECONDS = 3.0

@@ -28,8 +28,8 @@ from typing import Any
 from hostile_attacks import ATTACKS, Attacker
 from measuring import finish, machine, options
 from triagemq.client import Event, Publisher, Subscriber
-from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
-from triagemq.coordinator.up.state_directory import own_token
+from triagemq.live.up.exchange import Exchange, ExchangeOptions
+from triagemq.live.up.state_directory import own_token
 
 TOPIC, HOLDERS_TOPICS = "steady/alarm", "sensor/1/#"
 RATE, SIZE = 200.0, 60

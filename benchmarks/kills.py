@@ -27,7 +27,7 @@ import yaml
 from measuring import finish, machine, options
 from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
-from triagemq.coordinator.up.exchange import Exchange, ExchangeOptions
+from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Scenario, load
 from triagemq.simulate.publications import PublicationStream

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
-from triagemq.coordinator.control import Decided, Situation, decide
-from triagemq.coordinator.exchange_network import Network
-from triagemq.coordinator.intent_book import IntentBook
-from triagemq.coordinator.intents import (
+from triagemq.coordinator.decide.decide import Decided, Situation, decide
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.intents.asked import (
     PublicationIntent,
     PublisherIntent,
     SubscriberIntent,
     SubscriptionIntent,
     Utility,
 )
-from triagemq.coordinator.rates import Rates
+from triagemq.coordinator.intents.book import IntentBook
+from triagemq.coordinator.rates.watch import Rates
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import table2
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_commands import run
-from tests.coordinator.up.estimating import estimates_the_building_fire
+from tests.live.up.estimating import estimates_the_building_fire
 
 from triagemq.cli.options import duration, percent
 from triagemq.pipeline import Tables

@@ -22,7 +22,7 @@ from triagemq.client import (
     Subscriber,
     Wanted,
 )
-from triagemq.coordinator.orders import subscriber_of
+from triagemq.coordinator.decide.orders import subscriber_of
 from triagemq.errors import ParameterError
 from triagemq.exchange import Gateway, Policy
 from triagemq.exchange.broker.process import find_mosquitto

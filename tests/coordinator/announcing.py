@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from triagemq.coordinator.intents import (
+from triagemq.coordinator.intents.asked import (
     PublicationIntent,
     PublisherIntent,
     SubscriberIntent,

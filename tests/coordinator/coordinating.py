@@ -15,18 +15,18 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from triagemq.coordinator.access import Role, new_token
+from triagemq.coordinator.access.grants import Grant
+from triagemq.coordinator.access.tokens import Role, new_token
 from triagemq.coordinator.api import create_app
-from triagemq.coordinator.control import PlannerSettings
-from triagemq.coordinator.control_lines import ControlError
+from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.link import GatewayLink, GatewayRefusalError, Measured
+from triagemq.coordinator.channel.state import DesiredState
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.desired_state import DesiredState
-from triagemq.coordinator.exchange_network import Network
-from triagemq.coordinator.gateway_link import GatewayLink, GatewayRefusalError, Measured
-from triagemq.coordinator.grants import Grant
-from triagemq.coordinator.orders import Orders
-from triagemq.coordinator.store import Store
-from triagemq.coordinator.store_changes import adding_token
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.store.changes import adding_token
+from triagemq.coordinator.store.store import Store
 
 LONG_SECONDS = 60.0
 """How long a test waits for what must happen: on a loaded machine nothing happens at once."""

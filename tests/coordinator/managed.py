@@ -12,18 +12,18 @@ from typing import Any, TypeVar
 
 from tests.exchange.real import Child, free_udp_port
 
-from triagemq.coordinator.control_lines import encode_line, reachable
-from triagemq.coordinator.desired_state import DesiredState
-from triagemq.coordinator.gateway_link import GatewayLink
-from triagemq.coordinator.grants import Grant, Grants
-from triagemq.coordinator.orders import Orders
-from triagemq.coordinator.orders_json import orders_to_json
+from triagemq.coordinator.access.grants import Grant, Grants
+from triagemq.coordinator.channel.lines import encode_line, reachable
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.state import DesiredState
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders_json import orders_to_json
 
 Found = TypeVar("Found")
 
 
 class ManagedProcess:
-    """`python -m triagemq.coordinator.gateway_process` on a fixed port; `kill` and `start` as often as wanted."""
+    """`python -m triagemq.coordinator.gateway.process` on a fixed port; `kill` and `start` as often as wanted."""
 
     def __init__(self, directory: Path, broker: str, **config: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class ManagedProcess:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "triagemq.coordinator.gateway_process", str(self._config)]
+        command = [sys.executable, "-m", "triagemq.coordinator.gateway.process", str(self._config)]
         self.child = Child(command, self.directory / "gateway.log")
         self.ready = json.loads(self.child.line(60.0))
         assert self.ready["ready"]

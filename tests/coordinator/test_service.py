@@ -9,15 +9,15 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from triagemq.coordinator.access import ANYONE
-from triagemq.coordinator.health import Check
-from triagemq.coordinator.intents import SubscriberIntent, SubscriptionIntent
-from triagemq.coordinator.intents_json import SUBSCRIBER
-from triagemq.coordinator.records import Key, Record
+from triagemq.coordinator.access.token_watch import TokenWatch
+from triagemq.coordinator.access.tokens import ANYONE
+from triagemq.coordinator.intents.asked import SubscriberIntent, SubscriptionIntent
+from triagemq.coordinator.intents.json_text import SUBSCRIBER
+from triagemq.coordinator.intents.records import Key, Record
+from triagemq.coordinator.intents.registry import Registry
+from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.refusals import MissingError, StoreError, UnavailableError
-from triagemq.coordinator.registry import Registry
 from triagemq.coordinator.service import Announcement, Service
-from triagemq.coordinator.token_watch import TokenWatch
 from triagemq.plan import Decision
 
 

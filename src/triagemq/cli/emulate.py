@@ -17,9 +17,9 @@ from triagemq.cli.stopping import INTERRUPTED, on_stop
 from triagemq.progress import Bar
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.emulate.emulated_run import EmulationResult
-    from triagemq.coordinator.emulate.rig import Rig
-    from triagemq.coordinator.emulate.rig_options import RigOptions
+    from triagemq.live.emulate.emulated_run import EmulationResult
+    from triagemq.live.emulate.rig import Rig
+    from triagemq.live.emulate.rig_options import RigOptions
 
 __all__ = ["emulate"]
 
@@ -58,9 +58,9 @@ def emulate(
     json: options.Json = False,
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
-    from triagemq.coordinator.emulate.requirements import require_machine
-    from triagemq.coordinator.emulate.rig_options import RigOptions, check_data_plane
-    from triagemq.coordinator.up.state_directory import fresh_directory
+    from triagemq.live.emulate.requirements import require_machine
+    from triagemq.live.emulate.rig_options import RigOptions, check_data_plane
+    from triagemq.live.up.state_directory import fresh_directory
     from triagemq.scenario import load
     from triagemq.simulate.recorded import recorded_seconds
 
@@ -91,7 +91,7 @@ def emulate(
 
 
 async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_json: bool) -> EmulationResult:
-    from triagemq.coordinator.emulate.emulated_run import run_emulation
+    from triagemq.live.emulate.emulated_run import run_emulation
 
     ending = _Ending()
     console = screen(stderr=True)

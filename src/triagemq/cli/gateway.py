@@ -23,7 +23,7 @@ from triagemq.errors import ParameterError
 from triagemq.hiding import without_key
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.token_file import TokenRules
+    from triagemq.coordinator.access.token_file import TokenRules
     from triagemq.dtls import ServerSecurity
     from triagemq.exchange import BrokerAddress, BrokerProcess, Gateway, GatewaySettings, LiveTrace, Numbers
 
@@ -139,7 +139,7 @@ def gateway(
     }
     policy, rules = Policy(**ranks_and_limits), None
     if tokens is not None:
-        from triagemq.coordinator.token_file import TokenPolicy, TokenRules
+        from triagemq.coordinator.access.token_file import TokenPolicy, TokenRules
 
         if mode != Mode.AGGREGATING:
             raise ParameterError(
@@ -258,7 +258,7 @@ async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None
 
 def _let_in(own: BrokerProcess, rules: TokenRules | None) -> None:
     if rules is not None:
-        from triagemq.coordinator.broker_rights import broker_users
+        from triagemq.coordinator.access.broker_rights import broker_users
 
         own.let_in(broker_users(rules.tokens, time.time_ns()))
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from triagemq.cli.options import percent, screen
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.control import Decided
-    from triagemq.coordinator.orders import Orders
+    from triagemq.coordinator.decide.decide import Decided
+    from triagemq.coordinator.decide.orders import Orders
     from triagemq.scenario import Scenario
 
 __all__ = ["decided", "instructions", "print_instructions"]
@@ -23,7 +23,7 @@ SHOWN_TOPICS = 3
 
 def decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) -> Decided:
     """The first decision of `triage up` on this scenario; what is given in `planning` replaces what it says there."""
-    from triagemq.coordinator.control import PlannerSettings, Situation, decide
+    from triagemq.coordinator.decide.decide import PlannerSettings, Situation, decide
 
     given = {name: value for name, value in planning.items() if value is not None}
     changed = dataclasses.replace(scenario, planning=dataclasses.replace(scenario.planning, **given))
@@ -33,7 +33,7 @@ def decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) 
 def instructions(orders: Orders) -> dict[str, Any]:
     """Orders as one object: every port, and every flow with the client id of its connection and its topics.
 
-    >>> from triagemq.coordinator.orders import FlowOrder, Orders
+    >>> from triagemq.coordinator.decide.orders import FlowOrder, Orders
     >>> from triagemq.plan import SetPort
     >>> ports = {"radio": SetPort("radio", 2e6, float("inf"), 8)}
     >>> found = instructions(Orders(1, ports, {"ff-7~0": FlowOrder("radio", 0, 2, 0.5)}, {"ff-7": {"smoke": 0}}))
@@ -43,8 +43,8 @@ def instructions(orders: Orders) -> dict[str, Any]:
     [{'client_id': 'ff-7~0', 'subscriber': 'ff-7', 'slot': 0, 'port': 'radio', 'priority_class': 2,
       'drop_rate': 0.5, 'topics': ['smoke']}]
     """
-    from triagemq.coordinator.orders import client_id_of, subscriber_of
-    from triagemq.coordinator.orders_json import orders_to_json
+    from triagemq.coordinator.decide.orders import client_id_of, subscriber_of
+    from triagemq.coordinator.decide.orders_json import orders_to_json
 
     topics: dict[str, list[str]] = {}
     for subscriber, slots in orders.slots.items():

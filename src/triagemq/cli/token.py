@@ -22,8 +22,8 @@ from triagemq.errors import ParameterError, TriageError
 from triagemq.hiding import without_password
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.token_file import TokenFile
-    from triagemq.coordinator.token_watch import StoredTokens
+    from triagemq.coordinator.access.token_file import TokenFile
+    from triagemq.coordinator.access.token_watch import StoredTokens
 
 __all__ = ["app"]
 
@@ -172,8 +172,8 @@ def _database(state: Path | None, store: str | None, url: str | None, file: Path
 def _create(database: str | Path, request: dict[str, Any]) -> dict[str, Any]:
     from pydantic import ValidationError
 
+    from triagemq.coordinator.api.models import TokenRequest
     from triagemq.coordinator.api.operations import made_token, token_answer
-    from triagemq.coordinator.api_models import TokenRequest
 
     try:
         checked = TokenRequest.model_validate(request)
@@ -211,12 +211,12 @@ def _meant(given: str, known: Sequence[str]) -> str:
 def _kept(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
     """The tokens of a file, or of a database."""
     if isinstance(where, Path):
-        from triagemq.coordinator.token_file import TokenFile
+        from triagemq.coordinator.access.token_file import TokenFile
 
         yield TokenFile(where)
         return
-    from triagemq.coordinator.store import Store
-    from triagemq.coordinator.token_watch import StoredTokens
+    from triagemq.coordinator.access.token_watch import StoredTokens
+    from triagemq.coordinator.store.store import Store
 
     store = Store(where)
     try:

@@ -12,9 +12,9 @@ from rich.table import Table
 from triagemq.cli.options import duration, percent, screen, utility_line
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.up.exchange import Exchange
-    from triagemq.coordinator.up.live_run import Glance, LiveResult
-    from triagemq.coordinator.up.watching import Seen
+    from triagemq.live.up.exchange import Exchange
+    from triagemq.live.up.live_run import Glance, LiveResult
+    from triagemq.live.up.watching import Seen
 
 __all__ = ["comparison_table", "live_screen", "live_table", "next_steps"]
 

@@ -9,16 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from triagemq import __version__
-from triagemq.coordinator.control import PlannerSettings
-from triagemq.coordinator.exchange_network import Network
-from triagemq.coordinator.forecasts import Forecasts
-from triagemq.coordinator.gateway_lead import GatewayLead, Link
-from triagemq.coordinator.gateway_link import GatewayRefusalError, Measured
-from triagemq.coordinator.health import Check, health_of
-from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
-from triagemq.coordinator.known_rates import KnownRates, TopicFacts
-from triagemq.coordinator.live import (
+from triagemq.coordinator.access.rights import Rights
+from triagemq.coordinator.access.token_watch import TokenWatch
+from triagemq.coordinator.channel.lead import GatewayLead, Link
+from triagemq.coordinator.channel.link import GatewayRefusalError, Measured
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.forecasts import Forecasts
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER
+from triagemq.coordinator.intents.records import Record
+from triagemq.coordinator.intents.registry import Registry
+from triagemq.coordinator.loop.figures import (
     Live,
     Report,
     class_figures,
@@ -26,16 +28,14 @@ from triagemq.coordinator.live import (
     port_figures,
     topic_figures,
 )
-from triagemq.coordinator.metrics import Metrics
-from triagemq.coordinator.port_watch import PortWatch
-from triagemq.coordinator.records import Record
-from triagemq.coordinator.registry import Registry
-from triagemq.coordinator.replanning import Replanner
-from triagemq.coordinator.rights import Rights
-from triagemq.coordinator.runtime import Runtime
+from triagemq.coordinator.loop.health import Check, health_of
+from triagemq.coordinator.loop.metrics import Metrics
+from triagemq.coordinator.loop.replanning import Replanner
+from triagemq.coordinator.loop.runtime import Runtime
+from triagemq.coordinator.ports.watch import PortWatch
+from triagemq.coordinator.rates.known import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
-from triagemq.coordinator.store import Store
-from triagemq.coordinator.token_watch import TokenWatch
+from triagemq.coordinator.store.store import Store
 
 __all__ = ["Coordinator"]
 

@@ -25,12 +25,12 @@ import uvicorn
 
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.coordinator.api import create_app
-from triagemq.coordinator.control import PlannerSettings
+from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.exchange_network import Network
-from triagemq.coordinator.gateway_link import GatewayLink
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
-from triagemq.coordinator.store import Store
+from triagemq.coordinator.store.store import Store
 from triagemq.dtls import RECORD_BYTES
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK

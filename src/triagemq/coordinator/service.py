@@ -14,17 +14,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from triagemq.coordinator import store_changes
-from triagemq.coordinator.access import Caller, Role, Token, session_key
-from triagemq.coordinator.intent_checks import check_limits, check_once, check_rights
-from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents_json import kind_of
-from triagemq.coordinator.leases import Leases
-from triagemq.coordinator.records import Key, Record
+from triagemq.coordinator.access.token_watch import TokenWatch
+from triagemq.coordinator.access.tokens import Caller, Role, Token, session_key
+from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents.checks import check_limits, check_once, check_rights
+from triagemq.coordinator.intents.json_text import kind_of
+from triagemq.coordinator.intents.leases import Leases
+from triagemq.coordinator.intents.records import Key, Record
+from triagemq.coordinator.intents.registry import Draft, Registry
 from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
-from triagemq.coordinator.registry import Draft, Registry
-from triagemq.coordinator.store import Store
-from triagemq.coordinator.token_watch import TokenWatch
+from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store.store import Store
 from triagemq.plan import Decision
 
 __all__ = ["Announcement", "Service"]

@@ -8,8 +8,8 @@ import pytest
 from tests.exchange.virtual import Client, VirtualGateway
 from tests.network.virtual_time import VirtualTime
 
-from triagemq.coordinator.grants import ManagedPolicy, Rules
-from triagemq.coordinator.orders import FlowOrder, Orders, reranked, subscriber_of
+from triagemq.coordinator.access.grants import ManagedPolicy, Rules
+from triagemq.coordinator.decide.orders import FlowOrder, Orders, reranked, subscriber_of
 from triagemq.datagrams import Datagrams
 from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.port_estimates import Interval
+from triagemq.coordinator.ports.estimates import Interval
 
 __all__ = [
     "NOT_YET",

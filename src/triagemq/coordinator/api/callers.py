@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
-from triagemq.coordinator.access import ANYONE, Caller, Role
+from triagemq.coordinator.access.tokens import ANYONE, Caller, Role
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import UnauthorisedError
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from triagemq.coordinator.access import Caller, Role
+from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.answers import (
     NOT_YET,
     AssignmentAnswer,
@@ -18,7 +18,7 @@ from triagemq.coordinator.api.answers import (
     gone,
 )
 from triagemq.coordinator.api.callers import Asker, Here
-from triagemq.coordinator.api_models import (
+from triagemq.coordinator.api.models import (
     BulkRequest,
     HeartbeatBody,
     Name,
@@ -28,9 +28,9 @@ from triagemq.coordinator.api_models import (
     SubscriberRequest,
 )
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.intents import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER, intent_document
-from triagemq.coordinator.records import Record
+from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER, intent_document
+from triagemq.coordinator.intents.records import Record
 from triagemq.coordinator.service import Announcement
 from triagemq.exchange.exposure import reached_by
 

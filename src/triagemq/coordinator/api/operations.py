@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 
-from triagemq.coordinator.access import Role, Token, new_token, token_to_json
+from triagemq.coordinator.access.tokens import Role, Token, new_token, token_to_json
 from triagemq.coordinator.api.answers import (
     NOT_YET,
     MeasurementsAnswer,
@@ -18,9 +18,9 @@ from triagemq.coordinator.api.answers import (
     port_answers,
 )
 from triagemq.coordinator.api.callers import Here, Looker, Operator
-from triagemq.coordinator.api_models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
+from triagemq.coordinator.api.models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
+from triagemq.coordinator.decide.what_if import Changes, changed
 from triagemq.coordinator.refusals import MissingError
-from triagemq.coordinator.what_if import Changes, changed
 from triagemq.scenario import Scenario, loads
 
 __all__ = ["made_token", "router", "token_answer"]

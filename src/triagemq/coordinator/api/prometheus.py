@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.intents_json import PUBLISHER, SUBSCRIBER
-from triagemq.coordinator.metrics import Histogram
-from triagemq.coordinator.port_estimates import Interval
+from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER
+from triagemq.coordinator.loop.metrics import Histogram
+from triagemq.coordinator.ports.estimates import Interval
 
 __all__ = ["exposition", "text_format"]
 

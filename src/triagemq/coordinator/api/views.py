@@ -21,8 +21,8 @@ from triagemq.coordinator.api.answers import (
 )
 from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
 from triagemq.coordinator.api.prometheus import exposition
-from triagemq.coordinator.control import Decided
 from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
 from triagemq.errors import ParameterError
 from triagemq.forecast import explanation as explained

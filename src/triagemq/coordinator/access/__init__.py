@@ -1,0 +1,1 @@
+"""Who may do what: tokens, and what follows from them at the gateway and the broker."""

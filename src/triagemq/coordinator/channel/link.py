@@ -1,0 +1,342 @@
+"""The coordinator's end of the control channel to a gateway: requests, answers, and news of its clients.
+
+    link = GatewayLink(path)
+    link.start(on_connect)
+    ...
+    await link.tell(before, after)
+    await link.close()
+
+It connects, and connects again, for as long as it is open. What is asked while the gateway is away, or lost with it,
+raises ControlError: nobody knows then whether it was done, and after each `on_connect` it is asked what it follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from triagemq.coordinator.channel.lines import (
+    LARGEST_LINE_BYTES,
+    ControlError,
+    decode_line,
+    encode_line,
+    reachable,
+)
+from triagemq.coordinator.channel.state import DesiredState, state_message
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders_json import orders_from_json
+from triagemq.coordinator.ports.samples import counted_to_json
+from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
+
+__all__ = ["GatewayLink", "GatewayRefusalError", "Measured", "SessionEvent"]
+
+_PAUSE_SECONDS = 0.1
+_MOST_EVENTS = 100_000
+
+
+class GatewayRefusalError(ControlError):
+    """The gateway is there, and does not do what it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
+
+    `topics` are publications and payload bytes since then, each publication counted once; if an earlier `mark` was
+    given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
+    published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
+    `version` name the state that it follows, `generation` its orders.
+    """
+
+    epoch: str
+    at_ns: int
+    topics: Mapping[str, tuple[int, int]]
+    counters: Mapping[str, Any]
+    ports: Mapping[str, PortCounters]
+    flows: Mapping[str, FlowCounters]
+    generation: int
+    sessions: int
+    broker_connected: bool
+    broker_problem: str = ""
+    storage_problem: str = ""
+    author: str = ""
+    version: int = 0
+    broker_since_ns: int | None = None
+    begun: Sequence[str] = ()
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """A client has "connected" (or come from another endpoint) or has "gone", or new "orders" are in force.
+
+    Or messages go to a client from now on or no more ("subscribes"), or the broker has taken "subscriptions". `flow` is
+    what orders call the flow of a client that has connected. `overrun`: some news before it are lost.
+    """
+
+    kind: str
+    client_id: str
+    endpoint: tuple[str, int] | None
+    overrun: bool = False
+    flow: str = ""
+    subscribes: bool = False
+
+
+class GatewayLink:
+    """See the module's text. Everything is called in one event loop."""
+
+    def __init__(self, path: Path | str, *, timeout_seconds: float = 30.0) -> None:
+        self._on_connect: Callable[[], Awaitable[None]] | None = None
+        self._path = Path(path)
+        self._timeout_seconds = timeout_seconds
+        self._writer: asyncio.StreamWriter | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._next_id = 1
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._watchers: list[asyncio.Queue[SessionEvent]] = []
+        self._sending = asyncio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Is the gateway's control socket open now?"""
+        return self._writer is not None
+
+    def start(self, on_connect: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Connect as soon as the gateway is there, and stay connected; `on_connect` follows each connection."""
+        if self._running is None:
+            self._on_connect = on_connect
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Leave; what still waits for an answer gets ControlError."""
+        tasks = [task for task in (self._running, self._telling) if task is not None]
+        self._running = self._telling = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wait_connected(self, seconds: float) -> bool:
+        """Wait until the gateway is reached."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.connected:
+                    await asyncio.sleep(0.01)
+        return self.connected
+
+    # What can be asked.
+
+    async def following(self) -> tuple[str, int]:
+        """Author and version of the state that the gateway follows; no author: one that has no number."""
+        answer = await self._ask("version")
+        return str(answer["author"]), int(answer["version"])
+
+    async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
+        """Have the gateway, which follows `before` (None: anything), follow `after`; does it want to hear all again?"""
+        answer = await self._ask("state", **state_message(before, after))
+        return bool(answer.get("whole_next"))
+
+    async def current(self) -> Orders:
+        """The orders in force."""
+        return orders_from_json((await self._ask("current"))["orders"])
+
+    async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""
+        await self._ask("decisions", rows=[dict(row) for row in rows])
+
+    async def measured(self, from_ns: int, classes: Sequence[int]) -> None:
+        """For the trace: figures are of what was published from then on, by this class of each subscription."""
+        await self._ask("measured", from_ns=from_ns, classes=list(classes))
+
+    async def queues(
+        self,
+        ports: Mapping[str, PortCounters],
+        flows: Mapping[FlowKey, FlowCounters],
+        gone: Iterable[FlowKey],
+        at_ns: int,
+    ) -> str:
+        """What queues behind the gateway have counted; the epoch of the gateway that has heard it."""
+        return str((await self._ask("queues", **counted_to_json(ports, flows, gone, at_ns)))["epoch"])
+
+    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
+        """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
+        return _measured(await self._ask("measure", flows=flows, topics=topics, after=after))
+
+    async def save_broker(self) -> None:
+        """Have whoever runs the broker make it write down what it holds."""
+        await self._ask("save_broker")
+
+    async def back_up(self, path: Path) -> None:
+        """Have the gateway write a copy of its sessions and messages to a new file."""
+        await self._ask("backup", path=str(path))
+
+    async def present(self) -> list[SessionEvent]:
+        """Everyone who is connected, as if each had come just now."""
+        answer = await self._ask("sessions")
+        subscribers, flows = set(answer.get("subscribers", ())), answer.get("flows", {})
+        return [
+            SessionEvent(
+                "connected",
+                client_id,
+                _endpoint(where),
+                flow=flows.get(client_id, ""),
+                subscribes=client_id in subscribers,
+            )
+            for client_id, where in answer["sessions"].items()
+        ]
+
+    async def sessions(self) -> dict[str, tuple[str, int]]:
+        """Where each connected client is."""
+        answer = await self._ask("sessions")
+        return {client_id: _endpoint(where) for client_id, where in answer["sessions"].items()}
+
+    async def events(self) -> AsyncIterator[SessionEvent]:
+        """Clients that come and go from now on. After a reconnection of the link, those that are there come again."""
+        queue: asyncio.Queue[SessionEvent] = asyncio.Queue(_MOST_EVENTS)
+        self._watchers.append(queue)
+        try:
+            if self.connected:
+                with contextlib.suppress(ControlError):
+                    await self._watch(queue)
+            while True:
+                yield await queue.get()
+        finally:
+            self._watchers.remove(queue)
+
+    # The connection.
+
+    async def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
+        writer = self._writer
+        if writer is None:
+            raise ControlError(f"the gateway is not there: nobody listens on {self._path}")
+        number = self._next_id
+        self._next_id += 1
+        line = encode_line({"id": number, "do": what, **arguments})
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                async with self._sending:
+                    writer.write(line)
+                    await writer.drain()
+                answer = await answered
+        except TimeoutError:
+            raise ControlError(
+                f"the gateway did not answer {what!r} within {self._timeout_seconds} s"
+            ) from None
+        except OSError as error:
+            raise ControlError(f"the gateway was lost while it was asked for {what!r}: {error}") from None
+        finally:
+            self._waiting.pop(number, None)
+        if answer.get("ok") is not True:
+            raise GatewayRefusalError(
+                f"the gateway refuses {what!r}: {answer.get('error', 'no reason given')}"
+            )
+        return answer
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                with reachable(self._path) as name:
+                    reader, writer = await asyncio.open_unix_connection(name, limit=LARGEST_LINE_BYTES)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            self._writer = writer
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+            try:
+                await self._read(reader)
+            except (OSError, ValueError, ControlError):
+                pass  # Lost, or no longer talking sense: both end in a new connection.
+            finally:
+                self._lost(writer)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            message = decode_line(line)
+            if "event" in message:
+                self._heard(message)
+                continue
+            number = message.get("id")
+            answered = self._waiting.get(number) if isinstance(number, int) else None
+            if answered is not None and not answered.done():
+                answered.set_result(message)
+
+    def _lost(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = None
+        if self._telling is not None:
+            self._telling.cancel()
+        writer.close()
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_exception(ControlError("the gateway was lost before it answered"))
+
+    async def _tell(self) -> None:
+        """Whatever has to be said at the start of a connection; a failure is that of the connection."""
+        try:
+            if self._watchers:
+                await self._watch(*self._watchers)
+            if self._on_connect is not None:
+                await self._on_connect()
+        except ControlError:
+            pass
+
+    async def _watch(self, *watchers: asyncio.Queue[SessionEvent]) -> None:
+        await self._ask("watch")
+        for event in await self.present():
+            for queue in watchers:
+                _put(queue, event)
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        client_id, where = str(message.get("client_id")), message.get("endpoint")
+        event = SessionEvent(
+            str(message["event"]),
+            client_id,
+            None if where is None else _endpoint(where),
+            flow=str(message.get("flow", "")),
+            subscribes=message.get("subscribes") is True,
+        )
+        for queue in self._watchers:
+            _put(queue, event)
+
+
+def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
+    """A reader that does not read loses the oldest, and is told."""
+    if queue.full():
+        queue.get_nowait()
+        event = replace(event, overrun=True)
+    queue.put_nowait(event)
+
+
+def _endpoint(where: Sequence[Any]) -> tuple[str, int]:
+    return str(where[0]), int(where[1])
+
+
+def _measured(answer: Mapping[str, Any]) -> Measured:
+    return Measured(
+        epoch=answer["epoch"],
+        at_ns=answer["at_ns"],
+        topics={topic: (count, size) for topic, (count, size) in answer["topics"].items()},
+        counters=answer["counters"],
+        ports={name: _port(port["queues"], port["control"]) for name, port in answer["ports"].items()},
+        flows={client_id: FlowCounters(*values) for client_id, values in answer["flows"].items()},
+        generation=answer["generation"],
+        sessions=answer["sessions"],
+        broker_connected=answer["broker_connected"],
+        broker_problem=answer["broker_problem"],
+        storage_problem=answer["storage_problem"],
+        author=answer["author"],
+        version=answer["version"],
+        broker_since_ns=answer["broker_since_ns"],
+        begun=answer["begun"],
+        mark=answer["mark"],
+    )
+
+
+def _port(queues: Iterable[Sequence[Any]], control: Sequence[Any]) -> PortCounters:
+    return PortCounters(tuple(QueueCounters(*queue) for queue in queues), QueueCounters(*control))

@@ -1,0 +1,150 @@
+"""What an operator wants to read about a decision: why it was taken, what it changed for whom. Bounded in number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.slots import Earlier, SlotTable
+from triagemq.plan import Decision, Plan
+from triagemq.scenario import Floats, Integers
+
+__all__ = ["MOST_ROWS", "account"]
+
+MOST_ROWS = 20
+"""Topics, or else subscribers, or ports, that one decision names; the others are counted."""
+
+VISIBLE_DROP_CHANGE = 0.005
+"""A drop rate that changes by less is not worth a row."""
+
+Rows = NDArray[np.intp]
+
+
+def account(
+    name: str,
+    why: Sequence[str],
+    plans: tuple[Plan | None, Plan],
+    orders: tuple[Orders, Orders],
+    table: SlotTable,
+    was: Earlier,
+) -> tuple[Decision, ...]:
+    """The rows of one decision about the exchange `name`; plans and orders are those before and after."""
+    reason = "; ".join(why) or "asked for"
+    before, after = orders
+    ports = _port_news(*plans)
+    if before is after:
+        kept = Decision("plan_kept", name, _generation(before), _generation(before), reason)
+        return (kept, *ports)
+    change = _Change(plans[1], table, was)
+    summary = Decision(
+        "replanned",
+        name,
+        _generation(before),
+        _generation(after),
+        f"{reason}: {change.summary(before, after)}",
+    )
+    return (summary, *ports, *change.rows(reason))
+
+
+class _Change:
+    """Which subscriptions a plan treats differently than the orders before."""
+
+    def __init__(self, plan: Plan, table: SlotTable, was: Earlier) -> None:
+        self._table = table
+        slot = np.maximum(was.topic_slot, 0)
+        cell = (table.subscriber, slot)
+        self.class_after: Integers = plan.subscription_class
+        self.drop_after: Floats = plan.flows.drop_rate[plan.flow]
+        self.class_before: Integers = was.flow_class[cell]
+        self.drop_before: Floats = was.flow_drop[cell]
+        known = (was.topic_slot >= 0) & (self.class_before >= 0)
+        self.new: Rows = np.flatnonzero(~known)
+        self.better: Rows = np.flatnonzero(known & (self.class_after < self.class_before))
+        self.worse: Rows = np.flatnonzero(known & (self.class_after > self.class_before))
+        moved = np.abs(self.drop_after - self.drop_before) >= VISIBLE_DROP_CHANGE
+        self.rated: Rows = np.flatnonzero(known & moved)
+        self.changed: Rows = np.union1d(np.union1d(self.better, self.worse), self.rated)
+
+    def summary(self, before: Orders, after: Orders) -> str:
+        joined = sum(name not in before.slots for name in after.slots)
+        left = sum(name not in after.slots for name in before.slots)
+        counts = {
+            "subscribers join": joined,
+            "subscribers leave": left,
+            "subscriptions new": len(self.new),
+            "to a better class": len(self.better),
+            "to a worse class": len(self.worse),
+            "with another drop rate": len(self.rated),
+        }
+        said = [f"{count} {what}" for what, count in counts.items() if count]
+        return ", ".join(said) or "no subscription is treated differently"
+
+    def rows(self, reason: str) -> tuple[Decision, ...]:
+        """One row per subscription if they are few, else one per subscriber if those are, else none."""
+        table, changed = self._table, self.changed
+        if len(changed) <= MOST_ROWS:
+            return tuple(
+                Decision(
+                    "treated_differently",
+                    f"{table.subscribers[table.subscriber[row]]} {table.topics[table.topic[row]]}",
+                    _treatment(self.class_before[row], self.drop_before[row]),
+                    _treatment(self.class_after[row], self.drop_after[row]),
+                    reason,
+                )
+                for row in changed.tolist()
+            )
+        owners, counts = np.unique(table.subscriber[changed], return_counts=True)
+        if len(owners) > MOST_ROWS:
+            return ()
+        return tuple(
+            Decision(
+                "treated_differently",
+                table.subscribers[owner],
+                _mean_treatment(self.class_before[rows], self.drop_before[rows]),
+                _mean_treatment(self.class_after[rows], self.drop_after[rows]),
+                f"{count} topics: {reason}",
+            )
+            for owner, count in zip(owners.tolist(), counts.tolist(), strict=True)
+            for rows in [changed[table.subscriber[changed] == owner]]
+        )
+
+
+def _port_news(before: Plan | None, after: Plan) -> tuple[Decision, ...]:
+    """What the plan itself says, as far as the plan before did not say the same."""
+    said = set() if before is None else set(before.decisions)
+    kinds = {decision.kind for decision in said}
+    # What the forecasts gained has other figures each time; `explain` has them.
+    news = [
+        decision
+        for decision in after.decisions
+        if decision not in said and (decision.kind != "planned_by_forecast" or decision.kind not in kinds)
+    ]
+    if before is not None:
+        overloaded = {each.subject for each in after.decisions if each.kind == "port_overloaded"}
+        news += [
+            Decision("port_relieved", each.subject, each.after, "all it is offered", "everything fits again")
+            for each in before.decisions
+            if each.kind == "port_overloaded" and each.subject not in overloaded
+        ]
+    if len(news) > MOST_ROWS:
+        rest = len(news) - MOST_ROWS
+        more = Decision(
+            "more_ports", "all ports", "", "", f"{rest} more decisions about ports are in the plan"
+        )
+        return (*news[:MOST_ROWS], more)
+    return tuple(news)
+
+
+def _generation(orders: Orders) -> str:
+    return f"generation {orders.generation}"
+
+
+def _treatment(priority_class: int, drop_rate: float) -> str:
+    return f"class {priority_class}, drop {drop_rate:.4g}"
+
+
+def _mean_treatment(classes: Integers, drop_rates: Floats) -> str:
+    return f"mean class {classes.mean():.3g}, mean drop {drop_rates.mean():.4g}"

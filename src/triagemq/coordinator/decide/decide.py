@@ -1,0 +1,165 @@
+"""The control loop as a function: what is known now and what was decided before, in; a plan, orders and reasons, out.
+
+No I/O, no clock, no chance: the same situation after the same decision gives the same decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from triagemq.coordinator.decide.account import account
+from triagemq.coordinator.decide.building import build_orders, set_ports
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.slots import Earlier, SlotTable, earlier, match_slots, recall
+from triagemq.forecast import plan_ahead
+from triagemq.plan import Decision, Plan
+from triagemq.scenario import Integers, Scenario
+
+__all__ = ["Decided", "PlannerSettings", "Situation", "decide"]
+
+LEAST_DROP_CHANGE = 0.005
+"""Drop rates that would change by less than this, with all else as before, are left alone: hysteresis."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7)."""
+
+    flows: str = "greedy"
+    priorities: str = "greedy"
+    drops: str = "optimal"
+    scope: str = "port"
+    seed: int = 0
+    priority_classes: int = 8
+
+    @classmethod
+    def no_triage(cls) -> PlannerSettings:
+        """What a plain exchange does: one class, and only full buffers drop."""
+        return cls(priorities="none", drops="none", priority_classes=1)
+
+    def classes_for(self, scenario: Scenario) -> int:
+        """The classes to plan with: no more than the scenario allows, the data plane has and any port has queues."""
+        queues = scenario.ports.queues[scenario.ports.queues > 0]
+        return min(
+            scenario.planning.priority_classes, self.priority_classes, int(queues.min(initial=2**31 - 1))
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Situation:
+    """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed.
+
+    `paced_bps` is how fast ports send that are planned with another bandwidth, which was measured; `measured` says so.
+    """
+
+    scenario: Scenario
+    flow_limits: Integers | None = None
+    why: tuple[str, ...] = ()
+    settings: PlannerSettings = PlannerSettings()
+    paced_bps: Mapping[str, float] = field(default_factory=dict)
+    measured: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """A plan and the orders that carry it out.
+
+    `changed` is False where the orders are those from before; then there is nothing to send. `decisions` is what is
+    new and worth recording, bounded in number.
+    """
+
+    scenario: Scenario
+    plan: Plan
+    orders: Orders
+    decisions: tuple[Decision, ...]
+    why: tuple[str, ...]
+    changed: bool
+    table: SlotTable
+
+    @property
+    def subscribed_topics(self) -> list[str]:
+        """The topics of the scenario that somebody subscribes to, for `RateWatch.listen`."""
+        wanted = np.bincount(self.scenario.subscriptions.topic, minlength=len(self.scenario.topics)) > 0
+        return [name for name, own in zip(self.scenario.topics.name, wanted.tolist(), strict=True) if own]
+
+
+def decide(situation: Situation, previous: Decided | Orders | None = None) -> Decided:
+    """Plan the situation and say what changes since `previous` (orders alone, after a restart).
+
+    >>> from triagemq.scenario.generators import building
+    >>> first = decide(Situation(building()))
+    >>> first.orders.generation, first.orders.slots["occupant-01"]["building/floor-2/evacuation"]
+    (1, 0)
+    >>> again = decide(Situation(building()), first)
+    >>> again.changed, again.orders is first.orders
+    (False, True)
+    """
+    scenario, settings = situation.scenario, situation.settings
+    classes = settings.classes_for(scenario)
+    most = scenario.planning.flows_per_subscriber
+    limits = np.full(len(scenario.subscribers), most, dtype=np.int32)
+    if situation.flow_limits is not None:
+        limits = np.minimum(limits, situation.flow_limits).astype(np.int32)
+    orders_before, table_before, plan_before, scenario_before = _before(previous)
+    plan = plan_ahead(
+        scenario,
+        previous=plan_before,
+        before=scenario_before,
+        flows=settings.flows,
+        priorities=settings.priorities,
+        drops=settings.drops,
+        scope=settings.scope,
+        seed=settings.seed,
+        priority_classes=classes,
+        flow_limits=limits,
+    )
+    plan = replace(plan, decisions=(*plan.decisions, *situation.measured))
+    was = earlier(table_before, scenario, int(limits.max(initial=1)))
+    table = match_slots(scenario, plan, limits, was)
+    ports = set_ports(scenario, 1 if settings.priorities == "none" else classes, situation.paced_bps)
+    if table_before is not None and ports == orders_before.ports and _alike(table_before, table, was):
+        orders = orders_before
+        # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
+        table = replace(table, flow_drop=was.flow_drop[table.flow_subscriber, table.flow_slot])
+    else:
+        orders = build_orders(ports, table, was, orders_before)
+    return Decided(
+        scenario=scenario,
+        plan=plan,
+        orders=orders,
+        decisions=account(
+            scenario.name, situation.why, (plan_before, plan), (orders_before, orders), table, was
+        ),
+        why=situation.why,
+        changed=orders is not orders_before,
+        table=table,
+    )
+
+
+def _before(
+    previous: Decided | Orders | None,
+) -> tuple[Orders, SlotTable | None, Plan | None, Scenario | None]:
+    match previous:
+        case None:
+            return Orders(), None, None, None
+        case Orders():
+            return previous, recall(previous), None, None
+        case Decided():
+            return previous.orders, previous.table, previous.plan, previous.scenario
+
+
+def _alike(before: SlotTable, table: SlotTable, was: Earlier) -> bool:
+    """Whether nothing but drop rates would change, and those by next to nothing."""
+    cell = (table.flow_subscriber, table.flow_slot)
+    return (
+        before.subscribers == table.subscribers
+        and len(was.gone_topics_of) == 0
+        and np.array_equal(was.topic_slot, table.topic_slot)
+        and len(before.flow_slot) == len(table.flow_slot)
+        and np.array_equal(was.flow_class[cell], table.flow_class)
+        and np.array_equal(was.flow_port[cell], table.flow_port)
+        and bool((np.abs(was.flow_drop[cell] - table.flow_drop) < LEAST_DROP_CHANGE).all())
+    )

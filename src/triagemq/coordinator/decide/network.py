@@ -1,0 +1,142 @@
+"""The network an exchange runs on: a scenario of which the brokers, switches, ports and settings hold.
+
+Its publishers and subscribers are not there until they announce themselves; what it says about one of that name
+(broker, port, link, arrival process, sizes) holds for what the announcement leaves open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from triagemq.coordinator.intents.asked import SubscriberIntent
+from triagemq.errors import ParameterError
+from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics
+from triagemq.scenario.generators import columns
+
+__all__ = ["Network"]
+
+OVERHEAD_BYTES = 49
+"""Around every event on the wire: MQTT-SN PUBLISH 7, UDP and IP 28, Ethernet 14."""
+
+PLANNING = PlanningSettings(flows_per_subscriber=8, priority_classes=8)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The fixed part of an exchange.
+
+    >>> network = Network.plain(bandwidth_bps=1e6)
+    >>> network.port_names, network.with_bandwidth("port", 5e5).scenario.ports.bandwidth_bps.tolist()
+    (('port',), [500000.0])
+    """
+
+    scenario: Scenario
+    survival: Mapping[str, float] = field(default_factory=dict)
+    """By port, what multiplies the share of packets that its subscribers get by the scenario: as was measured."""
+
+    @classmethod
+    def plain(cls, bandwidth_bps: float = 10e6, buffer_packets: float = 200) -> Network:
+        """One broker, one switch and one port, for an exchange without a scenario file."""
+        nobody = columns.references(np.empty(0))
+        return cls(
+            Scenario.of(
+                name="exchange",
+                topics=Topics(()),
+                brokers=columns.one_broker("broker"),
+                switches=columns.one_switch("switch"),
+                ports=columns.output_ports(["port"], [bandwidth_bps], buffer_packets),
+                publishers=columns.publishers([]),
+                publications=columns.publications(
+                    publisher=nobody, topic=nobody, rate_per_second=[], size_bytes=[], size_distribution=[]
+                ),
+                subscribers=columns.subscribers([], nobody),
+                subscriptions=columns.subscriptions(subscriber=nobody, topic=nobody, utility_weight=[]),
+                planning=PLANNING,
+                overhead_bytes=OVERHEAD_BYTES,
+            )
+        )
+
+    @property
+    def port_names(self) -> tuple[str, ...]:
+        """The ports that subscribers may be behind: those that feed no other switch, the default one first."""
+        return tuple(self.scenario.ports.name[port] for port in self._open_ports)
+
+    @cached_property
+    def _open_ports(self) -> list[int]:
+        feeding = set(self.scenario.switches.fed_by_port.tolist())
+        return [port for port in range(len(self.scenario.ports)) if port not in feeding]
+
+    @cached_property
+    def _port_number(self) -> dict[str, int]:
+        return {self.scenario.ports.name[port]: port for port in self._open_ports}
+
+    @cached_property
+    def publisher_row(self) -> dict[str, int]:
+        """The scenario's publishers by name."""
+        return {name: row for row, name in enumerate(self.scenario.publishers.name)}
+
+    @cached_property
+    def subscriber_row(self) -> dict[str, int]:
+        """The scenario's subscribers by name."""
+        return {name: row for row, name in enumerate(self.scenario.subscribers.name)}
+
+    @cached_property
+    def publication_row(self) -> dict[tuple[str, str], int]:
+        """The scenario's publications by the names of publisher and topic."""
+        published, publishers, topics = (
+            self.scenario.publications,
+            self.scenario.publishers.name,
+            self.scenario.topics.name,
+        )
+        return {
+            (publishers[publisher], topics[topic]): row
+            for row, (publisher, topic) in enumerate(
+                zip(published.publisher.tolist(), published.topic.tolist(), strict=True)
+            )
+        }
+
+    def has_port(self, intent: SubscriberIntent) -> bool:
+        """Whether the port that a subscriber says it is behind exists."""
+        return intent.port is None or intent.port in self._port_number
+
+    def port_of(self, intent: SubscriberIntent) -> int:
+        """The number of the port that a subscriber is behind: as it says, as the scenario says, or the first."""
+        if intent.port is not None:
+            number = self._port_number.get(intent.port)
+            if number is None:
+                raise ParameterError(
+                    f"subscriber {intent.name!r}",
+                    f"is behind port {intent.port!r}; the exchange has {', '.join(self.port_names)}",
+                )
+            return number
+        row = self.subscriber_row.get(intent.name)
+        return self._open_ports[0] if row is None else int(self.scenario.subscribers.port[row])
+
+    def with_bandwidth(self, port: str, bandwidth_bps: float) -> Network:
+        """The same network with another bandwidth on one port."""
+        ports = self.scenario.ports
+        if port not in ports.name:
+            raise ParameterError("port", f"is {port!r}; the exchange has {', '.join(ports.name)}")
+        if not (math.isfinite(bandwidth_bps) and bandwidth_bps > 0):
+            raise ParameterError("bandwidth_bps", f"is {bandwidth_bps!r}; write a finite number above 0")
+        changed = np.array(ports.bandwidth_bps)
+        changed[ports.name.index(port)] = bandwidth_bps
+        return replace(self, scenario=replace(self.scenario, ports=replace(ports, bandwidth_bps=changed)))
+
+    @property
+    def stated_error_rates(self) -> dict[str, float]:
+        """By port, the mean error rate of the subscribers that the scenario puts behind it."""
+        subscribers, names = self.scenario.subscribers, self.scenario.ports.name
+        behind = np.bincount(subscribers.port, minlength=len(names))
+        total = np.bincount(subscribers.port, subscribers.error_rate, len(names))
+        return dict(zip(names, (total / np.maximum(behind, 1)).tolist(), strict=True))
+
+    def error_rates(self, ports: Integers, stated: Floats) -> Floats:
+        """The error rates of subscribers behind these ports, from those that the scenario states."""
+        factor = np.array([self.survival.get(name, 1.0) for name in self.scenario.ports.name])[ports]
+        return np.where(factor == 1.0, stated, np.clip(1 - (1 - stated) * factor, 0.0, 1.0))

@@ -1,0 +1,160 @@
+"""What if: a scenario with some changes. Pure; the forecast of the result is the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from triagemq.coordinator.intents.asked import SubscriptionIntent
+from triagemq.errors import ParameterError
+from triagemq.mqttsn import matches
+from triagemq.scenario import Floats, Scenario, Subscribers, Subscriptions
+from triagemq.scenario.wildcards import TopicTree
+
+__all__ = ["Changes", "changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to suppose: rates times a factor (by topic or pattern), bandwidths, and subscriptions that go or come.
+
+    Subscriptions are (subscriber, topic or pattern); one that comes replaces the one that is there. A subscriber that
+    is not there yet is behind the first port.
+    """
+
+    rate_factors: Mapping[str, float] = field(default_factory=dict)
+    bandwidths_bps: Mapping[str, float] = field(default_factory=dict)
+    remove_subscriptions: Sequence[tuple[str, str]] = ()
+    add_subscriptions: Sequence[tuple[str, SubscriptionIntent]] = ()
+
+
+def changed(scenario: Scenario, changes: Changes) -> Scenario:
+    """The scenario as it would be; ParameterError names what is not there.
+
+    >>> from triagemq.scenario.generators import table2
+    >>> now = table2(seed=1)
+    >>> doubled = changed(now, Changes(rate_factors={"#": 2.0}))
+    >>> bool((doubled.publications.rate_per_second == 2 * now.publications.rate_per_second).all())
+    True
+    """
+    scenario = _with_rates(scenario, changes.rate_factors)
+    scenario = _with_bandwidths(scenario, changes.bandwidths_bps)
+    if changes.remove_subscriptions or changes.add_subscriptions:
+        scenario = _with_subscriptions(scenario, changes)
+    return Scenario.of(
+        **{name: getattr(scenario, name) for name in Scenario.__dataclass_fields__}  # into canonical order
+    )
+
+
+def _with_rates(scenario: Scenario, factors: Mapping[str, float]) -> Scenario:
+    by_topic = np.ones(len(scenario.topics))
+    for pattern, factor in factors.items():
+        met = [matches(pattern, topic) for topic in scenario.topics.name]
+        if not any(met):
+            raise ParameterError("rate_factors", f"no topic is matched by {pattern!r}")
+        by_topic[met] *= factor
+    published = scenario.publications
+    factor_of = by_topic[published.topic]
+    return replace(
+        scenario,
+        publications=replace(
+            published,
+            rate_per_second=published.rate_per_second * factor_of,
+            min_separation_seconds=published.min_separation_seconds / factor_of,
+            max_separation_seconds=published.max_separation_seconds / factor_of,
+        ),
+    )
+
+
+def _with_bandwidths(scenario: Scenario, widths: Mapping[str, float]) -> Scenario:
+    bandwidth_bps = np.array(scenario.ports.bandwidth_bps)
+    for name, width in widths.items():
+        if name not in scenario.ports.name:
+            raise ParameterError("bandwidths_bps", f"there is no port {name!r}")
+        bandwidth_bps[scenario.ports.name.index(name)] = width
+    return replace(scenario, ports=replace(scenario.ports, bandwidth_bps=bandwidth_bps))
+
+
+def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
+    tree = TopicTree(scenario.topics.name)
+    topic_number = {name: row for row, name in enumerate(scenario.topics.name)}
+    people = list(scenario.subscribers.name)
+    number = {name: row for row, name in enumerate(people)}
+    wanted = scenario.subscriptions
+    pairs = zip(wanted.subscriber.tolist(), wanted.topic.tolist(), strict=True)
+    row_of = {pair: row for row, pair in enumerate(pairs)}
+
+    def found(field_name: str, pattern: str) -> list[int]:
+        topics = [topic_number[topic] for topic in tree.matching(pattern)]
+        if not topics:
+            raise ParameterError(field_name, f"no topic is matched by {pattern!r}")
+        return topics
+
+    gone: set[int] = set()
+    for name, pattern in changes.remove_subscriptions:
+        if name not in number:
+            raise ParameterError("remove_subscriptions", f"there is no subscriber {name!r}")
+        leaving = {(number[name], topic) for topic in found("remove_subscriptions", pattern)} & row_of.keys()
+        if not leaving:
+            raise ParameterError(
+                "remove_subscriptions", f"{name!r} has no subscription matched by {pattern!r}"
+            )
+        gone |= {row_of[pair] for pair in leaving}
+    coming: dict[tuple[int, int], SubscriptionIntent] = {}
+    for name, intent in changes.add_subscriptions:
+        if name not in number:
+            number[name] = len(people)
+            people.append(name)
+        for topic in found("add_subscriptions", intent.topic_filter):
+            coming[number[name], topic] = intent
+    gone |= {row_of[pair] for pair in coming if pair in row_of}
+    kept = np.array([row for row in range(len(wanted)) if row not in gone], dtype=np.int64)
+    return replace(
+        scenario,
+        subscribers=_more_subscribers(scenario.subscribers, people),
+        subscriptions=_subscriptions(wanted, kept, coming),
+    )
+
+
+def _more_subscribers(there: Subscribers, people: Sequence[str]) -> Subscribers:
+    new = len(people) - len(there)
+    return Subscribers(
+        name=tuple(people),
+        broker=np.append(there.broker, np.zeros(new, dtype=np.int32)),
+        port=np.append(there.port, np.zeros(new, dtype=np.int32)),
+        error_rate=np.append(there.error_rate, np.zeros(new)),
+        propagation_seconds=np.append(there.propagation_seconds, np.zeros(new)),
+    )
+
+
+def _subscriptions(
+    wanted: Subscriptions, kept: np.ndarray, coming: Mapping[tuple[int, int], SubscriptionIntent]
+) -> Subscriptions:
+    intents = list(coming.values())
+
+    def joined(column: Floats, values: Sequence[float | None]) -> Floats:
+        return np.append(column[kept], [np.inf if value is None else value for value in values]).astype(float)
+
+    return Subscriptions(
+        subscriber=np.append(wanted.subscriber[kept], [pair[0] for pair in coming]).astype(np.int32),
+        topic=np.append(wanted.topic[kept], [pair[1] for pair in coming]).astype(np.int32),
+        utility_shape=np.append(wanted.utility_shape[kept], [each.utility.shape for each in intents]).astype(
+            np.int8
+        ),
+        utility_weight=joined(wanted.utility_weight, [each.utility.weight for each in intents]),
+        utility_threshold=joined(wanted.utility_threshold, [each.utility.threshold for each in intents]),
+        freshness_seconds=joined(
+            wanted.freshness_seconds, [each.utility.freshness_seconds for each in intents]
+        ),
+        max_latency_seconds=joined(
+            wanted.max_latency_seconds, [each.max_latency_seconds for each in intents]
+        ),
+        max_separation_seconds=joined(
+            wanted.max_separation_seconds, [each.max_separation_seconds for each in intents]
+        ),
+        max_latency_share=joined(
+            wanted.max_latency_share, [each.max_latency_share or 0.0 for each in intents]
+        ),
+    )

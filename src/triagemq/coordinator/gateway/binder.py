@@ -1,0 +1,200 @@
+"""From orders by client id to flows by address: a data plane knows UDP ports, a plan knows subscribers.
+
+Clients come, move and go, and orders change; whatever happens, the data plane is told the difference and no more.
+
+A client for which there is no order (a plain MQTT-SN client, or a subscriber before its first plan) would pass the
+port unmanaged and unpaced, at the cost of everybody else. Once it has subscribed it therefore gets a flow in the lowest
+class of the first port of the orders, without drops. One that only publishes is sent nothing but control packets, and
+gets none: its answers do not go over the subscribers' port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from triagemq.coordinator.decide.orders import FlowOrder, Orders, client_id_of, subscriber_of
+from triagemq.errors import PlanError
+from triagemq.plan import DataPlane, FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow
+
+__all__ = ["UNPLANNED", "FlowBinder"]
+
+UNPLANNED = -1
+"""flow_id of a flow that no order names; null in the trace."""
+
+
+class FlowBinder:
+    """`identify` tells the subscriber's name and slot from a client id; what it gives is looked up in the orders."""
+
+    def __init__(self, plane: DataPlane, identify: Callable[[str], tuple[str, int]] = subscriber_of) -> None:
+        self.orders = Orders()
+        self._plane = plane
+        self._identify = identify
+        self._default: FlowOrder | None = None
+        # By client id: its key, its name in the orders, and whether it gets messages without an order.
+        self._clients: dict[str, tuple[FlowKey, str, bool]] = {}
+        # By name in the orders: the clients that have it.
+        self._named: dict[str, list[str]] = {}
+        # Several clients may share an address behind a forwarder; the flow is that of the first.
+        self._at: dict[FlowKey, list[str]] = {}
+        self._bound: dict[FlowKey, FlowOrder] = {}
+
+    def order(self, orders: Orders, changed: Collection[str] | None = None) -> None:
+        """Put orders in force, all or (PlanError) none; `changed`: only the flows of these client ids differ."""
+        if changed is not None and orders.ports == self.orders.ports:
+            self._order_some(orders, changed)
+            return
+        check(orders)
+        default = default_flow(orders)
+        before, bound = self._bound, {}
+        instructions: list[Instruction] = [
+            port for name, port in orders.ports.items() if self.orders.ports.get(name) != port
+        ]
+        for key in self._at:
+            flow = self._wanted(key, orders, default)
+            if flow is not None:
+                bound[key] = flow
+                if before.get(key) != flow:
+                    instructions.append(_set_flow(key, flow))
+        instructions += [RemoveFlow(key) for key in before if key not in bound]
+        instructions += [RemovePort(name) for name in self.orders.ports if name not in orders.ports]
+        if instructions:
+            self._plane.apply(instructions)
+        self.orders, self._default, self._bound = orders, default, bound
+
+    def _order_some(self, orders: Orders, changed: Collection[str]) -> None:
+        check(orders, changed)
+        former, self.orders = self.orders, orders
+        try:
+            self._bind({self._clients[one][0] for name in changed for one in self._named.get(name, ())})
+        except PlanError:
+            self.orders = former
+            raise
+
+    def connected(self, client_id: str, endpoint: tuple[str, int], *, subscribes: bool = True) -> None:
+        """A client is at this address now, wherever it was before; PlanError if the data plane cannot send there."""
+        key = FlowKey(endpoint[0], endpoint[1])
+        known = self._clients.get(client_id)
+        name = client_id_of(*self._identify(client_id)) if known is None else known[1]
+        self._clients[client_id] = (key, name, subscribes)
+        if known is None:
+            self._named.setdefault(name, []).append(client_id)
+        touched = {key}
+        if known is None or known[0] != key:
+            self._at.setdefault(key, []).append(client_id)
+            if known is not None:
+                self._leave(client_id, known[0])
+                touched.add(known[0])
+        try:
+            self._bind(touched)
+        except PlanError:
+            # An address that no data plane can send to must not stand in the way of the next orders.
+            self._leave(client_id, key)
+            self._forget(client_id)
+            raise
+
+    def gone(self, client_id: str) -> None:
+        """A client is not there any more; one that never was is no matter."""
+        known = self._clients.get(client_id)
+        if known is not None:
+            self._leave(client_id, known[0])
+            self._forget(client_id)
+            self._bind({known[0]})
+
+    def identify_again(self) -> None:
+        """Client ids have come to mean other names."""
+        self._clients = {
+            client_id: (key, client_id_of(*self._identify(client_id)), subscribes)
+            for client_id, (key, _, subscribes) in self._clients.items()
+        }
+        self._named = {}
+        for client_id, (_, name, _) in self._clients.items():
+            self._named.setdefault(name, []).append(client_id)
+        self.order(self.orders)
+
+    def clients(self) -> dict[str, FlowKey]:
+        """Everyone who is connected."""
+        return {client_id: key for client_id, (key, _, _) in self._clients.items()}
+
+    def flow_of(self, client_id: str) -> tuple[int, int] | None:
+        """Flow id and priority class of what goes to a client, or would if it were there; None if it is not managed."""
+        known = self._clients.get(client_id)
+        if known is not None:
+            flow = self._bound.get(known[0])
+        else:
+            flow = self.orders.flows.get(client_id_of(*self._identify(client_id)), self._default)
+        return None if flow is None else (flow.flow_id, flow.priority_class)
+
+    def _wanted(self, key: FlowKey, orders: Orders, default: FlowOrder | None) -> FlowOrder | None:
+        fallback = None
+        for client_id in self._at[key]:
+            _, name, subscribes = self._clients[client_id]
+            found = orders.flows.get(name)
+            if found is not None:
+                return found
+            if subscribes:
+                fallback = default
+        return fallback
+
+    def _bind(self, keys: Collection[FlowKey]) -> None:
+        instructions: list[Instruction] = []
+        changed: dict[FlowKey, FlowOrder | None] = {}
+        for key in keys:
+            flow = self._wanted(key, self.orders, self._default) if key in self._at else None
+            if self._bound.get(key) != flow:
+                changed[key] = flow
+                instructions.append(RemoveFlow(key) if flow is None else _set_flow(key, flow))
+        if instructions:
+            self._plane.apply(instructions)
+        for key, flow in changed.items():
+            if flow is None:
+                del self._bound[key]
+            else:
+                self._bound[key] = flow
+
+    def _forget(self, client_id: str) -> None:
+        name = self._clients.pop(client_id)[1]
+        self._named[name].remove(client_id)
+        if not self._named[name]:
+            del self._named[name]
+
+    def _leave(self, client_id: str, key: FlowKey) -> None:
+        there = self._at[key]
+        there.remove(client_id)
+        if not there:
+            del self._at[key]
+
+
+def check(orders: Orders, some: Collection[str] | None = None) -> None:
+    """PlanError if a flow (or one of `some`) does not fit its port: also one whose client has not connected yet."""
+    for client_id in orders.flows if some is None else some:
+        flow = orders.flows.get(client_id)
+        if flow is None:
+            continue
+        port = orders.ports.get(flow.port)
+        if port is None:
+            raise PlanError(f"orders: {client_id!r} goes to the port {flow.port!r}, which they do not have")
+        if not 0 <= flow.priority_class < port.classes:
+            raise PlanError(
+                f"orders: {client_id!r} is of class {flow.priority_class}, "
+                f"and port {flow.port!r} has the classes 0 to {port.classes - 1}"
+            )
+        if not 0.0 <= flow.drop_rate <= 1.0:
+            raise PlanError(
+                f"orders: {client_id!r} has a drop rate of {flow.drop_rate}; it must be from 0 to 1"
+            )
+
+
+def default_flow(orders: Orders) -> FlowOrder | None:
+    """What a subscriber gets for whom there is no order; None without a port.
+
+    >>> from triagemq.plan import SetPort
+    >>> default_flow(Orders(ports={"radio": SetPort("radio", 1e6, 100, 8)}))
+    FlowOrder(port='radio', flow_id=-1, priority_class=7, drop_rate=0.0)
+    """
+    for name, port in orders.ports.items():
+        return FlowOrder(name, UNPLANNED, port.classes - 1, 0.0)
+    return None
+
+
+def _set_flow(key: FlowKey, flow: FlowOrder) -> SetFlow:
+    return SetFlow(key, flow.port, flow.flow_id, flow.priority_class, flow.drop_rate)

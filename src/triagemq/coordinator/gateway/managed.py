@@ -1,0 +1,492 @@
+"""A gateway that does what it is told: MQTT-SN gateway, data plane, control channel and trace put together.
+
+Orders take effect between two packets: the ways of topics first, then the flows, with nothing sent in between. A state
+is confirmed when it is on disk, too, so that a gateway that is killed starts with what it last did. Grants are in force
+even before that: whoever is not allowed any more does not go on because a disk is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
+from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.server import ControlServer
+from triagemq.coordinator.channel.state import DesiredState, changed_state, is_whole
+from triagemq.coordinator.decide.orders import Orders, client_id_of, reranked, subscriber_of
+from triagemq.coordinator.decide.orders_json import orders_to_json
+from triagemq.coordinator.gateway.binder import FlowBinder
+from triagemq.coordinator.gateway.config import GatewayConfig
+from triagemq.coordinator.gateway.kept import KeptState
+from triagemq.coordinator.gateway.trace_numbers import next_run, numbering
+from triagemq.coordinator.ports.samples import counted_from_json, decision_columns, sample_columns
+from triagemq.dtls import RECORD_BYTES, ServerSecurity
+from triagemq.errors import GatewayError, PlanError
+from triagemq.exchange import (
+    BrokerAddress,
+    BrokerLoss,
+    Gateway,
+    GatewaySettings,
+    Gone,
+    LiveTrace,
+    Present,
+)
+from triagemq.exchange.listening import control_socket
+from triagemq.exchange.private_files import private_directory
+from triagemq.exchange.trace_journal import recover
+from triagemq.network import (
+    UDP_HEADER_BYTES,
+    UDP_OVER_ETHERNET_BYTES,
+    DatagramSender,
+    EmbeddedDataPlane,
+    ReportedDataPlane,
+)
+from triagemq.plan import Counters
+
+if TYPE_CHECKING:
+    from triagemq.exchange.gateway import GatewayCore
+    from triagemq.exchange.gateway.model.sessions import Endpoint
+    from triagemq.plan import Instruction, OnFate
+
+__all__ = ["ManagedGateway"]
+
+_SAMPLE_EVERY_SECONDS = 0.2
+_BROKER_ANSWERS_NS = 150_000_000
+_POLL_SECONDS = 0.002
+_GATHER_SECONDS = 0.05
+
+
+class _NoPlane:
+    """Where the ports are somebody else's: flows are known for the trace only."""
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        pass
+
+    def counters(self, *, with_flows: bool = True) -> Counters:
+        return Counters()
+
+    def close(self) -> None:
+        pass
+
+
+class ManagedGateway:
+    """`start`, then `wait` until it fails or is cancelled, then `close`."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._state = Path(config.state)
+        # Client ids may hold keys.
+        private_directory(self._state)
+        self._seed = config.seed
+        self._reported = config.dataplane == "reported"
+        self._kept = KeptState(self._state)
+        before = self._kept.read()
+        self._access_required = config.access == "required"
+        self.rules = Rules(
+            grants=before.grants,
+            closed=self._kept.damaged or (self._access_required and not before.grants.required),
+        )
+        self._orders_before = before.orders or Orders()
+        # Whose state it follows and which; no author: one that has no number.
+        self._author, self._version = before.author, before.version
+        self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
+        self._binder = FlowBinder(self._plane, self.rules.identify)
+        self._epoch = secrets.token_hex(8)
+        # When the broker last left a question open.
+        self._unheard_ns = 0
+        # Where each client is, and whether messages go there.
+        self._told: dict[str, tuple[Endpoint, bool]] = {}
+        self._changing = asyncio.Lock()
+        self._sampling: asyncio.Task[None] | None = None
+        self.unbound = 0
+        """Clients at addresses that the data plane cannot send to."""
+        numbers, self._port_numbers, scenario_text, fingerprint = numbering(config, self._name_of)
+        self.trace_directory = None if config.trace is None else next_run(Path(config.trace))
+        self._trace = None
+        if self.trace_directory is not None:
+            recover(self.trace_directory.parent)
+            self._trace = LiveTrace(
+                self.trace_directory,
+                numbers,
+                scenario_text=scenario_text,
+                plan_text=None if config.plan is None else Path(config.plan).read_text(encoding="utf-8"),
+                scenario_fingerprint=fingerprint,
+                flow_of=self._flow_of,
+                rotate_seconds=config.rotate_seconds,
+                keep_seconds=config.keep_trace_seconds,
+            )
+        self.gateway = Gateway(
+            GatewaySettings(
+                gateway_id=config.gateway_id,
+                broker_client_id=config.broker_client_id or f"triage-gateway-{config.gateway_id}",
+                policy=ManagedPolicy(rules=self.rules),
+                seed=config.seed,
+                read_timestamps=config.timestamps,
+                # A broker that is restarted is back before clients would be.
+                broker_loss=BrokerLoss.KEEP,
+            ),
+            BrokerAddress.parse(config.broker),
+            config.address,
+            listen_option="--gateway",
+            state=self._state,
+            numbers=numbers,
+            trace=self._trace,
+            make_egress=None if config.dataplane == "none" else self._make_plane,
+            identify=self.rules.identify,
+            presence=self._presence,
+            broker_boot=None if config.broker_boot is None else Path(config.broker_boot),
+            security=None
+            if config.certificate is None or config.private_key is None
+            else ServerSecurity(
+                config.certificate, config.private_key, client_authority=config.client_authority
+            ),
+        )
+        self._control = ControlServer(Path(config.control), self._answer)
+        self._subscriptions_news: asyncio.TimerHandle | None = None
+        self.gateway.core.on_subscriptions = self._subscriptions_changed
+
+    async def start(self) -> None:
+        """Take up sessions and orders of before, and listen; whoever connects to the control socket is served."""
+        try:
+            self._follow(self._orders_before)
+        except PlanError as error:
+            self._not_followed(error)
+        await self.gateway.start()
+        if self.rules.closed:
+            # Sessions of before may be anybody's: they wait, and come again.
+            self.gateway.change(lambda core: core.policy_changed())
+        if self._trace is not None:
+            self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling(self._trace))
+        try:
+            await self._control.start()
+        except ControlError:
+            await self.close()
+            raise
+
+    async def wait(self) -> None:
+        """Run until something fails that cannot be put right."""
+        waiting = {asyncio.ensure_future(self.gateway.wait())}
+        if self._sampling is not None:
+            waiting.add(self._sampling)
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting - {self._sampling}:
+                task.cancel()
+        for task in done:
+            task.result()
+
+    async def close(self) -> None:
+        """Stop; sessions and orders are kept, the trace is finished."""
+        await self._control.close()
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+        with contextlib.suppress(Exception):
+            self._sample()
+        await self.gateway.close()
+
+    def abort(self, reason: str) -> None:
+        """Give the trace up."""
+        if self._trace is not None:
+            self._trace.abort(reason)
+
+    @property
+    def generation(self) -> int:
+        """That of the orders in force."""
+        return self.rules.orders.generation
+
+    # Orders.
+
+    def _make_plane(
+        self, udp_socket: socket.socket, on_fate: OnFate, clock: Callable[[], int]
+    ) -> EmbeddedDataPlane | ReportedDataPlane:
+        plane: EmbeddedDataPlane | ReportedDataPlane
+        sealed_bytes = 0 if self.gateway.seal is None else RECORD_BYTES
+        if self._reported:
+            second = control_socket(udp_socket)
+            sender = DatagramSender(udp_socket, second, seal=self.gateway.seal)
+
+            def closing() -> None:
+                sender.close()
+                if second is not None:
+                    second.close()
+
+            plane = ReportedDataPlane(
+                sender,
+                on_fate,
+                clock=clock,
+                seed=self._seed,
+                closing=closing,
+                overhead_bytes_per_packet=UDP_HEADER_BYTES + sealed_bytes,
+            )
+        else:
+            sender = DatagramSender(udp_socket, seal=self.gateway.seal)
+            plane = EmbeddedDataPlane(
+                sender,
+                on_fate,
+                clock=clock,
+                seed=self._seed,
+                control_sender=sender.control,
+                closing=sender.close,
+                overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES + sealed_bytes,
+            )
+        sender.on_settled = plane.settled_later
+        binder = FlowBinder(plane, self.rules.identify)
+        try:
+            binder.order(self.rules.orders)
+        except PlanError as error:
+            self._not_followed(error)
+            self._follow(Orders())
+        self._plane, self._binder = plane, binder
+        return plane
+
+    def _not_followed(self, error: PlanError) -> None:
+        print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
+        self._author = ""
+
+    def _follow(self, orders: Orders, changed: set[str] | None = None) -> None:
+        """Put orders in force, or leave everything as it is; `changed`: only the flows of these client ids differ."""
+        before = self.rules.orders
+        slots = self.gateway.core.slots
+        slots.order(orders.slots)
+        self.rules.orders = orders
+        try:
+            self._binder.order(orders, changed)
+        except PlanError:
+            slots.order(before.slots)
+            self.rules.orders = before
+            raise
+        slots.ranked(reranked(before, orders, changed))
+        if self._trace is not None:
+            self._trace.flows_changed()
+
+    def _presence(self, news: Present | Gone) -> None:
+        client_id = news.client_id
+        if isinstance(news, Gone):
+            self._binder.gone(client_id)
+            if self._told.pop(client_id, None) is not None:
+                self._control.tell({"event": "gone", "client_id": client_id, "endpoint": None})
+            return
+        try:
+            self._binder.connected(client_id, news.endpoint[:2], subscribes=news.subscribes)
+        except PlanError:
+            self.unbound += 1
+        told, now = self._told.get(client_id), (news.endpoint, news.subscribes)
+        if told != now:
+            self._told[client_id] = now
+            moved = told is None or told[0] != news.endpoint
+            self._control.tell(
+                {
+                    "event": "connected" if moved else "subscribes",
+                    "client_id": client_id,
+                    "endpoint": list(news.endpoint[:2]),
+                    "flow": self._flow_name(client_id),
+                    "subscribes": news.subscribes,
+                }
+            )
+
+    def _back_up(self, path: object) -> dict[str, Any]:
+        if not isinstance(path, str):
+            raise ControlError("a copy needs a path")
+        try:
+            self.gateway.back_up(Path(path))
+        except GatewayError as error:
+            raise ControlError(str(error)) from None
+        return {}
+
+    def _subscriptions_changed(self) -> None:
+        """Whoever runs the broker has it save them, or a killed one would not know what to keep for this gateway."""
+        if self._subscriptions_news is None:
+            self._subscriptions_news = asyncio.get_running_loop().call_later(
+                _GATHER_SECONDS, self._tell_of_subscriptions
+            )
+
+    def _tell_of_subscriptions(self) -> None:
+        self._subscriptions_news = None
+        self._control.tell({"event": "subscriptions", "client_id": "", "endpoint": None})
+
+    def _flow_name(self, client_id: str) -> str:
+        """What orders call the flow of a client, whose own id may be a key instead of a name."""
+        return client_id_of(*self.rules.identify(client_id))
+
+    def _name_of(self, client_id: str) -> str:
+        return self.rules.identify(client_id)[0]
+
+    def _flow_of(self, client_id: str) -> tuple[int, int] | None:
+        return self._binder.flow_of(client_id)
+
+    # The control channel.
+
+    async def _answer(self, what: str, request: dict[str, Any], line: bytes) -> dict[str, Any]:
+        match what:
+            case "state":
+                return await self._take_state(request, line)
+            case "version":
+                return {"author": self._author, "version": self._version}
+            case "measure":
+                return self._measure(
+                    broker_since_ns=await self._broker_since_ns()
+                    if request.get("topics") is not False
+                    else None,
+                    with_flows=request.get("flows") is not False,
+                    with_topics=request.get("topics") is not False,
+                    after=request.get("after"),
+                )
+            case "backup":
+                return self._back_up(request.get("path"))
+            case "save_broker":
+                self._tell_of_subscriptions()
+                return {}
+            case "current":
+                return {"orders": orders_to_json(self.rules.orders)}
+            case "sessions":
+                return {
+                    "sessions": {client_id: list(at[:2]) for client_id, (at, _) in self._told.items()},
+                    "flows": {client_id: self._flow_name(client_id) for client_id in self._told},
+                    "subscribers": [client_id for client_id, (_, gets) in self._told.items() if gets],
+                }
+            case "queues":
+                if not isinstance(self._plane, ReportedDataPlane):
+                    raise ControlError("this gateway has its own queues, or does not want to hear of others")
+                self._plane.report(*counted_from_json(request))
+                return {"epoch": self._epoch}
+            case "measured":
+                return self._take_measured(request.get("from_ns"), request.get("classes"))
+            case "decisions":
+                columns = decision_columns(request.get("rows"))
+                if self._trace is not None and columns["kind"]:
+                    self._trace.writer.decisions(columns)
+                return {"traced": self._trace is not None}
+        raise ControlError(f"{what!r} is nothing that a gateway does")
+
+    async def _take_state(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
+        async with self._changing:
+            before = DesiredState(self._author, self._version, self.rules.orders, self.rules.grants)
+            after, bases, flows = changed_state(before, request)
+            if self._access_required and not after.grants.required:
+                raise ControlError("this gateway was started to let nobody in without a grant")
+            if after.grants is not before.grants:
+                self.gateway.change(lambda core: self._admit(core, after.grants, bases))
+                # Until it is kept, this is no state that a change could be told on.
+                self._author = ""
+            orders = after.orders or Orders()
+            reordered = orders is not before.orders
+            if reordered:
+                self.gateway.change(lambda core: self._follow(orders, flows))
+            # Without any orders to lose, grants alone are everything.
+            whole = is_whole(request) or ("grants" in request and orders == Orders())
+            try:
+                await asyncio.to_thread(self._kept.keep, line, whole=whole)
+            except BaseException:
+                if reordered:
+                    self.gateway.change(lambda core: self._follow(before.orders or Orders()))
+                raise
+            self._author, self._version = after.author, after.version
+            if reordered:
+                self._control.tell({"event": "orders", "client_id": "", "endpoint": None})
+            return {"version": self._version, "whole_next": self._kept.wants_whole}
+
+    def _admit(self, core: GatewayCore, grants: Grants, bases: set[str] | None) -> None:
+        """Put grants in force; `bases`: only those of these client ids differ."""
+        self.rules.grants, self.rules.closed = grants, False
+        core.policy_changed()
+        if bases is None or not bases.isdisjoint(subscriber_of(client_id)[0] for client_id in core.sessions):
+            core.slots.identify_again()
+            self._binder.identify_again()
+
+    async def _broker_since_ns(self) -> int | None:
+        """Since when everything that the broker had to send has come at once; None if it does not answer now."""
+        link, clock = self.gateway.core.link, self.gateway.clock
+        lane = link.lanes[0]
+        if not link.available:
+            return None
+        # Its answer comes after all that was published before: what is counted then is whole.
+        if not lane.unanswered_pings:
+            self.gateway.change(lambda core: lane.ping())
+        deadline_ns = clock() + _BROKER_ANSWERS_NS
+        while lane.unanswered_pings and lane.connected and clock() < deadline_ns:
+            await asyncio.sleep(_POLL_SECONDS)
+        if lane.unanswered_pings or link.up_since_ns is None:
+            self._unheard_ns = clock()
+            return None
+        return max(link.up_since_ns, self._unheard_ns)
+
+    def _measure(
+        self, *, broker_since_ns: int | None, with_flows: bool, with_topics: bool, after: object
+    ) -> dict[str, Any]:
+        """`after` is the mark of an earlier answer: of topics, what has changed since is told, else everything."""
+        core = self.gateway.core
+        topics: dict[str, Any] = {"topics": {}, "begun": [], "mark": ""}
+        if with_topics:
+            epoch, _, step = after.partition(" ") if isinstance(after, str) else ("", "", "")
+            known = int(step) if epoch == self._epoch and step.isdecimal() else 0
+            changed = core.publications.counts.changed_since(known, self.gateway.clock())
+            topics = {
+                "topics": changed.topics,
+                "begun": changed.begun if known else [],
+                "mark": f"{self._epoch} {changed.step}",
+            }
+        counters = self._plane.counters(with_flows=with_flows)
+        flows = {
+            client_id: astuple(counters.flows[key])
+            for client_id, key in (self._binder.clients().items() if with_flows else ())
+            if key in counters.flows
+        }
+        own = {
+            "unbound": self.unbound,
+            "bad_requests": self._control.bad_requests,
+            "trace_rows_lost": 0 if self._trace is None else self._trace.writer.lost_rows,
+        }
+        return {
+            "epoch": self._epoch,
+            "at_ns": self.gateway.clock(),
+            **topics,
+            "counters": core.counters.as_json() | own | {"unmanaged": astuple(counters.unmanaged)},
+            "ports": {
+                name: {"queues": [astuple(queue) for queue in port.queues], "control": astuple(port.control)}
+                for name, port in counters.ports.items()
+            },
+            "flows": flows,
+            "generation": self.generation,
+            "author": self._author,
+            "version": self._version,
+            "sessions": len(core.sessions),
+            "broker_connected": self.gateway.broker_is_connected,
+            "broker_problem": self.gateway.broker_words,
+            "storage_problem": self.gateway.storage_problem,
+            "broker_since_ns": broker_since_ns,
+        }
+
+    # The trace.
+
+    def _take_measured(self, from_ns: object, classes: object) -> dict[str, Any]:
+        if (
+            type(from_ns) is not int
+            or not isinstance(classes, list)
+            or any(type(one) is not int for one in classes)
+        ):
+            raise ControlError("what is measured needs a time, and a class for each subscription")
+        if self._trace is not None:
+            self._trace.measured(from_ns, classes)
+        return {"traced": self._trace is not None}
+
+    async def _keep_sampling(self, trace: LiveTrace) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due = max(due + _SAMPLE_EVERY_SECONDS, loop.time())
+            await asyncio.sleep(due - loop.time())
+            self._sample()
+
+    def _sample(self) -> None:
+        ports = self._plane.counters(with_flows=False).ports
+        if self._trace is not None and ports:
+            self._trace.writer.queue_samples(sample_columns(ports, self._port_numbers, self.gateway.clock()))

@@ -1,0 +1,122 @@
+"""`python -m triagemq.coordinator.gateway.process CONFIG.json`: a managed gateway as a process of its own.
+
+It prints one line of JSON when it is ready, ends cleanly on SIGTERM or SIGINT, and may be killed at any moment: started
+again with the same state it goes on with the sessions, messages and orders that it had. gateway_config.py says what the
+file holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triagemq.coordinator.gateway.config import GatewayConfig, load_gateway_config
+from triagemq.errors import ParameterError, TriageError
+from triagemq.exchange.private_files import PRIVATE_UMASK
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.gateway.managed import ManagedGateway
+
+__all__ = ["main"]
+
+_BROKER_SECONDS = 3.0
+_MOST_REMOVING_SECONDS = 600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until told to end; the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        if len(given) != 1:
+            raise ParameterError("usage", "python -m triagemq.coordinator.gateway.process CONFIG.json")
+        asyncio.run(_run(load_gateway_config(given[0])))
+    except TriageError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+async def _run(config: GatewayConfig) -> None:
+    # The file is checked before what takes a second to load is loaded.
+    from triagemq.coordinator.gateway.managed import ManagedGateway
+
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    running = ManagedGateway(config)
+    try:
+        await running.start()
+        # What was loaded until now stays: looking through it for garbage again and again would delay messages.
+        gc.collect()
+        gc.freeze()
+        ending = loop.create_task(ended.wait())
+        reaching = loop.create_task(running.gateway.wait_for_broker(_BROKER_SECONDS))
+        await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
+        reaching.cancel()
+        _say_ready(config, running)
+        telling = loop.create_task(running.gateway.tell_broker_problems(_log))
+        removing = loop.create_task(_keep_removing(config))
+        failing = loop.create_task(running.wait())
+        await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if failing.done():
+            failing.result()
+        failing.cancel()
+        telling.cancel()
+        removing.cancel()
+        await asyncio.gather(ending, failing, reaching, telling, removing, return_exceptions=True)
+        await running.close()
+    except BaseException as error:
+        running.abort(f"{type(error).__name__}: {error}")
+        raise
+
+
+async def _keep_removing(config: GatewayConfig) -> None:
+    """Runs of before that were kept for their time; the run that goes on sees to its own files."""
+    from triagemq.trace.keeping import remove_old_runs
+
+    if config.trace is None or config.keep_trace_seconds is None:
+        return
+    while True:
+        try:
+            for run in await asyncio.to_thread(
+                remove_old_runs, Path(config.trace), config.keep_trace_seconds
+            ):
+                _log(f"{run} was kept for its time and is removed")
+        except OSError as error:
+            _log(f"{config.trace}: what is old cannot be removed: {error.strerror or error}")
+        await asyncio.sleep(min(_MOST_REMOVING_SECONDS, config.keep_trace_seconds / 4))
+
+
+def _log(words: str) -> None:
+    # The log may be on a disk that is full.
+    with contextlib.suppress(OSError):
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", file=sys.stderr, flush=True)
+
+
+def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:
+    host, port = running.gateway.address
+    ready = {
+        "ready": True,
+        "listen": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "control": config.control,
+        "broker_reached": running.gateway.broker_is_connected,
+        "generation": running.generation,
+        "trace": None if running.trace_directory is None else str(running.trace_directory),
+    }
+    print(json.dumps(ready), flush=True)
+
+
+if __name__ == "__main__":
+    os.umask(PRIVATE_UMASK)
+    sys.exit(main())

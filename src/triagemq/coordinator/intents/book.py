@@ -1,0 +1,184 @@
+"""All intents that are in force, as columns that turn into a Scenario at once.
+
+What one client announces is worked out when it announces it; a scenario puts the pieces together, whatever their
+number. So a change of one subscriber among a million subscriptions costs one subscriber's work and some copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.intents.announced import Announced, announced
+from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents.filters import FilterTree
+from triagemq.coordinator.intents.published import DeclaredRate, declared_rates, published
+from triagemq.coordinator.intents.wanted import Wanted, wanted_by, wanted_tables
+from triagemq.coordinator.rates.watch import Rates
+from triagemq.scenario import Integers, Scenario, Topics
+from triagemq.scenario.wildcards import TopicTree, is_pattern
+
+__all__ = ["IntentBook"]
+
+_LEAST_TOPICS = 1_000
+
+
+class IntentBook:
+    """Publishers and subscribers by name.
+
+    >>> from triagemq.coordinator.intents.asked import PublicationIntent, SubscriptionIntent
+    >>> book = IntentBook()
+    >>> book.announce(PublisherIntent("room-1", (PublicationIntent("floor/1/smoke", 2.0, 40.0),)))
+    >>> book.announce(SubscriberIntent("ff-7", (SubscriptionIntent("floor/+/smoke"),)))
+    >>> scenario = book.scenario(Network.plain(), Rates())
+    >>> scenario.topics.name, scenario.publications.rate_per_second.tolist(), len(scenario.subscriptions)
+    (('floor/1/smoke',), [2.0], 1)
+    """
+
+    def __init__(self) -> None:
+        self._publishers: dict[str, PublisherIntent] = {}
+        self._subscribers: dict[str, SubscriberIntent] = {}
+        self._announced: dict[str, Announced] = {}
+        self._wanted: dict[str, Wanted] = {}
+        self._topic_number: dict[str, int] = {}
+        self._topic_names: list[str] = []
+        self._topics = TopicTree(())
+        self._look_at = _LEAST_TOPICS
+        self._filters = FilterTree()
+        self._users: dict[str, set[str]] = {}
+
+    @property
+    def publishers(self) -> Mapping[str, PublisherIntent]:
+        """The publishers' intents by name, read-only."""
+        return MappingProxyType(self._publishers)
+
+    @property
+    def subscribers(self) -> Mapping[str, SubscriberIntent]:
+        """The subscribers' intents by name, read-only."""
+        return MappingProxyType(self._subscribers)
+
+    def announce(self, intent: PublisherIntent | SubscriberIntent) -> None:
+        """Add a client, or put its new intent in place of its old one; a `ParameterError` changes nothing."""
+        if isinstance(intent, PublisherIntent):
+            pieces = announced(intent)
+            self._announced[intent.name] = pieces
+            self._publishers[intent.name] = intent
+            self._know(pieces.topics)
+            return
+        wanted = wanted_by(intent)
+        self.withdraw_subscriber(intent.name)
+        self._subscribers[intent.name] = intent
+        self._wanted[intent.name] = wanted
+        self._know(wanted.exact)
+        for pattern in wanted.patterns:
+            if pattern not in self._users:
+                self._users[pattern] = set()
+                self._filters.add(pattern)
+            self._users[pattern].add(intent.name)
+
+    def withdraw_publisher(self, name: str) -> bool:
+        """Forget a publisher; False if there is none of that name."""
+        self._announced.pop(name, None)
+        return self._publishers.pop(name, None) is not None
+
+    def withdraw_subscriber(self, name: str) -> bool:
+        """Forget a subscriber; False if there is none of that name."""
+        wanted = self._wanted.pop(name, None)
+        for pattern in wanted.patterns if wanted is not None else ():
+            self._users[pattern].discard(name)
+            if not self._users[pattern]:
+                del self._users[pattern]
+                self._filters.remove(pattern)
+        return self._subscribers.pop(name, None) is not None
+
+    def declared(self, network: Network) -> dict[str, DeclaredRate]:
+        """What publishers say about every topic they publish, for `RateWatch.declare`."""
+        return declared_rates(self._announced, network)
+
+    def flow_limits(self, network: Network) -> Integers:
+        """Per subscriber of the scenario, in its order, how many flows it can open."""
+        most = network.scenario.planning.flows_per_subscriber
+        return np.array(
+            [
+                most if (flows := self._subscribers[name].flows) is None else min(flows, most)
+                for name in self._names(network)
+            ],
+            dtype=np.int32,
+        )
+
+    def scenario(self, network: Network, rates: Rates) -> Scenario:
+        """What exists and is wanted now.
+
+        Topics of which no rate is known are left out until one is, and subscribers behind a port that the network does
+        not have, so that one that is wrong does not keep the others from being planned for.
+        """
+        self._know(rates.per_second)
+        self._forget_others(rates)
+        events = published(self._announced, network, rates, self._topic_number)
+        # Canonical order is the order of names: the tables below are written in it from the start.
+        in_order = sorted(events.live.tolist(), key=self._topic_names.__getitem__)
+        rank = np.full(len(self._topic_names), -1, dtype=np.int32)
+        rank[in_order] = np.arange(len(in_order), dtype=np.int32)
+        names = self._names(network)
+        for name in names:
+            if self._wanted[name].columns is None:
+                self._wanted[name].expand(self._topics, self._topic_number)
+        subscribers, subscriptions = wanted_tables(
+            names, [self._wanted[name] for name in names], self._subscribers, network, rank
+        )
+        base = network.scenario
+        return Scenario.of(
+            name=base.name,
+            topics=Topics(tuple(self._topic_names[number] for number in in_order)),
+            brokers=base.brokers,
+            broker_links=base.broker_links,
+            unmanaged_switches=base.unmanaged_switches,
+            switches=base.switches,
+            ports=base.ports,
+            publishers=events.publishers,
+            publications=events.publications(rank),
+            size_samples=base.size_samples,
+            subscribers=subscribers,
+            subscriptions=subscriptions,
+            planning=base.planning,
+            mtu_bytes=base.mtu_bytes,
+            overhead_bytes=base.overhead_bytes,
+            sending_order=base.sending_order,
+        )
+
+    def _names(self, network: Network) -> list[str]:
+        return sorted(name for name, intent in self._subscribers.items() if network.has_port(intent))
+
+    def _forget_others(self, rates: Rates) -> None:
+        """Topics that are in no intent and have no rate go when there are many: numbers are then given anew."""
+        if len(self._topic_names) < self._look_at:
+            return
+        needed = dict.fromkeys(rates.per_second)
+        for pieces in self._announced.values():
+            needed |= dict.fromkeys(pieces.topics)
+        for wanted in self._wanted.values():
+            needed |= dict.fromkeys(wanted.exact)
+        # So rarely that it costs little beside what it took to learn of them.
+        self._look_at = max(2 * len(needed), _LEAST_TOPICS)
+        if 2 * len(needed) > len(self._topic_names):
+            return
+        self._topic_names = [topic for topic in self._topic_names if topic in needed]
+        self._topic_number = {topic: number for number, topic in enumerate(self._topic_names)}
+        self._topics = TopicTree(self._topic_names)
+        for wanted in self._wanted.values():
+            wanted.columns = None
+
+    def _know(self, topics: Mapping[str, object] | tuple[str, ...]) -> None:
+        """Number topics that are new, and have the patterns that match one expanded anew."""
+        for topic in topics:
+            if topic in self._topic_number or is_pattern(topic):
+                continue
+            self._topic_number[topic] = len(self._topic_names)
+            self._topic_names.append(topic)
+            self._topics.add(topic)
+            for pattern in self._filters.matching(topic):
+                for name in self._users[pattern]:
+                    self._wanted[name].columns = None

@@ -1,0 +1,194 @@
+"""What is published, by whom and how often: announced and measured rates put together as tables of a Scenario.
+
+A topic's rate is the measured one where that contradicts what was announced (`Rates`), else the sum of what its
+publishers announced. Publishers of one topic share its rate in proportion to what they announced. Topics that nobody
+announced belong to a publisher of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.intents.announced import Announced
+from triagemq.coordinator.rates.burstiness import Arrivals
+from triagemq.coordinator.rates.watch import DeclaredRate, Rates
+from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
+
+__all__ = ["UNANNOUNCED", "DeclaredRate", "Published", "declared_rates", "published"]
+
+UNANNOUNCED = "(unannounced)"
+"""The publisher of topics that are measured and that nobody has announced."""
+
+USUAL_SIZE_BYTES = 100.0
+"""The size of events of which nobody has said or measured any."""
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Published:
+    """Publishers, and publications by the book's numbers of topics; `live` are the topics with a rate above 0."""
+
+    live: Rows
+    publishers: Publishers
+    _topic: Rows
+    _table: Publications
+
+    def publications(self, rank: Integers) -> Publications:
+        """The table with topics by their rank among those that are live."""
+        return replace(self._table, topic=rank[self._topic])
+
+
+def declared_rates(announced: Mapping[str, Announced], network: Network) -> dict[str, DeclaredRate]:
+    """Per announced topic the sum of the rates and the mean size, None where a publisher leaves one to be measured."""
+    parts: dict[str, list[tuple[float, float, Arrivals | None]]] = {}
+    for name in sorted(announced):
+        pieces = announced[name]
+        rates, sizes = pieces.rate_per_second.tolist(), pieces.size_bytes.tolist()
+        for topic, rate, size in zip(pieces.topics, rates, sizes, strict=True):
+            row = network.publication_row.get((name, topic))
+            parts.setdefault(topic, []).append((rate, size, _arrivals(network, row, rate)))
+    return {topic: _declared(rows) for topic, rows in parts.items()}
+
+
+def _declared(rows: list[tuple[float, float, Arrivals | None]]) -> DeclaredRate:
+    rate, size = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    arrivals = tuple(law for _, _, law in rows if law is not None)
+    total = float(rate.sum())
+    weight = rate if total > 0 else np.ones_like(rate)
+    mean_size = float((size * weight).sum() / weight.sum())
+    return DeclaredRate(
+        rate_per_second=None if np.isnan(total) else total,
+        size_bytes=None if np.isnan(mean_size) else mean_size,
+        arrivals=arrivals if len(arrivals) == len(rows) else (),
+    )
+
+
+def _arrivals(network: Network, row: int | None, rate: float) -> Arrivals | None:
+    """How the scenario says that a publication's events are spread over time; None where it says nothing."""
+    if row is None or np.isnan(rate):
+        return None
+    table = network.scenario.publications
+    return Arrivals(
+        process=ArrivalProcess(int(table.arrival_process[row])),
+        rate_per_second=rate,
+        pareto_shape=float(table.pareto_shape[row]),
+        on_seconds=float(table.on_seconds[row]),
+        off_seconds=float(table.off_seconds[row]),
+    )
+
+
+def published(
+    announced: Mapping[str, Announced], network: Network, rates: Rates, number: Mapping[str, int]
+) -> Published:
+    """All publications of topics with a rate; `number` has every topic that is announced or measured."""
+    names = sorted(announced)
+    pieces = [announced[name] for name in names]
+    topic = np.array([number[each] for piece in pieces for each in piece.topics], dtype=np.int64)
+    owner = np.repeat(np.arange(len(names)), [len(piece.topics) for piece in pieces])
+    rate = np.concatenate([np.empty(0), *(piece.rate_per_second for piece in pieces)])
+    size = np.concatenate([np.empty(0), *(piece.size_bytes for piece in pieces)])
+    row = np.array(
+        [
+            network.publication_row.get((name, each), -1)
+            for name, piece in zip(names, pieces, strict=True)
+            for each in piece.topics
+        ],
+        dtype=np.int64,
+    )
+    count = len(number)
+    alone = _unannounced(rates, number, topic, count)
+    if len(alone):
+        owner = np.append(owner, np.full(len(alone), len(names)))
+        names = [*names, UNANNOUNCED]
+        topic, row = np.append(topic, alone), np.append(row, np.full(len(alone), -1))
+        rate, size = (np.append(column, np.full(len(alone), np.nan)) for column in (rate, size))
+    rate = _shared_rates(topic, rate, _by_topic(rates.per_second, number, count), count)
+    size = _sizes(topic, rate, size, _by_topic(rates.size_bytes, number, count), count)
+    kept = np.flatnonzero(rate > 0)
+    return Published(
+        live=np.unique(topic[kept]),
+        publishers=_publishers(names, network),
+        _topic=topic[kept],
+        _table=_table(network, owner[kept], rate[kept], size[kept], row[kept]),
+    )
+
+
+def _by_topic(values: Mapping[str, float], number: Mapping[str, int], count: int) -> Floats:
+    column = np.full(count, np.nan)
+    for topic, value in values.items():
+        if topic in number:
+            column[number[topic]] = value
+    return column
+
+
+def _unannounced(rates: Rates, number: Mapping[str, int], topic: Rows, count: int) -> Rows:
+    announced = np.zeros(count, dtype=bool)
+    announced[topic] = True
+    positive = [each for each, rate in rates.per_second.items() if rate > 0 and each in number]
+    measured = np.array([number[each] for each in positive], dtype=np.int64)
+    return measured[~announced[measured]]
+
+
+def _shared_rates(topic: Rows, rate: Floats, measured: Floats, count: int) -> Floats:
+    """Each publication's part of its topic's rate; 0 where nothing is known of that."""
+    said = np.where(np.isnan(rate), 0.0, rate)
+    total = np.bincount(topic, said, minlength=count)
+    sayers = np.bincount(topic, ~np.isnan(rate), minlength=count)
+    # Who leaves the rate to be measured counts as the mean of those who do not.
+    usual = np.divide(total, sayers, out=np.ones(count), where=total > 0)
+    weight = np.where(np.isnan(rate) | (total[topic] <= 0), usual[topic], rate)
+    shares = weight / np.bincount(topic, weight, minlength=count)[topic]
+    return np.where(np.isnan(measured[topic]), said, measured[topic] * shares)
+
+
+def _sizes(topic: Rows, rate: Floats, size: Floats, measured: Floats, count: int) -> Floats:
+    """Each publication's size, scaled so that the topic's mean is the measured one where there is one."""
+    known = np.where(np.isnan(size), measured[topic], size)
+    known = np.where(np.isnan(known), USUAL_SIZE_BYTES, known)
+    load = np.bincount(topic, rate * known, minlength=count)
+    events = np.bincount(topic, rate, minlength=count)
+    mean = np.divide(load, events, out=np.ones(count), where=events > 0)
+    factor = np.where(np.isnan(measured), 1.0, measured / mean)
+    return np.asarray(known * factor[topic])
+
+
+def _publishers(names: list[str], network: Network) -> Publishers:
+    known = network.scenario.publishers
+    rows = np.array([network.publisher_row.get(name, -1) for name in names], dtype=np.int64)
+    return Publishers(
+        name=tuple(names),
+        broker=np.append(known.broker, np.int32(0))[rows],
+        unmanaged_switch=np.append(known.unmanaged_switch, np.int32(-1))[rows],
+        error_rate=np.append(known.error_rate, 0.0)[rows],
+        propagation_seconds=np.append(known.propagation_seconds, 0.0)[rows],
+    )
+
+
+def _table(network: Network, owner: Rows, rate: Floats, size: Floats, row: Rows) -> Publications:
+    """The publications, with what the network's scenario says about those of the same names."""
+    known = network.scenario.publications
+    distribution = np.append(known.size_distribution, np.int8(SizeDistribution.EXPONENTIAL))[row]
+    samples = np.append(known.size_samples, np.int32(-1))[row]
+    # Sizes that were seen hold only as long as their mean is right.
+    mean = np.append(known.size_bytes, np.nan)[row]
+    off = (distribution == SizeDistribution.EMPIRICAL) & ~np.isclose(size, mean, rtol=1e-6)
+    return Publications(
+        publisher=owner.astype(np.int32),
+        topic=np.zeros(len(owner), dtype=np.int32),
+        rate_per_second=rate,
+        size_bytes=size,
+        size_distribution=np.where(off, np.int8(SizeDistribution.EXPONENTIAL), distribution),
+        size_samples=np.where(off, np.int32(-1), samples),
+        arrival_process=np.append(known.arrival_process, np.int8(ArrivalProcess.POISSON))[row],
+        pareto_shape=np.append(known.pareto_shape, 0.0)[row],
+        on_seconds=np.append(known.on_seconds, 0.0)[row],
+        off_seconds=np.append(known.off_seconds, 0.0)[row],
+        min_separation_seconds=np.append(known.min_separation_seconds, 0.0)[row],
+        max_separation_seconds=np.append(known.max_separation_seconds, np.inf)[row],
+    )

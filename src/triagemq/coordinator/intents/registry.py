@@ -1,0 +1,147 @@
+"""Everything that is announced now, by kind and name, and how much of it each owner has. In memory, no I/O.
+
+A change is a draft until the store has it: whoever comes next sees it, but it may still be taken back. Several drafts
+of one name may be under way at once; the store takes them in the order in which they were made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
+from triagemq.coordinator.intents.records import Key, Record
+
+__all__ = ["Draft", "Registry", "Totals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What counts against limits: subscriptions, and publications a second as declared."""
+
+    subscriptions: int = 0
+    publications_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """What a name is to mean: a record, or nothing any more."""
+
+    key: Key
+    record: Record | None
+
+
+class Registry:
+    """Records. `sequence` counts the changes, so that a plan can say which of them it has seen."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.sequence = 0
+        self._records: dict[Key, Record] = {}
+        self._owned: dict[str, dict[Key, None]] = {}
+        self._counts: dict[str, int] = {}
+        # Of names that are being changed: what the store has, and the drafts since, the oldest first.
+        self._versions: dict[Key, list[Draft]] = {}
+        for record in records:
+            self.put(record)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(tuple(self._records.values()))
+
+    def get(self, key: Key) -> Record | None:
+        return self._records.get(key)
+
+    def put(self, record: Record) -> Record:
+        """Add or replace; the record with its place in the sequence."""
+        self.sequence += 1
+        numbered = replace(record, sequence=self.sequence)
+        self._place(record.key, numbered)
+        return numbered
+
+    def remove(self, key: Key) -> Record | None:
+        self.sequence += 1
+        return self._place(key, None)
+
+    # Drafts.
+
+    def draft(self, announced: Iterable[Record], withdrawn: Iterable[Key]) -> list[Draft]:
+        """Change what is known here; each draft is to be kept or taken back when the store has answered."""
+        wanted: list[tuple[Key, Record | None]] = [(record.key, record) for record in announced]
+        wanted += [(key, None) for key in withdrawn]
+        drafts = []
+        for key, record in wanted:
+            versions = self._versions.setdefault(key, [Draft(key, self._records.get(key))])
+            if record is None:
+                self.remove(key)
+            versions.append(Draft(key, None if record is None else self.put(record)))
+            drafts.append(versions[-1])
+        return drafts
+
+    def keep(self, draft: Draft) -> Record | None:
+        """The store has it; the record that it had of that name before."""
+        versions = self._versions.get(draft.key, [])
+        if draft not in versions:
+            return draft.record  # a later one is in the store already
+        before = versions[0].record
+        del versions[: versions.index(draft)]
+        self._settle(draft.key)
+        return before
+
+    def take_back(self, draft: Draft) -> None:
+        """The store does not have it: the name means what it did before, unless somebody has changed it since."""
+        versions = self._versions.get(draft.key, [])
+        if draft not in versions:
+            return
+        versions.remove(draft)
+        latest = versions[-1].record
+        if self._records.get(draft.key) is not latest:
+            self.sequence += 1
+            self._place(draft.key, latest)
+        self._settle(draft.key)
+
+    def is_changing(self, key: Key) -> bool:
+        """Are there drafts of that name?"""
+        return key in self._versions
+
+    def _settle(self, key: Key) -> None:
+        if len(self._versions[key]) == 1:
+            del self._versions[key]
+
+    def count(self, kind: str) -> int:
+        return self._counts.get(kind, 0)
+
+    def owned_by(self, owner: str) -> list[Record]:
+        return [self._records[key] for key in self._owned.get(owner, ())]
+
+    def totals(self, owner: str, without: Iterable[Key] = (), and_also: Iterable[Record] = ()) -> Totals:
+        """What an owner has, or would have if some records went and others came."""
+        leaving = set(without)
+        kept = [record for record in self.owned_by(owner) if record.key not in leaving]
+        intents = [record.intent for record in (*kept, *and_also)]
+        return Totals(
+            sum(len(each.subscriptions) for each in intents if isinstance(each, SubscriberIntent)),
+            math.fsum(
+                publication.rate_per_second or 0.0
+                for each in intents
+                if isinstance(each, PublisherIntent)
+                for publication in each.publications
+            ),
+        )
+
+    def _place(self, key: Key, record: Record | None) -> Record | None:
+        """Put a record, or nothing, in the place of the one that is returned."""
+        before = self._records.pop(key, None)
+        if before is not None:
+            self._counts[key[0]] -= 1
+            owned = self._owned[before.owner]
+            del owned[key]
+            if not owned:
+                del self._owned[before.owner]
+        if record is not None:
+            self._records[key] = record
+            self._counts[key[0]] = self._counts.get(key[0], 0) + 1
+            self._owned.setdefault(record.owner, {})[key] = None
+        return before

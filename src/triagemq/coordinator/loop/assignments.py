@@ -1,0 +1,115 @@
+"""Which flow, class and drop rate each topic of a subscriber has, and who waits for that to change.
+
+A subscriber's generation is that of the orders which last gave it other connections, slots or classes: a plan that does
+not wakes nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from triagemq.coordinator.decide.orders import FlowOrder, Orders, client_id_of, subscriber_of
+
+__all__ = ["Assignment", "Assignments", "changed_subscribers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What is in force for one subscriber. `flows` is how many connections it should have open."""
+
+    generation: int = 0
+    flows: int = 1
+    slots: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    drop_rates: Mapping[str, float] = field(default_factory=dict)
+
+
+class Assignments:
+    """The orders in force, seen by subscriber."""
+
+    def __init__(self) -> None:
+        self.orders = Orders()
+        self._generations: dict[str, int] = {}
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+
+    def of(self, name: str) -> Assignment:
+        slots = self.orders.slots.get(name, {})
+        flows = flows_of(self.orders, name)
+        known = {topic: flows[slot] for topic, slot in slots.items() if slot in flows}
+        return Assignment(
+            generation=self._generations.get(name, 0),
+            flows=1 + max(flows, default=0),
+            slots=slots,
+            classes={topic: flow.priority_class for topic, flow in known.items()},
+            drop_rates={topic: flow.drop_rate for topic, flow in known.items()},
+        )
+
+    def put_in_force(self, orders: Orders, changed: Iterable[str]) -> None:
+        """New orders, and the subscribers for which they change something."""
+        self.orders = orders
+        for name in changed:
+            self._generations[name] = orders.generation
+            self.wake(name)
+        if len(self._generations) > 2 * len(orders.slots) + 100:
+            # Some were gone before the plan that knew them was in force.
+            self._generations = {name: self._generations.get(name, 0) for name in orders.slots}
+
+    def forget(self, name: str) -> None:
+        self._generations.pop(name, None)
+        self.wake(name)
+
+    def wake(self, name: str) -> None:
+        for waiting in self._waiting.pop(name, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def wait(self, name: str, after: int, seconds: float) -> None:
+        """Until the subscriber's generation is above `after`, the subscriber is gone, or time is up."""
+        if self._generations.get(name, 0) > after or seconds <= 0:
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(name, set()).add(woken)
+        try:
+            await asyncio.wait([woken], timeout=seconds)
+        finally:
+            others = self._waiting.get(name)
+            if others is not None:
+                others.discard(woken)
+                if not others:
+                    del self._waiting[name]
+
+
+def flows_of(orders: Orders, name: str) -> dict[int, FlowOrder]:
+    """The flows of a subscriber by slot. A slot may be out of use while a higher one is in use."""
+    used = {0, *orders.slots.get(name, {}).values()}
+    return {
+        slot: flow
+        for slot in sorted(used)
+        if (flow := orders.flows.get(client_id_of(name, slot))) is not None
+    }
+
+
+def changed_subscribers(before: Orders, after: Orders) -> list[str]:
+    """The subscribers for which two orders differ in connections, slots or classes.
+
+    Numbers of flows do not count, nor do drop rates: with every client that comes or goes, everyone's may change a
+    little, and nobody has to do anything about it.
+
+    >>> one = Orders(1, {}, {"a~0": FlowOrder("radio", 0, 1, 0.0)}, {"a": {"smoke": 0}})
+    >>> two = Orders(2, {}, {"a~0": FlowOrder("radio", 7, 1, 0.5)}, {"a": {"smoke": 0}})
+    >>> changed_subscribers(one, two), changed_subscribers(Orders(), one)
+    ([], ['a'])
+    """
+    changed = {
+        name
+        for name, slots in after.slots.items()
+        if (old := before.slots.get(name)) is not slots and old != slots
+    }
+    for client_id, flow in after.flows.items():
+        known = before.flows.get(client_id)
+        if known is not flow and (known is None or known.priority_class != flow.priority_class):
+            changed.add(subscriber_of(client_id)[0])
+    changed |= {subscriber_of(client_id)[0] for client_id in before.flows.keys() - after.flows.keys()}
+    return [name for name in after.slots if name in changed]

@@ -1,0 +1,147 @@
+"""Measuring: the gateway's counts, five times a second, into what is known of rates and ports; kept now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.link import Measured
+from triagemq.coordinator.loop.health import Check
+from triagemq.coordinator.ports.watch import PortWatch
+from triagemq.coordinator.rates.known import KnownRates
+from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store.store import Store
+
+__all__ = ["Measuring"]
+
+_CHANCE = random.Random()
+"""Its own: whoever draws reproducible numbers in this process shall not be disturbed."""
+
+MEASURE_SECONDS = 0.2
+FLOWS_EVERY = 5
+"""Every how many measurements the flows are counted too, for live figures: once a second."""
+
+STORE_SECONDS = 10.0
+OVERDUE_SECONDS = 3.0
+"""A gateway that is asked and does not answer for so long does not work, whatever its socket says."""
+
+_AWAY = "the gateway is away; it goes on with the last orders"
+
+
+class Measuring:
+    """`on_change` hears of rates and ports that left their band, `on_second` of every full measurement and the last."""
+
+    def __init__(
+        self,
+        lead: GatewayLead,
+        rates: KnownRates,
+        ports: PortWatch,
+        store: Store,
+        *,
+        on_change: Callable[[str], None],
+        on_second: Callable[[Measured | None, Measured], Awaitable[None]],
+    ) -> None:
+        self.latest: Measured | None = None
+        self._gateway = Check("the gateway was not asked yet", words=_AWAY)
+        self._broker = Check("the gateway was not asked yet", words="the gateway has no broker")
+        self._answered_at = time.monotonic()
+        # Of what was measured last: the gateway tells what has changed since.
+        self._mark = ""
+        self._lead = lead
+        self._rates = rates
+        self._ports = ports
+        self._store = store
+        self._on_change = on_change
+        self._on_second = on_second
+        self._stored: Mapping[str, Any] = {}
+        self._stored_ports: Mapping[str, Any] = ports.to_store()
+        self._store_at = 0.0
+
+    def checks(self) -> dict[str, Check]:
+        """Whether the gateway and its broker work, by the last measurement."""
+        overdue = time.monotonic() - self._answered_at
+        if not self._lead.link.connected:
+            self._lost(_AWAY)
+        elif overdue > OVERDUE_SECONDS:
+            self._lost(f"the gateway has not answered for {overdue:.0f} s")
+        return {"gateway": self._gateway, "broker": self._broker}
+
+    def _lost(self, reason: str) -> None:
+        self._gateway.failed(reason)
+        self._broker.failed("not known while the gateway does not answer")
+
+    def _answered(self, measured: Measured) -> None:
+        self._answered_at = time.monotonic()
+        if measured.storage_problem:
+            self._gateway.failed(f"the gateway cannot store its state: {measured.storage_problem}")
+        else:
+            self._gateway.worked()
+        if measured.broker_connected:
+            self._broker.worked()
+        else:
+            self._broker.failed(measured.broker_problem or "the gateway has no broker")
+
+    async def one_second(self) -> None:
+        """A second's measurements; shorter if the gateway is away."""
+        started = time.monotonic()
+        try:
+            for number in range(FLOWS_EVERY):
+                begins = started + number * MEASURE_SECONDS
+                await _until(begins)
+                await self._measure(flows=number == 0)
+                # Not in step with anything: of what comes every second one look in five would see all.
+                await _until(begins + _CHANCE.random() * MEASURE_SECONDS)
+                await self._look_at_ports()
+        except ControlError as error:
+            self._lost(str(error))
+            self._lead.lost()
+            await asyncio.sleep(MEASURE_SECONDS)
+            return
+        await _until(started + FLOWS_EVERY * MEASURE_SECONDS)
+        if time.monotonic() >= self._store_at:
+            await self.store()
+        else:
+            await self._store_ports()
+
+    async def _measure(self, *, flows: bool) -> None:
+        measured = await self._lead.link.measure(flows=flows, after=self._mark)
+        self._answered(measured)
+        self._mark = measured.mark
+        self._tell(self._rates.observe(measured))
+        if flows:
+            self._ports.count(time.monotonic(), measured.flows, measured.epoch)
+            before, self.latest = self.latest, measured
+            await self._on_second(before, measured)
+
+    async def _look_at_ports(self) -> None:
+        measured = await self._lead.link.measure(flows=False, topics=False)
+        self._tell(self._ports.observe(time.monotonic(), measured.ports, measured.epoch))
+
+    def _tell(self, changes: Iterable[object]) -> None:
+        for change in changes:
+            self._on_change(str(change))
+
+    async def store(self) -> None:
+        """Keep what was measured, if it is news."""
+        self._store_at = time.monotonic() + STORE_SECONDS
+        known = self._rates.to_store()
+        if known != self._stored:
+            await self._store.write(store_changes.measuring(known))
+            self._stored = known
+        await self._store_ports()
+
+    async def _store_ports(self) -> None:
+        """At once: plans are made by it, and what an operator overruled must not come back after a restart."""
+        ports = self._ports.to_store()
+        if ports != self._stored_ports:
+            await self._store.write(store_changes.measuring_ports(ports))
+            self._stored_ports = ports
+
+
+async def _until(at_seconds: float) -> None:
+    await asyncio.sleep(max(0.0, at_seconds - time.monotonic()))

@@ -1,0 +1,361 @@
+"""The control loop at work: gathers reasons to plan, plans in a thread, stores, and has the gateway follow.
+
+Two tasks that never end, planning and measuring; each goes on whatever happens to it, with the last plan in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.link import GatewayRefusalError, Measured
+from triagemq.coordinator.decide.decide import Decided
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.intents.json_text import SUBSCRIBER, kind_of
+from triagemq.coordinator.intents.records import Key, Record
+from triagemq.coordinator.loop.assignments import Assignments
+from triagemq.coordinator.loop.health import Check
+from triagemq.coordinator.loop.measuring import Measuring
+from triagemq.coordinator.loop.metrics import Metrics
+from triagemq.coordinator.loop.pacing import Pacing
+from triagemq.coordinator.loop.replanning import Planned, Replanner, Step
+from triagemq.coordinator.ports.watch import PortWatch
+from triagemq.coordinator.rates.known import KnownRates
+from triagemq.coordinator.refusals import StoreError
+from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store.store import Store
+from triagemq.errors import TriageError
+from triagemq.plan import Decision
+
+__all__ = ["Runtime"]
+
+_LOG = logging.getLogger("triagemq.coordinator")
+
+GRANTS_SECONDS = 2.0
+"""How long an answer waits for the gateway to know of rights that came or went; it is told in any case."""
+
+PROBLEM_SECONDS = 1.0
+LONGEST_PROBLEM_SECONDS = 60.0
+"""How long after a mistake planning is tried again: the first time, and at most, twice as long each time between."""
+
+
+class Runtime:
+    """Planning and the gateway. All methods are called in the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lead: GatewayLead,
+        replanner: Replanner,
+        rates: KnownRates,
+        port_names: Sequence[str],
+        bandwidths: Mapping[str, float],
+        port_watch: PortWatch,
+        last_orders: Orders,
+        metrics: Metrics,
+        access: bool = False,
+    ) -> None:
+        self.lead = lead
+        self._access = access
+        self.rates = rates
+        self.metrics = metrics
+        self.assignments = Assignments()
+        self.decided: Decided | None = None
+        self.bandwidths = dict(bandwidths)
+        """Of the output ports, as they are stated."""
+        self.port_watch = port_watch
+        self.planning = Check(words="the last plan failed; the one before is in force")
+        """Whether the last plan was made."""
+        self.planning_since: float | None = None
+        """Since when a plan is being made, None while none is."""
+        self.on_second: Callable[[Measured, Measured], Awaitable[None]] | None = None
+        self._port_names = port_names
+        self._store = store
+        self._replanner = replanner
+        self._pacing = Pacing()
+        self._asked = asyncio.Event()
+        self._steps: list[Step] = []
+        self._problem_seconds = PROBLEM_SECONDS
+        self._not_in_force: dict[Key, int] = {}
+        self._orders = last_orders
+        self._orders_kept = True
+        self._changed_for: dict[str, None] = {}
+        self._covered: dict[Key, int] = {}
+        self._refusal_noted: str | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.measuring = Measuring(
+            lead, rates, port_watch, store, on_change=self._request, on_second=self._second
+        )
+
+    @property
+    def port_names(self) -> Sequence[str]:
+        """The output ports that subscribers may be behind."""
+        return self._port_names
+
+    @property
+    def generation(self) -> int:
+        """Of the orders in force, as far as is known."""
+        return self.assignments.orders.generation
+
+    @property
+    def planned_generation(self) -> int:
+        return self._orders.generation
+
+    def is_in_force(self, key: Key) -> bool:
+        """Does the gateway follow orders that were made with the latest intent of this name?"""
+        return key not in self._not_in_force
+
+    # From start to stop.
+
+    def start(self, records: Sequence[Record]) -> None:
+        """Plan for those who were there before, and go on for ever."""
+        self.intents_changed(records, (), "the coordinator started")
+        self._spawn(self._for_ever(self._plan_when_due))
+        self._spawn(self._for_ever(self.measuring.one_second))
+        self._spawn(self._for_ever(self._tell_again))
+
+    async def stop(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(StoreError):
+            await self.measuring.store()
+        # A plan that is being made ends by itself; nobody waits for it.
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                # Whatever it is, the exchange goes on with the plan it has.
+                if not isinstance(error, TriageError):
+                    _LOG.exception("the control loop goes on after a mistake of its own")
+                await asyncio.sleep(PROBLEM_SECONDS)
+
+    # Reasons to plan.
+
+    def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
+        for record in announced:
+            self._steps.append(record.intent)
+            self._not_in_force[record.key] = record.sequence
+        for key in withdrawn:
+            self._steps.append(key)
+            self._not_in_force.pop(key, None)
+            if key[0] == SUBSCRIBER:
+                self.assignments.forget(key[1])
+        self._request(reason)
+        self.rights_changed()
+
+    def bandwidth_changed(self, port: str, bandwidth_bps: float) -> None:
+        before = self.bandwidths[port]
+        self.bandwidths[port] = bandwidth_bps
+        self.port_watch.state(port, bandwidth_bps)
+        self._request(f"bandwidth of port {port} from {before:g} to {bandwidth_bps:g} bit/s")
+
+    def measurements(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Windows of the streaming pipeline; how many were of use."""
+        if table != "topic_rates":
+            return 0
+        used, news = self.rates.take_windows(rows, time.monotonic())
+        self.metrics.measurements += used
+        for reason in news:
+            self._request(reason)
+        return used
+
+    def note(self, decisions: Sequence[Decision]) -> None:
+        """Decisions that are no plan's: kept and written into the trace like the others."""
+        self._spawn(self._keep(decisions))
+
+    def rights_changed(self) -> None:
+        """Somebody may do more or less than before: the gateway is told."""
+        if self._access:
+            self.lead.want_grants()
+            self._spawn(self._tell())
+
+    async def rights_in_force(self) -> bool:
+        """Wait a moment for the gateway to follow the rights of now; False if it does not yet."""
+        if self._access and not self.lead.grants_in_force:
+            telling = asyncio.ensure_future(self._tell())
+            await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
+        return not self._access or self.lead.grants_in_force
+
+    def _request(self, reason: str) -> None:
+        self._pacing.request(time.monotonic(), reason)
+        self._asked.set()
+
+    # Planning.
+
+    async def _plan_when_due(self) -> None:
+        wait = self._pacing.wait_seconds(time.monotonic())
+        if wait is None:
+            self._asked.clear()
+            await self._asked.wait()
+        elif wait > 0:
+            await asyncio.sleep(wait)
+        else:
+            why = self._pacing.take(time.monotonic())
+            self.planning_since = time.monotonic()
+            try:
+                await self._plan(why)
+            except Exception as error:
+                self._try_again(why, f"{type(error).__name__}: {error}")
+                raise
+            finally:
+                self.planning_since = None
+
+    async def _plan(self, why: Sequence[str]) -> None:
+        covered = dict(self._not_in_force)
+        loop = asyncio.get_running_loop()
+        # What clients did leaves the list when the book has it, and not before.
+        steps = tuple(self._steps)
+        taken = await loop.run_in_executor(self._thread, self._replanner.take, steps)
+        self._steps[: len(steps)] = taken.again
+        if taken.declared is not None:
+            self.rates.watch.declare(taken.declared)
+        rates = self.rates.rates(time.monotonic())
+        bandwidths, ports = dict(self.bandwidths), self.port_watch.now()
+        try:
+            planned = await loop.run_in_executor(
+                self._thread, self._replanner.plan, rates, bandwidths, ports, why
+            )
+        except Exception as error:
+            await self._keep([*taken.refused, self._refusal(why, error)])
+            return
+        for step in taken.again:
+            covered.pop(_key(step), None)
+        if taken.again:
+            self._try_again(why, f"{len(taken.again)} intents could not be taken into the plan")
+        else:
+            self.planning.worked()
+            self._problem_seconds = PROBLEM_SECONDS
+        await self._take_over(planned, covered, taken.refused)
+
+    def _refusal(self, why: Sequence[str], error: Exception) -> Decision:
+        self.metrics.plans_refused += 1
+        reason = str(error)
+        if isinstance(error, TriageError):
+            self.planning.failed(reason)
+        else:
+            _LOG.exception("a plan failed; the one before stays", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+            self._try_again(why, reason)
+        generation = f"generation {self._orders.generation}"
+        return Decision("refused", "plan", generation, generation, f"{'; '.join(why)}: {reason}")
+
+    def _try_again(self, why: Sequence[str], problem: str) -> None:
+        """After a mistake of the coordinator's own: it may not be there the next time, and nobody else may ask."""
+        self.planning.failed(problem)
+        delay, self._problem_seconds = (
+            self._problem_seconds,
+            min(2 * self._problem_seconds, LONGEST_PROBLEM_SECONDS),
+        )
+
+        async def later() -> None:
+            await asyncio.sleep(delay)
+            for reason in why:
+                self._request(reason)
+
+        self._spawn(later())
+
+    async def _take_over(
+        self, planned: Planned, covered: Mapping[Key, int], refused: Sequence[Decision]
+    ) -> None:
+        decided = planned.decided
+        self.metrics.plan_seconds.add(planned.seconds)
+        self.metrics.plans_unchanged += not decided.changed
+        self.decided, self._orders = decided, decided.orders
+        self.rates.watch.listen(decided.subscribed_topics)
+        self.port_watch.planned(decided.scenario, decided.orders, planned.ports.survival)
+        await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
+        self._covered |= covered
+        self._changed_for |= dict.fromkeys(planned.changed_for)
+        self.lead.want_orders(decided.orders)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        """Have the gateway follow what is wanted; if it is away or unwilling, it is told again until it does."""
+        await self.lead.tell()
+        if self.lead.follows(self._orders):
+            self._in_force()
+        refusal = str(self.lead.problem) if isinstance(self.lead.problem, GatewayRefusalError) else None
+        if refusal is not None and refusal != self._refusal_noted:
+            generation = f"generation {self._orders.generation}"
+            self.note([Decision("refused", "gateway", f"generation {self.generation}", generation, refusal)])
+        self._refusal_noted = refusal
+
+    async def _tell_again(self) -> None:
+        await asyncio.sleep(self.lead.pause_seconds)
+        if self.lead.link.connected:
+            await self._tell()
+
+    def _in_force(self) -> None:
+        for key, sequence in self._covered.items():
+            if self._not_in_force.get(key) == sequence:
+                del self._not_in_force[key]
+        changed, self._covered, self._changed_for = self._changed_for, {}, {}
+        self.assignments.put_in_force(self._orders, changed)
+
+    async def gateway_connected(self) -> None:
+        """The gateway is there (again): it says what it follows, and is told what it lacks."""
+        self.metrics.gateway_connections += 1
+        self.lead.lost()
+        await self._tell()
+        await self.lead.tell_decisions()
+
+    async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
+        """Store decisions and orders, then have the decisions written into the trace."""
+        now_ns, generation = time.time_ns(), self._orders.generation
+        deciding = store_changes.deciding(now_ns, generation, decisions)
+        keeping = None if orders is None else store_changes.keeping_orders(orders)
+
+        def change(connection: Any) -> None:
+            deciding(connection)
+            if keeping is not None:
+                keeping(connection)
+
+        try:
+            await self._store.write(change)
+            self._orders_kept = self._orders_kept or orders is not None
+        except StoreError:
+            # The plan counts more than its record; health says that the store cannot be written.
+            self._orders_kept = self._orders_kept and orders is None
+        rows = [
+            {
+                "decided_ns": now_ns,
+                "kind": each.kind,
+                "subject": each.subject,
+                "before": each.before,
+                "after": each.after,
+                "reason": each.reason,
+            }
+            for each in decisions
+        ]
+        self._spawn(self.lead.tell_decisions(rows))
+
+    # Once a second.
+
+    async def _second(self, before: Measured | None, now: Measured) -> None:
+        self.lead.measured(now)
+        if not self._orders_kept and self._store.writing.ok:
+            self._spawn(self._keep((), self._orders))
+        if before is not None and self.on_second is not None:
+            await self.on_second(before, now)
+
+
+def _key(step: Step) -> Key:
+    return step if isinstance(step, tuple) else (kind_of(step), step.name)

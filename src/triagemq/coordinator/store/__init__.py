@@ -1,0 +1,1 @@
+"""What survives a restart: the tables, the changes, and the one writer."""

@@ -1,0 +1,230 @@
+"""The store: what must survive a restart. One writer thread; changes that wait are committed together.
+
+A change is a function of a connection. `write` comes back when it is durable; whatever waits while a commit runs goes
+into the next one, so that many small changes cost little more than one. Whatever goes wrong, everyone who waits is
+told: that the disk is full as well as a mistake in a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from triagemq.coordinator.access.tokens import Token, token_from_json
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders_json import orders_from_json
+from triagemq.coordinator.intents.json_text import parse_intent
+from triagemq.coordinator.intents.records import Record
+from triagemq.coordinator.loop.health import Check
+from triagemq.coordinator.refusals import StoreError
+from triagemq.coordinator.store.changes import Change, touching
+from triagemq.coordinator.store.schema import (
+    DECISIONS,
+    INTENTS,
+    MEASURED_PORTS,
+    META,
+    ORDERS,
+    PORTS,
+    TOKENS,
+    TOPICS,
+    open_database,
+)
+from triagemq.plan import Decision
+
+__all__ = ["Store", "StoredDecision"]
+
+_LOG = logging.getLogger("triagemq.coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDecision:
+    """A decision with its number, when it was made and for which generation of orders."""
+
+    number: int
+    decided_ns: int
+    generation: int
+    decision: Decision
+
+
+class Store:
+    """The database behind one coordinator. Reading methods block: call them in a thread once the loop runs."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = open_database(url)
+        self.writing = Check(words="the database cannot be written; nothing new is taken")
+        """Whether the last change could be stored."""
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._waiting: list[tuple[Change, asyncio.Future[None]]] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def write(self, change: Change) -> None:
+        """Make a change durable; StoreError if that fails, and then nothing of it was stored."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((change, done))
+        if self._flushing is None:
+            self._flushing = loop.create_task(self._flush())
+        await asyncio.shield(done)
+
+    def write_now(self, change: Change) -> None:
+        """The same outside of an event loop."""
+        if failure := self._commit([change])[0]:
+            raise failure
+
+    async def probe(self) -> None:
+        """Find out whether it can be written again, by a change that changes nothing."""
+        with contextlib.suppress(StoreError):
+            await self.write(touching())
+
+    async def close(self) -> None:
+        """Finish what waits."""
+        if self._flushing is not None:
+            await self._flushing
+        self.close_now()
+
+    def close_now(self) -> None:
+        self._writer.shutdown()
+        self._engine.dispose()
+
+    async def _flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        batch: list[tuple[Change, asyncio.Future[None]]] = []
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                failures = await loop.run_in_executor(
+                    self._writer, self._commit, [change for change, _ in batch]
+                )
+                _settle([done for _, done in batch], failures)
+                self._note(failures)
+        except BaseException as error:
+            # The thread itself failed, or this task was ended: nobody may wait for ever.
+            waiting = [done for _, done in (*batch, *self._waiting)]
+            self._waiting = []
+            failure = StoreError(f"the database cannot be written: {type(error).__name__}: {error}")
+            _settle(waiting, [failure] * len(waiting))
+            self._note([failure])
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._flushing = None
+
+    def _note(self, failures: Sequence[StoreError | None]) -> None:
+        """Health is about the database, not about a change that it does not take for what is in it."""
+        wrong = [failure for failure in failures if failure is not None]
+        if len(wrong) < len(failures):
+            self.writing.worked()
+        elif wrong:
+            self.writing.failed(str(wrong[-1]))
+
+    def _commit(self, changes: Sequence[Change]) -> list[StoreError | None]:
+        """Commit all in one transaction; if that fails each by itself, so that one bad change spoils no other."""
+        try:
+            with self._engine.begin() as connection:
+                for change in changes:
+                    change(connection)
+            return [None] * len(changes)
+        except Exception as error:
+            if len(changes) > 1:
+                return [failure for change in changes for failure in self._commit([change])]
+            if not isinstance(error, SQLAlchemyError | OSError):
+                _LOG.exception("a change of the database failed by a mistake")
+            return [StoreError(f"the database cannot be written: {_first_line(error)}")]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise StoreError(f"the database cannot be read: {_first_line(error)}") from None
+
+    # What is read at the start.
+
+    def records(self) -> list[Record]:
+        with self._reading() as connection:
+            rows = connection.execute(select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.name)).all()
+        return [
+            Record(
+                parse_intent(row.kind, row.name, row.intent), row.owner, row.session_key, row.lease_seconds
+            )
+            for row in rows
+        ]
+
+    def generation(self) -> int:
+        return self._meta("generation")
+
+    def orders(self) -> Orders:
+        """The last orders; at least their generation, if they were too large to keep."""
+        with self._reading() as connection:
+            row = connection.execute(select(ORDERS)).first()
+        kept = Orders() if row is None else orders_from_json(json.loads(row.orders))
+        return kept if kept.generation else Orders(self.generation())
+
+    def bandwidths(self) -> dict[str, float]:
+        with self._reading() as connection:
+            return {row.name: row.bandwidth_bps for row in connection.execute(select(PORTS))}
+
+    def measured(self) -> dict[str, Any]:
+        with self._reading() as connection:
+            return {row.topic: json.loads(row.measured) for row in connection.execute(select(TOPICS))}
+
+    def measured_ports(self) -> dict[str, Any]:
+        with self._reading() as connection:
+            return {row.name: json.loads(row.measured) for row in connection.execute(select(MEASURED_PORTS))}
+
+    def tokens_version(self) -> int:
+        """Changes whenever tokens do, also through another process."""
+        return self._meta("tokens_version")
+
+    def tokens(self) -> list[Token]:
+        with self._reading() as connection:
+            return [_token(row) for row in connection.execute(select(TOKENS).order_by(TOKENS.c.created_ns))]
+
+    def decisions(self, after: int = 0, limit: int = 100) -> list[StoredDecision]:
+        """A page in the order in which they were made, beginning behind the number `after`."""
+        wanted = select(DECISIONS).where(DECISIONS.c.id > after).order_by(DECISIONS.c.id).limit(limit)
+        with self._reading() as connection:
+            return [
+                StoredDecision(
+                    row.id,
+                    row.decided_ns,
+                    row.generation,
+                    Decision(row.kind, row.subject, row.before, row.after, row.reason),
+                )
+                for row in connection.execute(wanted)
+            ]
+
+    def _meta(self, key: str) -> int:
+        with self._reading() as connection:
+            return int(connection.execute(select(META.c.value).where(META.c.key == key)).scalar_one())
+
+
+def _settle(waiting: Sequence[asyncio.Future[None]], failures: Sequence[StoreError | None]) -> None:
+    """Tell those who wait; some may be gone."""
+    for done, failure in zip(waiting, failures, strict=True):
+        if done.done():
+            continue
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+            done.exception()
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
+
+
+def _token(row: Any) -> Token:
+    columns = {name: value for name, value in row._mapping.items() if name != "rights"}
+    return token_from_json(columns | json.loads(row.rights))

@@ -1,0 +1,239 @@
+"""One run of a scenario in a box, from the first namespace to the figures: measured, simulated, forecast."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.coordinator.decide.decide import PlannerSettings, decide
+from triagemq.coordinator.decide.decide import Situation as ToDecide
+from triagemq.errors import NetworkError, OutputError
+from triagemq.live.emulate.conditions import play_conditions
+from triagemq.live.emulate.merging import Present, merge_trace
+from triagemq.live.emulate.rig import Rig
+from triagemq.live.emulate.rig_options import RigOptions
+from triagemq.live.up.comparison import Promise, as_sent, promise
+from triagemq.live.up.measured import Measured, load_reading, measure
+from triagemq.live.up.on_the_wire import Transmission
+from triagemq.plan import dump_plan
+from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
+from triagemq.scenario.situations import Situation, situations
+from triagemq.simulate import SimulationResult, simulate
+from triagemq.simulate.conditions import condition_changes
+from triagemq.simulate.recorded import recorded_publications
+
+__all__ = ["EmulationResult", "run_emulation"]
+
+_WARM_UP_SHARE = 0.1
+_LONGEST_WARM_UP_SECONDS = 5.0
+_MOST_DRAINING_SECONDS = 15.0
+_HURRIED_SECONDS = 0.2
+"""The same where the user has ended the run and waits."""
+_TICK_SECONDS = 1.0
+_REPLICATIONS = 32
+"""Enough to know how far one run may be from the mean: near overload a few lucky ones would say it is close."""
+
+OnTick = Callable[[Rig, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EmulationResult:
+    """The same classes three times. Latencies of real packets have their own transmission added where it is missing.
+
+    `simulated` is None for a run that the user has ended: simulating it would take longer than he wants to wait.
+    """
+
+    scenario: Scenario
+    measured: Measured
+    simulated: SimulationResult | None
+    forecast: Promise
+    trace: Path
+
+    def as_json(self) -> dict[str, Any]:
+        """What was measured with the keys of `triage simulate --json`, and beside it the other two."""
+        simulated = None if self.simulated is None else self.simulated.as_json()
+        if simulated is not None:
+            del simulated["subscriptions"]
+        return {
+            "scenario": self.scenario.name,
+            **self.measured.as_json(),
+            "simulated": simulated,
+            "forecast": self.forecast.figures,
+            "trace": str(self.trace),
+        }
+
+
+async def run_emulation(
+    options: RigOptions,
+    *,
+    seconds: float,
+    ended: asyncio.Event,
+    trace: Path | None = None,
+    on_ready: Callable[[Rig], None] = lambda rig: None,
+    on_tick: OnTick = lambda rig, elapsed: None,
+) -> EmulationResult:
+    """Build, run for so long or until `ended`, take everything down again, and compare."""
+    scenario, conditions = load_with_conditions(options.file)
+    where = (trace or options.state / "trace").absolute()
+    if where.is_dir() and any(where.iterdir()):
+        raise OutputError(f"{where}: exists and is not empty; choose another directory or remove it")
+    if options.replay is not None:
+        recorded_publications(options.replay, scenario)
+    course = situations(scenario, conditions)
+    settings = PlannerSettings(**options.planner, priority_classes=options.classes)
+    if options.no_triage:
+        settings = PlannerSettings.no_triage()
+    expected = promise(scenario, settings, settings)
+    async with Rig(scenario, conditions, options) as rig:
+        on_ready(rig)
+        begun_ns = await rig.start_clients(
+            _absent(scenario.publishers.name, course[0].publisher_works),
+            _absent(scenario.subscribers.name, course[0].subscriber_present),
+        )
+        await rig.in_force()
+        in_force_ns = time.time_ns()
+        loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
+        playing = asyncio.get_running_loop().create_task(play_conditions(rig, conditions, begun_ns))
+        try:
+            await _let_run(rig, begun_ns, seconds, ended, on_tick)
+        finally:
+            if not playing.cancel():
+                playing.result()
+            await asyncio.gather(playing, return_exceptions=True)
+        until_ns = time.time_ns()
+        hurry = ended.is_set()
+        await rig.stop("publishers", hurry=hurry)
+        await _drained(rig, _HURRIED_SECONDS if hurry else _MOST_DRAINING_SECONDS)
+        await rig.stop("subscribers", hurry=hurry)
+        rig.sample()
+    await loading
+    lasted = max(0.0, (until_ns - begun_ns) * 1e-9)
+    warm_up = min(_LONGEST_WARM_UP_SECONDS, _WARM_UP_SHARE * lasted)
+    from_ns = max(in_force_ns, begun_ns + round(warm_up * 1e9))
+    merge_trace(
+        rig.state / "gateway-trace",
+        rig.sent,
+        rig.receipts,
+        rig.samples,
+        scenario,
+        where,
+        scenario_text=options.file.read_text(encoding="utf-8") if options.file.is_file() else dumps(scenario),
+        plan_text=dump_plan(expected.plan),
+        measured_from_ns=from_ns,
+        behind_gateway=options.dataplane != "embedded",
+        present=_present(scenario, begun_ns, course),
+    )
+    measured = measure(
+        where,
+        scenario,
+        from_ns=from_ns,
+        until_ns=until_ns,
+        planned=expected.level,
+        worth=_worth(begun_ns, course),
+        transmission=None
+        if options.dataplane == "embedded"
+        else _transmission(
+            scenario,
+            [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
+        ),
+    )
+    if not measured.publications:
+        raise NetworkError("the run ended before anything was published; let it run for longer")
+    if hurry:
+        return EmulationResult(scenario, measured, None, expected, where)
+    sent = recorded_publications(where, scenario, from_ns=begun_ns, with_hosts=True)
+    model, plan = as_sent(_behind_hosts(scenario), expected.plan)
+    simulated = simulate(
+        model,
+        plan,
+        # The very publications of the box; and as there, what waits at the end still arrives, and counts.
+        replay=sent,
+        late_counts=True,
+        warmup=min(0.99, (from_ns - begun_ns) / max(1, int(sent["under_way_ns"][-1]))),
+        seed=options.seed,
+        replications=_REPLICATIONS,
+        changes=condition_changes(
+            model,
+            conditions,
+            lambda network: decide(ToDecide(network, settings=settings)).plan,
+            until_seconds=lasted,
+            with_rates=False,
+        ),
+    )
+    return EmulationResult(scenario, measured, simulated, expected, where)
+
+
+async def _let_run(rig: Rig, begun_ns: int, seconds: float, ended: asyncio.Event, on_tick: OnTick) -> None:
+    while not ended.is_set():
+        elapsed = (time.time_ns() - begun_ns) * 1e-9
+        if elapsed >= seconds:
+            return
+        rig.processes.require_alive()
+        on_tick(rig, elapsed)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds - elapsed, _TICK_SECONDS)):
+                await ended.wait()
+
+
+def _absent(names: Sequence[str], there: NDArray[np.bool_]) -> list[str]:
+    return [name for name, present in zip(names, there, strict=True) if not present]
+
+
+def _behind_hosts(scenario: Scenario) -> Scenario:
+    """A scenario as its box is from where the gateway sends: no switch is before publishers, links have no length."""
+    publishers, ports, subscribers = scenario.publishers, scenario.ports, scenario.subscribers
+    return replace(
+        scenario,
+        publishers=replace(
+            publishers,
+            unmanaged_switch=np.full_like(publishers.unmanaged_switch, -1),
+            propagation_seconds=np.zeros(len(publishers)),
+        ),
+        ports=replace(ports, propagation_seconds=np.zeros(len(ports))),
+        subscribers=replace(subscribers, propagation_seconds=np.zeros(len(subscribers))),
+    )
+
+
+def _worth(begun_ns: int, course: Sequence[Situation]) -> list[tuple[int, Floats]]:
+    """What subscriptions are worth from each time on at which that changes."""
+    found: list[tuple[int, Floats]] = []
+    for each in course:
+        if not found or (each.utility_weight != found[-1][1]).any():
+            found.append((begun_ns + round(each.at_seconds * 1e9), each.utility_weight))
+    return found
+
+
+def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> Present:
+    """Which subscriptions were there at a time, by the conditions."""
+    since_ns = [begun_ns + round(each.at_seconds * 1e9) for each in course]
+    there = [each.subscriber_present[scenario.subscriptions.subscriber] for each in course]
+    return lambda at_ns: there[max(0, bisect_right(since_ns, at_ns) - 1)]
+
+
+async def _drained(rig: Rig, most_seconds: float) -> None:
+    """Wait until the queues are empty, and not for longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_seconds):
+            await asyncio.sleep(0.5)
+            while rig.waiting_packets():
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)
+
+
+def _transmission(scenario: Scenario, widths: Sequence[tuple[int, Floats]]) -> Transmission:
+    """What the ports on the way of each subscription need for a byte, from each time on."""
+    paths = port_paths(scenario)[scenario.subscribers.port[scenario.subscriptions.subscriber]]
+    return Transmission(
+        since_ns=np.array([since_ns for since_ns, _ in widths]),
+        seconds_per_byte=np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in widths]),
+        overhead_bytes=scenario.overhead_bytes,
+    )

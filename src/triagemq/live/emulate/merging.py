@@ -1,0 +1,245 @@
+"""The Trace of a run in a box: what publishers and gateway sent, what subscribers got, and what the queues counted.
+
+Which packets the kernel dropped nobody sees; how many of each flow it dropped by policy and for lack of room it counts.
+Copies that did not arrive are given a reason at random so that these totals are right; what nobody has counted was lost
+on a link. What publishers sent and the gateway never saw was lost on a link, too, for everyone who wanted it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from triagemq.coordinator.gateway.binder import UNPLANNED
+from triagemq.coordinator.ports.samples import PortNumbers, sample_columns
+from triagemq.live.up.on_the_wire import packets_of
+from triagemq.live.up.receipts import SENT, read_receipts
+from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
+from triagemq.scenario import Scenario
+from triagemq.trace import Outcome, Trace, TraceWriter, runs
+
+__all__ = ["Present", "merge_trace"]
+
+Present = Callable[[int], NDArray[np.bool_]]
+"""Which of the scenario's subscriptions were there at a time."""
+
+_KEY = ["subscriber_id", "topic_id", "published_ns"]
+
+
+def merge_trace(
+    gateway_trace: Path,
+    sent: Path,
+    receipts: Path,
+    samples: Sequence[tuple[int, Counters]],
+    scenario: Scenario,
+    directory: Path,
+    *,
+    scenario_text: str,
+    plan_text: str,
+    measured_from_ns: int,
+    behind_gateway: bool,
+    present: Present,
+) -> None:
+    """Write the whole Trace into a directory. `behind_gateway`: ports are in the kernel, and drops happen there."""
+    found = runs(gateway_trace)
+    traces = [Trace.open(path, allow_incomplete=True) for path in (*found.complete, *found.incomplete)]
+    got = read_receipts(receipts)
+    with TraceWriter(
+        directory,
+        scenario_text=scenario_text,
+        plan_text=plan_text,
+        producer="emulate",
+        scenario_fingerprint=scenario.fingerprint,
+    ) as writer:
+        for trace in traces:
+            writer.publications(_columns(trace.table("publications")))
+            writer.deliveries(_deliveries(trace.table("deliveries"), got, samples, behind_gateway))
+            for name in ("queue_samples", "decisions"):
+                table = trace.table(name)
+                if len(table):
+                    getattr(writer, name)(_columns(table))
+        publications, copies = _never_seen(traces, read_receipts(sent, SENT), scenario, present)
+        if len(publications["publication_id"]):
+            writer.publications(publications)
+            writer.deliveries(copies)
+        number = PortNumbers(scenario.ports.name)
+        for sampled_ns, counters in samples:
+            if counters.ports:
+                writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
+        writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces))
+
+
+def _said(traces: Sequence[Trace]) -> dict[str, Any]:
+    """What the gateway says of its trace: names of topics and clients by their numbers, and its counters."""
+    manifests = [trace.manifest for trace in traces if trace.manifest is not None]
+    return dict(manifests[-1].extra) if manifests else {}
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    """As a writer takes them: -1 for null numbers, texts as they are."""
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table[name]
+        if name == "outcome":
+            columns[name] = _outcomes(column)
+        elif pa.types.is_integer(column.type):
+            columns[name] = pc.fill_null(column, -1).to_numpy()
+        else:
+            columns[name] = column.to_pylist()
+    return columns
+
+
+def _outcomes(column: pa.ChunkedArray) -> NDArray[np.int8]:
+    names = pa.array([outcome.name for outcome in Outcome])
+    return np.asarray(pc.index_in(column.cast(pa.string()), names).to_numpy(), dtype=np.int8)
+
+
+def _deliveries(
+    sent: pa.Table, got: NDArray[np.void], samples: Sequence[tuple[int, Counters]], behind_gateway: bool
+) -> dict[str, Any]:
+    columns = _columns(sent)
+    received_ns = _received(columns, got)
+    outcome, delivered_ns = columns["outcome"].copy(), columns["delivered_ns"].copy()
+    handed_over = outcome == Outcome.delivered
+    arrived = handed_over & (received_ns >= 0)
+    delivered_ns[arrived] = received_ns[arrived]
+    missing = np.flatnonzero(handed_over & (received_ns < 0))
+    delivered_ns[missing] = -1
+    outcome[missing] = (
+        _reasons(columns["flow_id"][missing], packets_of(columns["size_bytes"][missing]), samples)
+        if behind_gateway
+        else int(Outcome.lost_on_link)
+    )
+    enqueued_ns = columns["enqueued_ns"]
+    if behind_gateway:
+        # What the gateway has sent is in the first of the kernel's queues at that moment.
+        enqueued_ns = np.where(handed_over, columns["delivered_ns"], enqueued_ns)
+    return columns | {"outcome": outcome, "enqueued_ns": enqueued_ns, "delivered_ns": delivered_ns}
+
+
+def _never_seen(
+    traces: Sequence[Trace], sent: NDArray[np.void], scenario: Scenario, present: Present
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Publications that did not reach the gateway, and a copy of each for every subscription that was there."""
+    seen: set[tuple[int, int]] = set()
+    last = -1
+    for trace in traces:
+        table = trace.table("publications", ["publication_id", "topic_id", "published_ns"])
+        last = max(last, pc.max(table["publication_id"]).as_py() or -1)
+        seen.update(zip(table["topic_id"].to_pylist(), table["published_ns"].to_pylist(), strict=True))
+    keys = zip(sent["topic"].tolist(), sent["published_ns"].tolist(), strict=True)
+    lost = sent[np.array([key not in seen for key in keys], dtype=np.bool_)]
+    publications = {
+        "publication_id": last + 1 + np.arange(len(lost)),
+        "topic_id": lost["topic"],
+        "publisher_id": lost["publisher"],
+        "published_ns": lost["published_ns"],
+        "size_bytes": lost["size_bytes"],
+    }
+    wanted = scenario.subscriptions
+    copies = [
+        (row, subscription)
+        for row, (topic, published_ns) in enumerate(lost[["topic", "published_ns"]].tolist())
+        for subscription in np.flatnonzero((wanted.topic == topic) & present(published_ns)).tolist()
+    ]
+    row, subscription = np.array(copies, dtype=np.int64).reshape(-1, 2).T
+    nothing = np.full(len(copies), -1, dtype=np.int64)
+    return publications, {
+        "publication_id": publications["publication_id"][row],
+        "subscription_id": subscription,
+        "subscriber_id": wanted.subscriber[subscription].astype(np.int64),
+        "topic_id": lost["topic"][row],
+        **dict.fromkeys(("flow_id", "priority_class", "enqueued_ns", "dequeued_ns", "delivered_ns"), nothing),
+        "published_ns": lost["published_ns"][row],
+        "size_bytes": lost["size_bytes"][row],
+        "outcome": np.full(len(copies), int(Outcome.lost_on_link), dtype=np.int8),
+    }
+
+
+def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int64]:
+    """When each copy arrived; -1 for never. The first counts if one came twice."""
+    rows = len(columns["topic_id"])
+    keys = pa.table({name: columns[name].astype(np.int64) for name in _KEY} | {"row": np.arange(rows)})
+    receipts = pa.table(
+        {
+            "subscriber_id": got["subscriber"],
+            "topic_id": got["topic"],
+            "published_ns": got["published_ns"],
+            "received_ns": got["received_ns"],
+        }
+    )
+    first = receipts.group_by(_KEY).aggregate([("received_ns", "min")])
+    joined = keys.join(first, _KEY, join_type="left outer")
+    received = np.full(len(keys), -1, dtype=np.int64)
+    received[joined["row"].to_numpy()] = pc.fill_null(joined["received_ns_min"], -1).to_numpy()
+    return received
+
+
+def _reasons(
+    flow_id: NDArray[np.int32], packets: NDArray[np.int64], samples: Sequence[tuple[int, Counters]]
+) -> NDArray[np.int8]:
+    """For copies that did not arrive, by flow: as many by policy and by buffer as were counted, the rest on a link."""
+    policy, buffer, renumbered, elsewhere = _counted_drops(samples)
+    reasons = np.full(len(flow_id), int(Outcome.lost_on_link), dtype=np.int8)
+    random = np.random.default_rng(0)
+    for flow in np.unique(flow_id):
+        rows = random.permutation(np.flatnonzero(flow_id == flow))
+        by_policy, by_buffer = policy[int(flow)], buffer[int(flow)]
+        lost = np.cumsum(packets[rows])
+        # Where a class's full queue is shared out over its flows, the parts may be too many by a few.
+        too_many = max(1.0, (by_policy + by_buffer) / lost[-1])
+        first, second = np.searchsorted(
+            lost, [round(by_policy / too_many), round((by_policy + by_buffer) / too_many)], side="right"
+        )
+        reasons[rows[:first]] = int(Outcome.dropped_by_policy)
+        reasons[rows[first:second]] = int(Outcome.dropped_by_buffer)
+    for (before, after), count in renumbered.items():
+        for flow in (before, after):
+            open_rows = np.flatnonzero((flow_id == flow) & (reasons == int(Outcome.lost_on_link)))
+            chosen = open_rows[:count]
+            reasons[chosen] = int(Outcome.dropped_by_policy)
+            count -= len(chosen)
+    left = random.permutation(np.flatnonzero(reasons == int(Outcome.lost_on_link)))
+    reasons[left[:elsewhere]] = int(Outcome.dropped_by_buffer)
+    return reasons
+
+
+def _counted_drops(
+    samples: Sequence[tuple[int, Counters]],
+) -> tuple[Counter[int], Counter[int], Counter[tuple[int, int]], int]:
+    """By flow: by policy, and for lack of room at its own port; by policy while it got another number, by both numbers;
+    and for lack of room at ports before that.
+
+    What a flow counts stays with its address: from one sample to the next it may get another number, and be counted
+    from 0 again when it has gone and comes back.
+    """
+    renumbered: Counter[tuple[int, int]] = Counter()
+    policy: Counter[int] = Counter()
+    buffer: Counter[int] = Counter()
+    before: dict[FlowKey, FlowCounters] = {}
+    ports: dict[str, PortCounters] = {}
+    for _, counters in samples:
+        there = ((key, now, False) for key, now in counters.flows.items())
+        for key, now, leaves in (*((key, now, True) for key, now in counters.gone), *there):
+            last = before.pop(key, None)
+            if last is None or now.packets_in < last.packets_in:
+                last = FlowCounters(now.flow_id, 0, 0, 0, 0)
+            flow = last.flow_id if now.flow_id == UNPLANNED else now.flow_id
+            dropped = now.dropped_by_policy - last.dropped_by_policy
+            if flow == last.flow_id:
+                policy[flow] += dropped
+            elif dropped:
+                renumbered[last.flow_id, flow] += dropped
+            buffer[flow] += now.dropped_by_buffer - last.dropped_by_buffer
+            if not leaves:
+                before[key] = now
+        ports |= counters.ports
+    full = sum(queue.drops for port in ports.values() for queue in port.queues)
+    return policy, buffer, renumbered, max(0, full - sum(buffer.values()))

@@ -1,0 +1,402 @@
+"""All processes of one exchange: broker, gateway with its data plane, coordinator, and a scenario's clients.
+
+Each may end at any moment, by a fault or a kill; it is started again with the state it had and at the address it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from triagemq.certificates import own_certificate
+from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
+from triagemq.exchange.exposure import Exposed, check_listeners, with_brackets
+from triagemq.exchange.private_files import private_directory, write_private
+from triagemq.live.up.children import HURRY_SECONDS, Child, EndedError
+from triagemq.live.up.state_directory import hold, own_token
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.access.broker_rights import BrokerRights
+    from triagemq.live.up.kernel_ports import KernelPorts
+
+__all__ = ["Exchange", "ExchangeOptions"]
+
+EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
+EMBEDDED_BROKER = "embedded"
+"""Instead of a broker's address: the one in Python, even where there is Mosquitto."""
+
+_LOOK_SECONDS = 1.0
+
+_Result = TypeVar("_Result")
+
+_GATEWAY = "triagemq.coordinator.gateway.process"
+_COORDINATOR = "triagemq.coordinator.serve"
+_LOAD = "triagemq.live.up.load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeOptions:
+    """Where everything is, and how it plans. `state` is a directory that survives; `scenario` is a file or None."""
+
+    state: Path
+    scenario: Path | None = None
+    trace: Path | None = None
+    plan_text: str | None = None
+    """The plan that a scenario's clients should lead to, kept with the trace: its forecast is what to compare with."""
+    gateway: str = "127.0.0.1:0"
+    rest_host: str = "127.0.0.1"
+    rest_port: int = 0
+    broker: str | None = None
+    advertise: str | None = None
+    """The host by which clients of other machines reach this one, where it is another than they reached REST by."""
+    broker_listener: FurtherListener | None = None
+    """Where clients of MQTT reach the built-in broker; without it there is a port on loopback."""
+    store: str | None = None
+    """The address of the coordinator's database; without it there is one in `state`."""
+    no_triage: bool = False
+    seed: int = 0
+    qos: int = 0
+    planner: Mapping[str, Any] = field(default_factory=dict)
+    coordinator: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the coordinator (see settings.py), such as access and TLS."""
+    interfaces: Mapping[str, str] = field(default_factory=dict)
+    """The network interface of each output port, where the kernel's queues are to follow the plan."""
+    dtls: bool = False
+    """The gateway speaks DTLS, with the coordinator's certificate, or one of its own making that the state holds."""
+    keep_trace_seconds: float | None = None
+    """After this time what was traced is removed."""
+    client_authority: Path | None = None
+    """With DTLS: whose certificates clients need."""
+
+    def listeners(self) -> list[Exposed]:
+        """Everything that could be reached from other machines, and what protects it."""
+        access, certificate = self.coordinator.get("access"), self.coordinator.get("tls_certificate")
+        tokens = None if access else "--access"
+        tls = None if certificate is not None else "--tls-certificate with --tls-key"
+        found = [
+            Exposed("REST", "--rest", self.rest_host, tokens, tls),
+            Exposed("MQTT-SN", "--gateway", _host(self.gateway), tokens, None if self.dtls else "--dtls"),
+        ]
+        if self.broker_listener is not None:
+            further = self.broker_listener
+            encryption = None if further.certificate is not None else tls
+            found.append(Exposed("the broker", "--mqtt", further.host, tokens, encryption))
+        return found
+
+
+class Exchange:
+    """Use as `async with`; `start_clients` and `stop_publishers` are for a scenario's own clients.
+
+    It is not started further when `ended` is set (EndedError), and then ends as quickly as it can. `on_problem` gets a
+    line for whatever does not work from some moment on.
+    """
+
+    def __init__(
+        self,
+        options: ExchangeOptions,
+        ended: asyncio.Event | None = None,
+        on_problem: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self.options = options
+        self.gone: list[str] = []
+        """At the end: why a process did not run any more."""
+        self._on_problem = on_problem
+        self._telling: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event() if ended is None else ended
+        self.state = options.state.absolute()
+        self.trace = (options.trace or self.state / "trace").absolute()
+        self.broker: BrokerProcess | None = None
+        self.children: dict[str, Child] = {}
+        self.rest = ""
+        self.broker_address = ""
+        """As people and clients may see it: without a password."""
+        self.gateway = ""
+        """As clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
+        self.certificate: Path | None = None
+        """What clients of the gateway have to trust, where it speaks DTLS."""
+        self.said_aloud: list[str] = []
+        """What people should know about who can reach it."""
+        self.link = GatewayLink(self._control)
+        self.kernel_ports: KernelPorts | None = None
+        self._broker_rights: BrokerRights | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._lock: int | None = None
+
+    @property
+    def _database(self) -> str:
+        return self.options.store or f"sqlite:///{self.state / 'coordinator.sqlite'}"
+
+    @property
+    def _control(self) -> Path:
+        return self.state / "gateway" / "control.sock"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by name."""
+        found = {name: child.pid for name, child in self.children.items()}
+        if self.broker is not None:
+            found["broker"] = self.broker.pid
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often each had to be started again."""
+        counted = {name: child.restarts for name, child in self.children.items()}
+        if self.broker is not None:
+            counted["broker"] = self.broker.restarts
+        return counted
+
+    def _cannot_start(self) -> dict[str, str]:
+        """By name, why a process could not be started again."""
+        found = {name: child.problem for name, child in self.children.items()}
+        if self.broker is not None:
+            found["broker"] = self.broker.problem
+        return {name: problem for name, problem in found.items() if problem}
+
+    async def _tell_problems(self) -> None:
+        told: dict[str, str] = {}
+        while True:
+            problems = self._cannot_start()
+            with contextlib.suppress(ControlError, TimeoutError, OSError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    problems["link"] = (await self.link.measure(flows=False, topics=False)).broker_problem
+            for name, words in problems.items():
+                if words and told.get(name) != words:
+                    self._on_problem(f"{words}; still trying")
+            told |= problems
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def __aenter__(self) -> Exchange:
+        try:
+            await self._unless_ended(self._start())
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _start(self) -> None:
+        self.said_aloud = check_listeners(
+            self.options.listeners(), insecure=bool(self.options.coordinator.get("insecure"))
+        )
+        self._lock = hold(self.state)
+        private_directory(self._control.parent)
+        if self.options.interfaces:
+            # Late: most exchanges do without.
+            from triagemq.live.up.kernel_ports import KernelPorts
+
+            self.kernel_ports = KernelPorts(self.link, self.options.interfaces)
+        broker_url = self.options.broker
+        if broker_url is None or broker_url == EMBEDDED_BROKER:
+            await self._start_broker(embedded=broker_url == EMBEDDED_BROKER)
+        else:
+            self.broker_address = str(BrokerAddress.parse(broker_url))
+        await self._start_gateway()
+        await self._start_coordinator()
+        self.link.start()
+        self._telling = asyncio.get_running_loop().create_task(self._tell_problems())
+        if self.kernel_ports is not None:
+            from triagemq.live.up.kernel_ports import listeners_of
+
+            self.kernel_ports.open(listeners_of(self.gateway, self.rest))
+        if self.broker is not None:
+            self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
+
+    async def _start_broker(self, *, embedded: bool) -> None:
+        guarded = bool(self.options.coordinator.get("access"))
+        self.broker = BrokerProcess(
+            self.state / "broker", embedded=embedded, guarded=guarded, further=self.options.broker_listener
+        )
+        if guarded:
+            # Late: the database takes a second to load.
+            from triagemq.coordinator.access.broker_rights import BrokerRights
+
+            self._broker_rights = BrokerRights(self.broker, self._database)
+            await self._broker_rights.start()
+        await self.broker.start()
+        if self.broker.said_aloud:
+            self.said_aloud.append(self.broker.said_aloud)
+        further = self.options.broker_listener
+        self.broker_address = (
+            str(self.broker.address) if further is None else self._as_advertised(str(further.address))
+        )
+
+    async def _start_gateway(self) -> None:
+        own = self.broker
+        config: dict[str, Any] = {
+            "listen": self.options.gateway,
+            "broker": self.options.broker if own is None else own.address.with_password(),
+            "broker_client_id": None if own is None else own.gateway_client_id,
+            "broker_boot": None if own is None else str(own.boot_file),
+            "state": str(self.state / "gateway"),
+            "control": str(self._control),
+            "trace": str(self.trace),
+            "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
+            "plan": None
+            if self.options.plan_text is None
+            else str(write_private(self.state / "plan.json", self.options.plan_text)),
+            "seed": self.options.seed,
+            "timestamps": True,
+            "keep_trace_seconds": self.options.keep_trace_seconds,
+            "dataplane": "reported" if self.options.interfaces else "embedded",
+            "access": "required" if self.options.coordinator.get("access") else "open",
+        }
+        if self.options.dtls:
+            authority = self.options.client_authority
+            self.certificate, private_key = self._certificate()
+            config |= {
+                "certificate": str(self.certificate),
+                "private_key": str(private_key),
+                "client_authority": None if authority is None else str(authority.absolute()),
+            }
+
+        def ready(said: dict[str, Any]) -> None:
+            # The next start takes the same port.
+            self._write("gateway", config | {"listen": said["listen"]})
+            self.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
+
+        await self._child("gateway", _GATEWAY, config, ready)
+
+    def _as_advertised(self, address: str) -> str:
+        """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
+        if self.options.advertise is None:
+            return address
+        place, _, port = address.rpartition(":")
+        scheme, mark, _ = place.rpartition("://")
+        return f"{scheme}{mark}{with_brackets(self.options.advertise)}:{port}"
+
+    def _certificate(self) -> tuple[Path, Path]:
+        given = self.options.coordinator
+        if given.get("tls_certificate") is not None and given.get("tls_key") is not None:
+            return Path(given["tls_certificate"]), Path(given["tls_key"])
+        hosts = [_host(self.options.gateway), *([self.options.advertise] if self.options.advertise else [])]
+        return own_certificate(self.state / "certificate", hosts)
+
+    async def _start_coordinator(self) -> None:
+        config = {
+            "host": self.options.rest_host,
+            "port": self.options.rest_port,
+            "database": self._database,
+            "gateway_socket": str(self._control),
+            "gateway_address": self._as_advertised(self.gateway),
+            "broker": self.broker_address,
+            "network": None if self.options.scenario is None else str(self.options.scenario.absolute()),
+            "planner": dict(self.options.planner),
+            "no_triage": self.options.no_triage,
+            "priority_classes": KERNEL_CLASSES if self.options.interfaces else EMBEDDED_CLASSES,
+            **self.options.coordinator,
+        }
+
+        def ready(said: dict[str, Any]) -> None:
+            self.rest = said["address"]
+            self._write("coordinator", config | {"port": int(self.rest.rstrip("/").rpartition(":")[2])})
+
+        await self._child("coordinator", _COORDINATOR, config, ready)
+
+    async def start_clients(self, *, token: str | None = None) -> int:
+        """The scenario's subscribers and then its publishers; when the first event will be published, in Unix ns."""
+        return await self._unless_ended(self._start_clients(token))
+
+    async def _start_clients(self, token: str | None) -> int:
+        assert self.options.scenario is not None
+        if token is None and self.options.coordinator.get("access"):
+            token = await asyncio.to_thread(own_token, self.state, self._database)
+        config = {
+            "scenario": str(self.options.scenario.absolute()),
+            "coordinator": self.rest,
+            "token": token,
+            "certificate": self.options.coordinator.get("tls_certificate"),
+            "gateway_certificate": None if self.certificate is None else str(self.certificate),
+            "seed": self.options.seed,
+            "qos": self.options.qos,
+        }
+        await self._child("subscribers", _LOAD, config | {"role": "subscribers"})
+        publishing = config | {"role": "publishers"}
+        said = await self._child(
+            "publishers",
+            _LOAD,
+            publishing,
+            # Those who come back find everything as it was.
+            lambda said: self._write("publishers", publishing | {"settling_seconds": 0.0}),
+        )
+        return int(said["publishing_from_ns"])
+
+    async def stop_publishers(self) -> None:
+        """No more events from the scenario's publishers; what is on its way still arrives."""
+        if "publishers" in self.children:
+            await self._stop("publishers")
+
+    async def close(self) -> None:
+        """End everything, clients first, the broker last."""
+        self.gone = list(self._cannot_start().values())
+        for task in (self._saving, self._telling):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self.kernel_ports is not None:
+            await self.kernel_ports.close()
+        await self.link.close()
+        for names in (("publishers", "subscribers"), ("coordinator", "gateway")):
+            await asyncio.gather(*(self._stop(name) for name in names if name in self.children))
+        if self._broker_rights is not None:
+            await self._broker_rights.close()
+        if self.broker is not None:
+            await self.broker.stop()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def _unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        loop = asyncio.get_running_loop()
+        working, ending = loop.create_task(work), loop.create_task(self._ended.wait())
+        try:
+            await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise EndedError
+            return working.result()
+        finally:
+            working.cancel()
+            ending.cancel()
+            await asyncio.gather(working, ending, return_exceptions=True)
+
+    async def _stop(self, name: str) -> None:
+        # The gateway has a trace to finish.
+        if self._ended.is_set() and name != "gateway":
+            await self.children[name].stop(HURRY_SECONDS)
+        else:
+            await self.children[name].stop()
+
+    async def _child(
+        self, name: str, module: str, config: dict[str, Any], ready: Any = None
+    ) -> dict[str, Any]:
+        path = self._write(name, config)
+        child = Child(name, module, [str(path)], log=self.state / "logs" / f"{name}.log", started=ready)
+        self.children[name] = child
+        return await child.start()
+
+    def _write(self, name: str, config: dict[str, Any]) -> Path:
+        """For this start and every later one; a token in it is nobody else's business."""
+        return write_private(self.state / f"{name}.json", json.dumps(config, indent=2))
+
+    async def _keep_saving(self, broker: BrokerProcess) -> None:
+        """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""
+        while True:
+            with contextlib.suppress(OSError, RuntimeError):
+                async for event in self.link.events():
+                    if event.kind in ("subscriptions", "connected") or event.overrun:
+                        broker.save_soon()
+            await asyncio.sleep(0.5)
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")

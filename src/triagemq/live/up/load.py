@@ -1,0 +1,352 @@
+"""A scenario's publishers or subscribers as real clients: `python -m triagemq.live.up.load CONFIG.json`.
+
+It prints one JSON line when its clients are connected and have told the coordinator what they want or publish.
+Publishers begin some seconds later, when the plan that knows of them is in force. It ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triagemq.client import Event, Publisher, Subscriber, Wanted
+from triagemq.client.settings import ConnectionSettings
+from triagemq.dtls import ClientSecurity
+from triagemq.errors import ParameterError, TriageError
+from triagemq.live.up.arrival_times import Arrival, TimedSocket
+from triagemq.live.up.commands import listening
+from triagemq.live.up.receipts import Receipts
+from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
+from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
+from triagemq.scenario.conditions import Conditions
+
+if TYPE_CHECKING:
+    from triagemq.scenario.situations import Situation
+    from triagemq.simulate.publications import PublicationStream
+    from triagemq.simulate.recorded import RecordedStream
+
+__all__ = ["LoadConfig", "main"]
+
+SETTLING_SECONDS = 2.0
+"""From the publishers' declarations to their first event: planning, and subscribers opening their flows."""
+
+_AT_ONCE = 32
+_AHEAD_SECONDS = 1.0
+_LARGEST_PAYLOAD = 65_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """`role` is "publishers" or "subscribers"; `certificate` is the coordinator's, where it has TLS, and
+    `gateway_certificate` the gateway's, where it speaks DTLS.
+
+    For a network in a box: `namespaces` says in which network namespace each client opens its sockets, `receipts` is a
+    file for what is sent or arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail,
+    return, leave, join and value topics anew (see commands.py), and `absent` are those who are not there at the start;
+    rates change as the scenario's conditions have it. `replay` is a Trace whose publications are sent at their times
+    instead of random ones.
+    """
+
+    role: str
+    scenario: str
+    coordinator: str
+    token: str | None = field(default=None, repr=False)
+    seed: int = 0
+    qos: int = 0
+    settling_seconds: float = SETTLING_SECONDS
+    certificate: str | None = None
+    gateway_certificate: str | None = None
+    lease_seconds: float = 10.0
+    namespaces: dict[str, str] | None = None
+    receipts: str | None = None
+    commands: str | None = None
+    absent: list[str] = field(default_factory=list)
+
+    def trusting(self) -> ssl.SSLContext | None:
+        """The coordinator's own certificate is all that is trusted, by whatever name it is reached."""
+        if self.certificate is None:
+            return None
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False
+        return context
+
+    replay: str | None = None
+
+
+async def run_subscribers(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig, ended: asyncio.Event
+) -> None:
+    """All subscribers, each with its flows; what they get is counted and reported, and noted if that is wanted."""
+    wanted = _wanted(scenario, config.qos, scenario.subscriptions.utility_weight)
+    receipts = None if config.receipts is None else Receipts(Path(config.receipts))
+    number = {name: row for row, name in enumerate(scenario.topics.name)}
+    present: dict[str, Subscriber] = {}
+    turn = asyncio.Semaphore(_AT_ONCE)
+    arrival = Arrival()
+
+    def noting(subscriber: int) -> Callable[[Event], None]:
+        if receipts is None:
+            return lambda event: None
+        return lambda event: receipts.add(
+            subscriber, number.get(event.topic, -1), event.published_ns or 0, arrival.of(event.received_ns)
+        )
+
+    async def join(name: str) -> None:
+        async with turn:
+            subscriber = Subscriber(
+                config.coordinator,
+                name=name,
+                token=config.token,
+                ssl_context=config.trusting(),
+                flows=scenario.planning.flows_per_subscriber,
+                lease_seconds=config.lease_seconds,
+                keep_session=config.qos > 0,
+                on_event=noting(scenario.subscribers.name.index(name)),
+                settings=_settings(config, name, arrival),
+            )
+            await subscriber.open()
+            present[name] = subscriber
+            await subscriber.subscribe_all(wanted[name])
+
+    async def command(message: dict[str, Any]) -> None:
+        if "situation" in message:
+            situation = _course(scenario, conditions)[message["situation"]]
+            wanted.update(_wanted(scenario, config.qos, situation.utility_weight))
+            await asyncio.gather(*(one.subscribe_all(wanted[name]) for name, one in present.items()))
+        elif message["there"] and message["name"] not in present:
+            await join(message["name"])
+        elif not message["there"] and message["name"] in present:
+            await present.pop(message["name"]).close()
+
+    await asyncio.gather(*(join(name) for name in scenario.subscribers.name if name not in config.absent))
+    async with listening(config.commands, command):
+        _say_ready(clients=len(present))
+        await ended.wait()
+    await asyncio.gather(*(subscriber.close() for subscriber in present.values()), return_exceptions=True)
+    if receipts is not None:
+        receipts.close()
+
+
+async def run_publishers(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig, ended: asyncio.Event
+) -> None:
+    """All publishers; their events come as the scenario's rates, processes and sizes have it."""
+    stream = _stream(scenario, conditions, config)
+    stream.until(0.0)
+    declared = _declared(scenario)
+    sent = None if config.receipts is None else Receipts(Path(config.receipts))
+    silent = set(config.absent)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def begin(name: str) -> Publisher:
+        async with turn:
+            publisher = Publisher(
+                config.coordinator,
+                name=name,
+                token=config.token,
+                ssl_context=config.trusting(),
+                lease_seconds=config.lease_seconds,
+                keep_session=config.qos > 0,
+                settings=_settings(config, name),
+            )
+            await publisher.open()
+            await publisher.declare(declared[name])
+            # Whoever has to ask for an id with its first event holds up those behind it.
+            await publisher.register(declared[name])
+            return publisher
+
+    async def command(message: dict[str, Any]) -> None:
+        """A publisher that fails says nothing to anybody: it is the silence of its topics that is noticed."""
+        (silent.discard if message["there"] else silent.add)(message["name"])
+
+    names = scenario.publishers.name
+    publishers = await asyncio.gather(*(begin(name) for name in names))
+    begins_ns = time.time_ns() + round(config.settling_seconds * 1e9)
+    owner = scenario.publications.publisher.tolist()
+    topic_rows = scenario.publications.topic.tolist()
+    topics = [scenario.topics.name[topic] for topic in topic_rows]
+    least = PREFIX_BYTES if config.namespaces is not None else 1
+    async with listening(config.commands, command):
+        _say_ready(clients=len(publishers), publishing_from_ns=begins_ns)
+        until = 0.0
+        while not ended.is_set():
+            until += _AHEAD_SECONDS
+            for due_ns, row, size in stream.until(until).tolist():
+                await _wait_until(begins_ns + due_ns, ended)
+                if ended.is_set():
+                    break
+                if names[owner[row]] not in silent:
+                    published_ns = time.time_ns()
+                    payload = _payload(max(size, least), published_ns)
+                    if sent is not None:
+                        sent.add(owner[row], topic_rows[row], published_ns, len(payload))
+                    await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
+            await _wait_until(begins_ns + round((until - _AHEAD_SECONDS / 2) * 1e9), ended)
+    await asyncio.gather(*(publisher.close() for publisher in publishers), return_exceptions=True)
+    if sent is not None:
+        sent.close()
+
+
+def _course(scenario: Scenario, conditions: Conditions) -> list[Situation]:
+    """What the conditions of the scenario lead to, from its start on."""
+    from triagemq.scenario.situations import situations
+
+    return situations(scenario, conditions)
+
+
+def _stream(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig
+) -> PublicationStream | RecordedStream:
+    # Late: subscribers publish nothing, and start sooner without.
+    if config.replay is not None:
+        from triagemq.simulate.recorded import RecordedStream
+
+        return RecordedStream(Path(config.replay), scenario)
+    from triagemq.simulate.publications import PublicationStream
+
+    course = _course(scenario, conditions) if config.namespaces is not None else []
+    return PublicationStream(
+        scenario,
+        seed=config.seed,
+        # A publisher that has failed is silenced; its stream goes on, and it returns into the midst of it.
+        rates=[(situation.at_seconds, situation.rate_per_second) for situation in course],
+    )
+
+
+def _settings(config: LoadConfig, name: str, arrival: Arrival | None = None) -> ConnectionSettings:
+    patient = _PATIENT
+    if config.gateway_certificate is not None:
+        patient = replace(
+            patient, security=ClientSecurity(authority=config.gateway_certificate, any_name=True)
+        )
+    if config.namespaces is None:
+        return patient
+    from triagemq.network.linux.namespaces import in_namespace
+
+    namespace = config.namespaces[name]
+    return replace(
+        patient,
+        # A question to the gateway every few seconds from every flow would take percents of a slow port.
+        ping_seconds=60.0,
+        keep_alive_seconds=240,
+        make_socket=lambda family, kind, protocol: in_namespace(
+            namespace,
+            lambda: (
+                socket.socket(family, kind, protocol)
+                if arrival is None
+                else TimedSocket(arrival, family, kind, protocol)
+            ),
+        ),
+    )
+
+
+_PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
+
+
+def _payload(size: float, published_ns: int) -> bytes:
+    """As long as the event is; its time is in front wherever there is room for it."""
+    length = min(_LARGEST_PAYLOAD, max(1, round(size)))
+    if length < PREFIX_BYTES:
+        return bytes(length)
+    return stamp_payload(bytes(length - PREFIX_BYTES), published_ns)
+
+
+async def _wait_until(moment_ns: int, ended: asyncio.Event) -> None:
+    pause = (moment_ns - time.time_ns()) * 1e-9
+    if pause > 0:
+        try:
+            async with asyncio.timeout(pause):
+                await ended.wait()
+        except TimeoutError:
+            pass
+
+
+def _declared(scenario: Scenario) -> dict[str, dict[str, tuple[float, float]]]:
+    table = scenario.publications
+    found: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in scenario.publishers.name}
+    for publisher, topic, rate, size in zip(
+        table.publisher.tolist(),
+        table.topic.tolist(),
+        table.rate_per_second.tolist(),
+        table.size_bytes.tolist(),
+        strict=True,
+    ):
+        if rate > 0:
+            found[scenario.publishers.name[publisher]][scenario.topics.name[topic]] = (rate, max(1.0, size))
+    return found
+
+
+def _wanted(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[Wanted]]:
+    table = scenario.subscriptions
+    found: dict[str, list[Wanted]] = {name: [] for name in scenario.subscribers.name}
+    for row in range(len(table)):
+        shape = UtilityShape(int(table.utility_shape[row]))
+        utility: dict[str, Any] = {"shape": shape.name.lower(), "weight": float(weight[row])}
+        if shape is UtilityShape.STEP:
+            utility["threshold"] = float(table.utility_threshold[row])
+        if table.freshness_seconds[row] < float("inf"):
+            utility["freshness_seconds"] = float(table.freshness_seconds[row])
+        found[scenario.subscribers.name[int(table.subscriber[row])]].append(
+            Wanted(
+                scenario.topics.name[int(table.topic[row])],
+                utility,
+                _finite(table.max_latency_seconds[row]),
+                _finite(table.max_separation_seconds[row]),
+                qos,
+                max_latency_share=_finite(table.max_latency_share[row]),
+            )
+        )
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if 0 < value < float("inf") else None
+
+
+def _say_ready(**facts: Any) -> None:
+    gc.collect()
+    gc.freeze()
+    print(json.dumps({"ready": True, **facts}), flush=True)
+
+
+async def _run(config: LoadConfig) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    scenario, conditions = load_with_conditions(config.scenario)
+    role = {"publishers": run_publishers, "subscribers": run_subscribers}.get(config.role)
+    if role is None:
+        raise ParameterError("role", f'must be "publishers" or "subscribers", is {config.role!r}')
+    await role(scenario, conditions, config, ended)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until told to end; the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Every flow of every client is a socket.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    try:
+        config = LoadConfig(**json.loads(Path(given[0]).read_text(encoding="utf-8")))
+        asyncio.run(_run(config))
+    except TriageError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

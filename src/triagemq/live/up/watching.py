@@ -1,0 +1,132 @@
+"""What an exchange does while it runs, class by class: packets from its gateway's counters, the rest from its Trace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.link import GatewayLink, Measured
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.loop.figures import Traffic, class_traffic
+from triagemq.errors import TraceError
+from triagemq.live.up.measured import BySubscription, by_subscription, utility_figures
+from triagemq.scenario import Integers, Scenario
+from triagemq.trace import Outcome, Trace, runs
+
+__all__ = ["Seen", "SoFar", "Watch"]
+
+_ANSWER_SECONDS = 2.0
+_COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A gateway at one instant: its plan, its clients, the messages that have come to it, and packets by class."""
+
+    generation: int
+    clients: int
+    messages: int
+    traffic: Mapping[int, Traffic]
+    """Since the watch began."""
+    waiting: Mapping[int, int]
+
+
+class Watch:
+    """Asks the gateway every now and then, and adds up: its own counts are by flow, and flows change their class."""
+
+    def __init__(self, link: GatewayLink) -> None:
+        self._link = link
+        self._orders = Orders(generation=-1)
+        self._before: Measured | None = None
+        self._traffic: dict[int, Traffic] = {}
+
+    async def look(self) -> Seen | None:
+        """None while the gateway is away."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                now = await self._link.measure(flows=True, topics=False)
+                if now.generation != self._orders.generation:
+                    self._orders = await self._link.current()
+        except (ControlError, TimeoutError, OSError):
+            return None
+        before = now if self._before is None else self._before
+        for level, row in class_traffic(before, now, self._orders).items():
+            self._traffic.setdefault(level, Traffic()).add(*astuple(row))
+        self._before = now
+        waiting: dict[int, int] = {}
+        for port in now.ports.values():
+            for level, queue in enumerate(port.queues):
+                waiting[level] = waiting.get(level, 0) + queue.backlog_packets
+        return Seen(
+            generation=now.generation,
+            clients=now.sessions,
+            messages=int(now.counters["broker_messages"]),
+            traffic=self._traffic,
+            waiting=waiting,
+        )
+
+
+@dataclass(slots=True)
+class SoFar:
+    """Latency by class and utility of a scenario's run that goes on: of its Trace, as far as that is on disk.
+
+    `planned` is the class that triage gives each subscription, by which its copies are counted.
+    """
+
+    directory: Path
+    scenario: Scenario
+    planned: Integers
+    latency: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By class, copies that were delivered and the sum of their latencies in seconds."""
+    _read: set[Path] = field(default_factory=set)
+    _counted: BySubscription | None = None
+
+    def mean_latency_seconds(self, level: int) -> float | None:
+        """Of what was delivered in a class; None if nothing was."""
+        delivered, seconds = self.latency.get(level, (0, 0.0))
+        return seconds / delivered if delivered else None
+
+    @property
+    def utility(self) -> dict[str, float | None] | None:
+        """Of everything so far; None before there is anything."""
+        return None if self._counted is None else utility_figures(self.scenario, self._counted)
+
+    def look(self) -> None:
+        """Take in the files that are new."""
+        if not self.directory.is_dir():
+            return
+        found = runs(self.directory)
+        for run in (*found.complete, *found.incomplete):
+            try:
+                parts = Trace.open(run, allow_incomplete=True).parts["deliveries"]
+                for part in parts:
+                    if part not in self._read:
+                        self._add(pq.read_table(part, columns=_COLUMNS))
+                        self._read.add(part)
+            except (TraceError, OSError, pa.ArrowException):
+                # It is just being finished; the next look finds it.
+                continue
+
+    def _add(self, rows: pa.Table) -> None:
+        subscription = rows["subscription_id"].to_numpy()
+        known = (subscription >= 0) & (subscription < len(self.scenario.subscriptions))
+        subscription = subscription[known]
+        delivered = pc.equal(rows["outcome"], Outcome.delivered.name).to_numpy().astype(bool)[known]
+        arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[known]
+        latency_ns = np.where(delivered, arrival - rows["published_ns"].to_numpy()[known], 0)
+        counted = by_subscription(self.scenario, subscription, delivered, latency_ns)
+        if len(subscription):
+            self._counted = counted if self._counted is None else self._counted + counted
+        label = self.planned[subscription]
+        for level in np.unique(label[delivered]).tolist():
+            chosen = delivered & (label == level)
+            copies, total = self.latency.get(level, (0, 0.0))
+            self.latency[level] = copies + int(chosen.sum()), total + float(latency_ns[chosen].sum()) * 1e-9

@@ -1,0 +1,275 @@
+"""The control channel on a real Unix socket: answers, refusals, garbage, slow readers, a gateway that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triagemq.coordinator.access.grants import Grant, Grants
+from triagemq.coordinator.channel import server as control_server
+from triagemq.coordinator.channel.lines import ControlError, encode_line, reachable
+from triagemq.coordinator.channel.link import GatewayLink, GatewayRefusalError, SessionEvent
+from triagemq.coordinator.channel.server import ControlServer
+from triagemq.coordinator.channel.state import DesiredState, changed_state
+from triagemq.coordinator.decide.orders import FlowOrder, Orders
+from triagemq.plan import SetPort
+
+
+class Gateway:
+    """Answers as a gateway would, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.sessions: dict[str, list[Any]] = {}
+        self.state = DesiredState()
+
+    async def answer(self, what: str, request: dict[str, Any], line: bytes) -> dict[str, Any]:
+        self.told.append((what, request))
+        match what:
+            case "state":
+                self.state = changed_state(self.state, request).state
+                return {"version": self.state.version}
+            case "version":
+                return {"author": self.state.author, "version": self.state.version}
+            case "sessions":
+                return {"sessions": self.sessions}
+            case "slow":
+                await asyncio.sleep(3600)
+            case "large":
+                return {"octets": "x" * 1_000_000}
+        if what == "decisions":
+            return {}
+        raise ControlError(f"{what!r} is nothing that a gateway does")
+
+
+def run(what: Callable[[Path], Awaitable[None]], directory: Path) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(100):
+            await what(directory / "control.sock")
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
+    orders = Orders(
+        7,
+        {"radio": SetPort("radio", 1e9, float("inf"), 8)},
+        {f"subscriber-{n}~0": FlowOrder("radio", n, n % 8, 1 / (n + 1)) for n in range(90_000)},
+        {f"subscriber-{n}": {"building/3/smoke": 0} for n in range(90_000)},
+    )
+
+    async def check(path: Path) -> None:
+        gateway = Gateway()
+        server = ControlServer(path, gateway.answer)
+        await server.start()
+        link = GatewayLink(path)
+        link.start()
+        assert await link.wait_connected(10)
+        grants = Grants(True, {"ff-7.k3y": Grant(subscribe=("a/#",), name="ff-7")})
+        first = DesiredState("me", 1, orders, grants)
+        assert not await link.tell(None, first)
+        assert gateway.state == first
+        # What follows is told as a change, and not on what somebody else has told meanwhile.
+        ways = {**orders.slots, "subscriber-7": {"building/3/smoke": 1}}
+        del ways["subscriber-9"]
+        second = replace(first, version=2, orders=replace(orders, generation=8, slots=ways))
+        await link.tell(first, second)
+        assert gateway.state == second
+        assert gateway.told[-1][1]["orders_change"]["slots"] == {"subscriber-7": {"building/3/smoke": 1}}
+        assert gateway.told[-1][1]["orders_change"]["flows"] == {}
+        third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
+        await link.tell(second, third)
+        assert gateway.state == third
+        assert set(gateway.told[-1][1]) == {"id", "do", "author", "version", "base", "grants_change"}
+        gateway.state = replace(third, author="somebody else")
+        with pytest.raises(GatewayRefusalError, match="follows another state"):
+            await link.tell(third, replace(third, version=4))
+        assert await link.following() == ("somebody else", 3)
+        await link.tell(None, first)
+        assert gateway.state == first
+        await link.close()
+        await server.close()
+        assert not path.exists()
+
+    run(check, tmp_path)
+
+
+def test_a_refusal_is_an_error_in_words_and_the_link_goes_on(tmp_path: Path) -> None:
+    async def check(path: Path) -> None:
+        gateway = Gateway()
+        server = ControlServer(path, gateway.answer)
+        await server.start()
+        link = GatewayLink(path)
+        with pytest.raises(ControlError, match="not there"):
+            await link.measure()
+        link.start()
+        assert await link.wait_connected(10)
+        with pytest.raises(ControlError, match="nothing that a gateway does"):
+            await link.measure()
+        await link.decisions([{"decided_ns": 1, "kind": "k", "subject": "s", "reason": "r"}])
+        assert gateway.told[-1][0] == "decisions"
+        await link.close()
+        await server.close()
+
+    run(check, tmp_path)
+
+
+def test_a_gateway_that_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    async def check(path: Path) -> None:
+        server = ControlServer(path, Gateway().answer)
+        await server.start()
+        link = GatewayLink(path, timeout_seconds=0.2)
+        link.start()
+        assert await link.wait_connected(10)
+        with pytest.raises(ControlError, match="did not answer"):
+            await link._ask("slow")
+        await link.close()
+        await server.close()
+
+    run(check, tmp_path)
+
+
+def test_the_link_comes_back_and_says_so(tmp_path: Path) -> None:
+    async def check(path: Path) -> None:
+        connections: list[tuple[str, int]] = []
+
+        async def on_connect() -> None:
+            connections.append(await link.following())
+
+        link = GatewayLink(path)
+        link.start(on_connect)
+        seen: list[SessionEvent] = []
+
+        async def watch() -> None:
+            async for event in link.events():
+                seen.append(event)  # noqa: PERF401 -- it never ends
+
+        watching = asyncio.create_task(watch())
+        for number in range(1, 4):
+            gateway = Gateway()
+            gateway.sessions = {"there": ["10.0.0.1", number]}
+            server = ControlServer(path, gateway.answer)
+            await server.start()
+            await until(lambda number=number: len(connections) == number and len(seen) == 2 * number - 1)  # type: ignore[misc]
+            assert link.connected
+            asking = asyncio.create_task(link._ask("slow"))
+            await until(lambda gateway=gateway: gateway.told[-1][0] == "slow")  # type: ignore[misc]
+            server.tell({"event": "gone", "client_id": "there", "endpoint": None})
+            await until(lambda number=number: len(seen) == 2 * number)  # type: ignore[misc]
+            await server.close()
+            with pytest.raises(ControlError, match="lost"):
+                await asking
+            await until(lambda: not link.connected)
+        assert seen == [
+            event
+            for number in range(1, 4)
+            for event in (
+                SessionEvent("connected", "there", ("10.0.0.1", number)),
+                SessionEvent("gone", "there", None),
+            )
+        ]
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await link.close()
+
+    run(check, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", [b"garbage", b"[]", b'{"id": 1}', b'{"do": 7}', b"\xff\xfe", b"[" * 100_000, b"", b"null"]
+)
+def test_garbage_is_answered_and_harms_nobody(tmp_path: Path, line: bytes) -> None:
+    async def check(path: Path) -> None:
+        server = ControlServer(path, Gateway().answer)
+        await server.start()
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(line + b"\n" + encode_line({"id": 9, "do": "sessions"}))
+        assert json.loads(await reader.readline())["ok"] is False
+        assert json.loads(await reader.readline()) == {"id": 9, "ok": True, "sessions": {}}
+        writer.close()
+        await server.close()
+
+    run(check, tmp_path)
+
+
+def test_a_line_without_end_costs_its_sender_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "LARGEST_LINE_BYTES", 10_000)
+
+    async def check(path: Path) -> None:
+        server = ControlServer(path, Gateway().answer)
+        await server.start()
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"x" * 100_000)
+        assert json.loads(await reader.readline())["error"] == "the line is too long"
+        assert await reader.read() == b""
+        writer.close()
+        await server.close()
+
+    run(check, tmp_path)
+
+
+def test_who_does_not_read_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_server, "_MOST_UNREAD_BYTES", 100_000)
+
+    async def check(path: Path) -> None:
+        server = ControlServer(path, Gateway().answer)
+        await server.start()
+        lazy = []
+        for what in ("watch", "large"):
+            one = socket.socket(socket.AF_UNIX)
+            with reachable(path) as name:
+                one.connect(name)
+            one.setblocking(False)
+            one.send(encode_line({"id": 1, "do": what}) * (1 if what == "watch" else 50))
+            lazy.append(one)
+        link = GatewayLink(path)
+        link.start()
+        assert await link.wait_connected(10)
+        watcher = asyncio.create_task(anext(link.events()))
+        await until(lambda: len(server._watchers) == 2)
+        for _ in range(10_000):
+            server.tell({"event": "connected", "client_id": "x" * 100, "endpoint": ["10.0.0.1", 1]})
+            await asyncio.sleep(0)
+        assert (await watcher).client_id == "x" * 100
+        assert len(server._watchers) == 1
+        assert await link.sessions() == {}
+        await link.close()
+        await server.close()
+        for one in lazy:
+            one.close()
+
+    run(check, tmp_path)
+
+
+def test_a_path_too_long_for_a_socket_will_do(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 80) / ("e" * 80)
+    deep.mkdir(parents=True)
+
+    async def check(path: Path) -> None:
+        server = ControlServer(path, Gateway().answer)
+        await server.start()
+        link = GatewayLink(path)
+        link.start()
+        assert await link.wait_connected(10)
+        assert await link.sessions() == {}
+        assert path.stat().st_mode & 0o777 == 0o600
+        await link.close()
+        await server.close()
+        with pytest.raises(ControlError, match="control socket"):
+            await ControlServer(path / "nowhere" / "socket", Gateway().answer).start()
+
+    run(check, deep)

@@ -1,0 +1,244 @@
+"""From orders and sessions to flows: whatever the order of events, the data plane ends up with what they say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triagemq.coordinator.decide.orders import FlowOrder, Orders
+from triagemq.coordinator.decide.orders_json import (
+    changed_orders,
+    orders_change,
+    orders_from_json,
+    orders_to_json,
+)
+from triagemq.coordinator.gateway.binder import FlowBinder
+from triagemq.errors import PlanError
+from triagemq.network import RecordedDataPlane
+from triagemq.plan import FlowKey, SetFlow, SetPort
+
+RADIO = SetPort("radio", 1e6, 100, 4)
+CABLE = SetPort("cable", 1e7, float("inf"), 2)
+
+
+def at(number: int) -> tuple[str, int]:
+    return ("10.0.0.1", 2000 + number)
+
+
+def key(number: int) -> FlowKey:
+    return FlowKey(*at(number))
+
+
+def orders(generation: int = 1, **flows: FlowOrder) -> Orders:
+    named = {name.replace("_", "~"): flow for name, flow in flows.items()}
+    return Orders(generation, {"radio": RADIO, "cable": CABLE}, named)
+
+
+def bound(plane: RecordedDataPlane) -> dict[FlowKey, tuple[str, int, int, float]]:
+    return {
+        one.key: (one.port, one.flow_id, one.priority_class, one.drop_rate)
+        for one in plane.state.flows.values()
+    }
+
+
+def test_a_flow_follows_its_client_and_its_order() -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    binder.connected("s~1", at(1))
+    assert plane.applied == []
+    binder.order(orders(s_1=FlowOrder("radio", 7, 2, 0.5)))
+    assert plane.applied == [(RADIO, CABLE, SetFlow(key(1), "radio", 7, 2, 0.5))]
+    assert binder.flow_of("s~1") == (7, 2)
+    binder.connected("s~1", at(1))
+    binder.order(orders(2, s_1=FlowOrder("radio", 7, 2, 0.5)))
+    assert len(plane.applied) == 1
+    binder.connected("s~1", at(2))
+    assert bound(plane) == {key(2): ("radio", 7, 2, 0.5)}
+    binder.gone("s~1")
+    binder.gone("s~1")
+    assert bound(plane) == {}
+    # What it would be sent in, for what could not be sent.
+    assert binder.flow_of("s~1") == (7, 2)
+
+
+def test_a_subscriber_without_an_order_has_the_lowest_class_of_the_first_port() -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    binder.order(orders())
+    binder.connected("pump", at(1), subscribes=False)
+    assert bound(plane) == {}
+    binder.connected("pump", at(1), subscribes=True)
+    assert bound(plane) == {key(1): ("radio", -1, 3, 0.0)}
+    binder.order(orders(2, pump_0=FlowOrder("cable", 0, 1, 0.1)))
+    assert bound(plane) == {key(1): ("cable", 0, 1, 0.1)}
+
+
+def test_a_port_goes_when_no_flow_is_left_on_it() -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    binder.connected("s~0", at(1))
+    binder.order(orders(s_0=FlowOrder("radio", 0, 0, 0.0)))
+    binder.order(Orders(2, {"cable": CABLE}, {"s~0": FlowOrder("cable", 0, 0, 0.0)}))
+    assert plane.state.ports == {"cable": CABLE}
+    assert bound(plane) == {key(1): ("cable", 0, 0, 0.0)}
+    binder.order(Orders(3))
+    assert plane.instructions == ()
+
+
+def test_clients_behind_one_address_share_the_flow_of_the_first() -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    binder.order(orders(a_0=FlowOrder("radio", 1, 0, 0.0), b_0=FlowOrder("radio", 2, 1, 0.0)))
+    binder.connected("a~0", at(1))
+    binder.connected("b~0", at(1))
+    assert bound(plane)[key(1)][1] == 1
+    binder.gone("a~0")
+    assert bound(plane)[key(1)][1] == 2
+
+
+@pytest.mark.parametrize(
+    "flow",
+    [
+        FlowOrder("nowhere", 0, 0, 0.0),
+        FlowOrder("radio", 0, 4, 0.0),
+        FlowOrder("radio", 0, -1, 0.0),
+        FlowOrder("radio", 0, 0, 1.5),
+        FlowOrder("radio", 0, 0, float("nan")),
+    ],
+)
+def test_impossible_orders_change_nothing_even_if_their_client_is_away(flow: FlowOrder) -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    binder.order(orders(s_0=FlowOrder("radio", 0, 0, 0.0)))
+    before = plane.instructions
+    with pytest.raises(PlanError):
+        binder.order(orders(2, away_0=flow))
+    assert plane.instructions == before
+    assert binder.orders.generation == 1
+
+
+def test_what_the_data_plane_refuses_changes_nothing() -> None:
+    plane = RecordedDataPlane(priority_classes=2)
+    binder = FlowBinder(plane)
+    with pytest.raises(PlanError):
+        binder.order(orders())
+    assert binder.orders == Orders()
+    binder.order(Orders(1, {"cable": CABLE}))
+    with pytest.raises(PlanError):
+        binder.connected("odd", ("10.0.0.1", 0))
+    binder.connected("s~0", at(1))
+    binder.order(Orders(2, {"cable": replace(CABLE, bandwidth_bps=5.0)}))
+    assert bound(plane) == {key(1): ("cable", -1, 1, 0.0)}
+
+
+_CLIENTS = [f"{name}~{slot}" for name in "ab" for slot in range(2)] + ["plain"]
+_FLOWS = st.builds(
+    FlowOrder, st.sampled_from(["radio", "cable"]), st.integers(0, 9), st.integers(0, 1), st.floats(0, 1)
+)
+_ORDERS = st.builds(
+    lambda generation, flows, cable: Orders(
+        generation, {"radio": RADIO, "cable": replace(CABLE, bandwidth_bps=cable)}, flows
+    ),
+    st.integers(0, 99),
+    st.dictionaries(st.sampled_from(_CLIENTS), _FLOWS),
+    st.floats(1, 1e9),
+)
+_EVENTS = st.lists(
+    st.one_of(
+        _ORDERS,
+        st.tuples(st.sampled_from(_CLIENTS), st.integers(0, 5), st.booleans()),
+        st.sampled_from(_CLIENTS),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_EVENTS)
+def test_any_history_ends_in_the_state_of_its_last_orders_and_clients(events: list[object]) -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    last = Orders()
+    where: dict[str, tuple[int, bool]] = {}
+    for event in events:
+        match event:
+            case Orders():
+                binder.order(event)
+                last = event
+            case (str(client_id), int(place), bool(subscribes)):
+                if any(taken == place and who != client_id for who, (taken, _) in where.items()):
+                    continue
+                binder.connected(client_id, at(place), subscribes=subscribes)
+                where[client_id] = (place, subscribes)
+            case str():
+                binder.gone(event)
+                where.pop(event, None)
+    wanted = {}
+    for client_id, (place, subscribes) in where.items():
+        name = client_id if "~" in client_id else f"{client_id}~0"
+        flow = last.flows.get(name)
+        if flow is not None:
+            wanted[key(place)] = (flow.port, flow.flow_id, flow.priority_class, flow.drop_rate)
+        elif subscribes and last.ports:
+            wanted[key(place)] = ("radio", -1, 3, 0.0)
+    assert bound(plane) == wanted
+    assert plane.state.ports == dict(last.ports)
+
+
+@settings(deadline=None)
+@given(st.lists(_ORDERS, min_size=2, max_size=6), st.lists(st.sampled_from(_CLIENTS), unique=True))
+def test_changes_lead_where_whole_orders_lead(history: list[Orders], clients: list[str]) -> None:
+    plane, whole = RecordedDataPlane(), RecordedDataPlane()
+    binder, other = FlowBinder(plane), FlowBinder(whole)
+    for number, client_id in enumerate(clients):
+        binder.connected(client_id, at(number))
+        other.connected(client_id, at(number))
+    before = Orders()
+    for some in history:
+        # Filled up with flows that stay, or nothing would count as a small change.
+        stay = {f"x~{number}": FlowOrder("cable", number, 0, 0.0) for number in range(20)}
+        now = replace(some, flows={**some.flows, **stay})
+        change = orders_change(before, now)
+        if change is None:
+            binder.order(now)
+        else:
+            after, changed = changed_orders(before, json.loads(json.dumps(change)))
+            assert after == now
+            binder.order(after, changed)
+        other.order(now)
+        before = now
+        assert bound(plane) == bound(whole)
+        assert plane.state.ports == whole.state.ports
+
+
+@given(_ORDERS, st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0, 7))))
+def test_orders_survive_json(some: Orders, ways: dict[str, dict[str, int]]) -> None:
+    whole = replace(some, slots=ways)
+    assert orders_from_json(orders_to_json(whole)) == whole
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {"generation": "1"},
+        {"generation": True},
+        {"generation": 1, "ports": []},
+        {"generation": 1, "ports": {"radio": {"bandwidth_bps": "much", "classes": 1}}},
+        {"generation": 1, "ports": {"radio": {"bandwidth_bps": 1.0, "buffer_packets": 1}}},
+        {"generation": 1, "flows": {"s~0": ["radio", 0, 0]}},
+        {"generation": 1, "flows": {"s~0": {"port": "radio"}}},
+        {"generation": 1, "slots": {"s": {"a": -1}}},
+        {"generation": 1, "slots": {"s": {"a": "1"}}},
+        {"generation": 1, "slots": {"s": ["a"]}},
+    ],
+)
+def test_what_is_no_orders_is_refused_in_words(value: object) -> None:
+    with pytest.raises(PlanError, match="orders"):
+        orders_from_json(value)

@@ -1,0 +1,309 @@
+"""The book of intents gives the scenario that the intents describe, whatever order they came in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.coordinator.announcing import publisher_intents, subscriber_intents
+
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.intents.asked import (
+    PublicationIntent,
+    PublisherIntent,
+    SubscriberIntent,
+    SubscriptionIntent,
+    Utility,
+)
+from triagemq.coordinator.intents.book import IntentBook
+from triagemq.coordinator.intents.filters import FilterTree
+from triagemq.coordinator.intents.published import UNANNOUNCED
+from triagemq.coordinator.rates.watch import Rates
+from triagemq.errors import ParameterError
+from triagemq.mqttsn import matches
+from triagemq.scenario import ArrivalProcess, Scenario, UtilityShape, loads
+from triagemq.scenario.generators import building
+
+NETWORK = Network.plain()
+
+
+def publisher(name: str, **rates: float | None) -> PublisherIntent:
+    return PublisherIntent(
+        name, tuple(PublicationIntent(topic.replace("_", "/"), rate, 40.0) for topic, rate in rates.items())
+    )
+
+
+def subscriber(name: str, *filters: str | tuple[str, float], **more: Any) -> SubscriberIntent:
+    wishes = [each if isinstance(each, tuple) else (each, 1.0) for each in filters]
+    return SubscriberIntent(
+        name, tuple(SubscriptionIntent(topic, Utility(weight=weight)) for topic, weight in wishes), **more
+    )
+
+
+def book_of(*intents: PublisherIntent | SubscriberIntent) -> IntentBook:
+    book = IntentBook()
+    for intent in intents:
+        book.announce(intent)
+    return book
+
+
+def wanted(scenario: Scenario, name: str) -> dict[str, float]:
+    """The topics of a subscriber with their weights."""
+    rows = scenario.subscriptions
+    own = rows.subscriber == scenario.subscribers.name.index(name)
+    return {
+        scenario.topics.name[topic]: float(weight)
+        for topic, weight in zip(rows.topic[own], rows.utility_weight[own], strict=True)
+    }
+
+
+def rates_of(scenario: Scenario) -> dict[tuple[str, str], float]:
+    rows = scenario.publications
+    return {
+        (scenario.publishers.name[who], scenario.topics.name[what]): float(rate)
+        for who, what, rate in zip(rows.publisher, rows.topic, rows.rate_per_second, strict=True)
+    }
+
+
+def test_the_intents_of_a_scenario_give_the_scenario_back() -> None:
+    fire = building(seed=3)
+    count = len(fire.subscriptions)
+    hurried = {"max_latency_seconds": np.full(count, 0.2), "max_latency_share": np.linspace(0, 1, count)}
+    fire = replace(fire, subscriptions=replace(fire.subscriptions, **hurried))
+    intents = [*publisher_intents(fire), *subscriber_intents(fire)]
+    book = book_of(*reversed(intents))
+    assert book.scenario(Network(fire), Rates()).fingerprint == fire.fingerprint
+
+
+def test_what_the_network_says_about_a_name_holds_for_what_is_left_open() -> None:
+    network = Network(
+        loads(
+            """
+name: two ports
+brokers: {hall: {}, annex: {}}
+broker_links: [{between: [hall, annex], bandwidth_bps: 1e9}]
+switches: {core: {}}
+ports: {cable: {switch: core, bandwidth_bps: 1e6}, radio: {switch: core, bandwidth_bps: 1e5}}
+publishers:
+  camera:
+    broker: annex
+    error_rate: 0.01
+    publishes: {video: {rate_per_second: 3, size_bytes: 900, sizes: constant,
+                arrivals: {process: on_off, on_seconds: 2, off_seconds: 6}}}
+subscribers: {chief: {broker: annex, port: radio, error_rate: 0.02, subscribes: {video: log:1}}}
+"""
+        )
+    )
+    book = book_of(publisher("camera", video=5.0), subscriber("chief", "video"), subscriber("stranger", "#"))
+    scenario = book.scenario(network, Rates())
+    assert scenario.publications.arrival_process.tolist() == [ArrivalProcess.ON_OFF]
+    assert scenario.publications.rate_per_second.tolist() == [5.0]
+    assert scenario.publications.size_bytes.tolist() == [40.0]
+    assert scenario.publishers.error_rate.tolist() == [0.01]
+    assert [scenario.ports.name[port] for port in scenario.subscribers.port] == ["radio", "cable"]
+    assert scenario.subscribers.error_rate.tolist() == [0.02, 0.0]
+    assert book.declared(network)["video"].arrivals[0].off_seconds == 6
+
+
+def test_a_topic_that_appears_reaches_the_patterns_that_match_it() -> None:
+    book = book_of(subscriber("ff", "floor/+/smoke"), publisher("room-1", floor_1_smoke=1.0))
+    assert wanted(book.scenario(NETWORK, Rates()), "ff") == {"floor/1/smoke": 1.0}
+    book.announce(publisher("room-2", floor_2_smoke=1.0, floor_2_co=1.0))
+    scenario = book.scenario(NETWORK, Rates({"floor/3/smoke": 2.0}, {"floor/3/smoke": 10.0}))
+    assert set(wanted(scenario, "ff")) == {"floor/1/smoke", "floor/2/smoke", "floor/3/smoke"}
+    book.withdraw_publisher("room-1")
+    assert set(wanted(book.scenario(NETWORK, Rates()), "ff")) == {"floor/2/smoke"}
+
+
+def test_an_exact_name_says_more_than_a_pattern_and_the_first_pattern_more_than_the_next() -> None:
+    book = book_of(
+        publisher("room", a_b=1.0, a_c=1.0, d=1.0),
+        subscriber("ff", ("a/+", 2.0), ("#", 3.0), ("a/c", 5.0), ("a/c", 7.0)),
+    )
+    assert wanted(book.scenario(NETWORK, Rates()), "ff") == {"a/b": 2.0, "a/c": 5.0, "d": 3.0}
+
+
+def test_topics_without_a_rate_are_left_out_until_one_is_measured() -> None:
+    book = book_of(
+        publisher("room", silent=None, zero=0.0, loud=4.0), subscriber("ff", "silent", "zero", "x")
+    )
+    scenario = book.scenario(NETWORK, Rates())
+    assert scenario.topics.name == ("loud",)
+    assert len(scenario.subscriptions) == 0
+    assert scenario.subscribers.name == ("ff",)
+    scenario = book.scenario(NETWORK, Rates({"silent": 3.0, "x": 1.0, "loud": 0.0}, {"x": 77.0}))
+    assert wanted(scenario, "ff") == {"silent": 1.0, "x": 1.0}
+    assert rates_of(scenario) == {("room", "silent"): 3.0, (UNANNOUNCED, "x"): 1.0}
+    assert scenario.publications.size_bytes.tolist() == [77.0, 40.0]
+
+
+def test_publishers_of_a_topic_share_what_is_measured_as_they_share_what_they_announce() -> None:
+    book = book_of(publisher("a", t=1.0), publisher("b", t=3.0), publisher("c", t=None))
+    assert rates_of(book.scenario(NETWORK, Rates())) == {("a", "t"): 1.0, ("b", "t"): 3.0}
+    assert rates_of(book.scenario(NETWORK, Rates({"t": 12.0}))) == pytest.approx(
+        {("a", "t"): 2.0, ("b", "t"): 6.0, ("c", "t"): 4.0}
+    )
+    assert book.declared(NETWORK)["t"].rate_per_second is None
+    book.withdraw_publisher("c")
+    assert book.declared(NETWORK)["t"].rate_per_second == 4.0
+
+
+def test_a_measured_size_scales_what_is_announced() -> None:
+    book = book_of(publisher("a", t=1.0), PublisherIntent("b", (PublicationIntent("t", 3.0, 80.0),)))
+    sizes = book.scenario(NETWORK, Rates({}, {"t": 140.0})).publications.size_bytes
+    assert sizes.tolist() == pytest.approx([80.0, 160.0])
+
+
+def test_a_new_intent_replaces_the_old_one_and_a_withdrawn_one_is_gone() -> None:
+    book = book_of(publisher("room", a=1.0, b=1.0), subscriber("ff", "a", "+"))
+    book.announce(subscriber("ff", ("b", 9.0), flows=2))
+    scenario = book.scenario(NETWORK, Rates())
+    assert wanted(scenario, "ff") == {"b": 9.0}
+    assert book.flow_limits(NETWORK).tolist() == [2]
+    assert book.withdraw_subscriber("ff")
+    assert not book.withdraw_subscriber("ff")
+    assert len(book.scenario(NETWORK, Rates()).subscribers) == 0
+    assert book.withdraw_publisher("room")
+    assert not book.withdraw_publisher("room")
+    assert book.scenario(NETWORK, Rates()).topics.name == ()
+
+
+def test_topics_that_come_and_go_are_forgotten_and_nothing_else_changes() -> None:
+    intents = (publisher("room", a=1.0, b=1.0), subscriber("ff", ("a", 3.0), "never", "once/#"))
+    book = book_of(*intents)
+    for hour in range(20):
+        rates = Rates({f"once/{hour}/{number}": 1.0 for number in range(500)} | {"b": 7.0})
+        scenario = book.scenario(NETWORK, rates)
+        assert scenario.fingerprint == book_of(*intents).scenario(NETWORK, rates).fingerprint
+        assert len(scenario.subscriptions) == 501
+    assert len(book._topic_names) < 3_000
+
+
+def test_a_subscriber_behind_a_port_that_does_not_exist_keeps_nobody_from_being_planned_for() -> None:
+    book = book_of(
+        publisher("room", a=1.0), subscriber("lost", "a", port="moon"), subscriber("ff", "a", flows=3)
+    )
+    assert book.scenario(NETWORK, Rates()).subscribers.name == ("ff",)
+    assert book.flow_limits(NETWORK).tolist() == [3]
+    with pytest.raises(ParameterError, match="moon"):
+        NETWORK.port_of(subscriber("lost", "a", port="moon"))
+
+
+@pytest.mark.parametrize(
+    "intent",
+    [
+        subscriber("ff", "floor/1+"),
+        subscriber("ff", ""),
+        subscriber("ff", ("a", float("nan"))),
+        subscriber("ff", ("a", -1.0)),
+        subscriber("ff", ("a", float("inf"))),
+        subscriber("ff", "a", flows=0),
+        SubscriberIntent("ff", (SubscriptionIntent("a", Utility(UtilityShape.STEP, 1.0)),)),
+        SubscriberIntent("ff", (SubscriptionIntent("a", max_latency_seconds=-1.0),)),
+        SubscriberIntent("ff", (SubscriptionIntent("a", max_latency_share=0.9),)),
+        SubscriberIntent("ff", (SubscriptionIntent("a", max_latency_seconds=1.0, max_latency_share=1.5),)),
+        SubscriberIntent("ff", (SubscriptionIntent("a", Utility(freshness_seconds=float("nan"))),)),
+        publisher("room", **{"a_#": 1.0}),
+        publisher("room", a=-1.0),
+        publisher("room", a=float("nan")),
+        PublisherIntent("room", (PublicationIntent("a", 1.0, 0.0),)),
+    ],
+)
+def test_an_impossible_intent_is_refused_and_changes_nothing(
+    intent: PublisherIntent | SubscriberIntent,
+) -> None:
+    book = book_of(publisher("room", a=1.0), subscriber("ff", "a"))
+    before = book.scenario(NETWORK, Rates()).fingerprint
+    with pytest.raises(ParameterError):
+        book.announce(intent)
+    assert book.scenario(NETWORK, Rates()).fingerprint == before
+
+
+def test_bandwidths_change_and_nothing_else() -> None:
+    slower = NETWORK.with_bandwidth("port", 1e5)
+    assert slower.scenario.ports.bandwidth_bps.tolist() == [1e5]
+    assert NETWORK.scenario.ports.bandwidth_bps.tolist() == [1e7]
+    for port, width in (("nowhere", 1e5), ("port", 0.0), ("port", float("inf"))):
+        with pytest.raises(ParameterError):
+            NETWORK.with_bandwidth(port, width)
+
+
+LEVELS = st.sampled_from(["a", "b", "$c", ""])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=3).map("/".join).filter(bool)
+PATTERNS = st.tuples(st.lists(LEVELS | st.just("+"), max_size=3), st.sampled_from(["#", "+", "a"])).map(
+    lambda parts: "/".join([*parts[0], parts[1]])
+)
+
+
+@given(st.lists(PATTERNS, max_size=12), st.lists(PATTERNS, max_size=12), TOPICS)
+def test_patterns_are_found_by_topic(patterns: list[str], others: list[str], topic: str) -> None:
+    tree = FilterTree()
+    for pattern in [*patterns, *others]:
+        tree.add(pattern)
+    for pattern in set(others) - set(patterns):
+        tree.remove(pattern)
+    assert sorted(tree.matching(topic)) == sorted(each for each in set(patterns) if matches(each, topic))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("subscriber"), st.sampled_from("xyz"), st.lists(TOPICS | PATTERNS, max_size=4)),
+        st.tuples(st.just("publisher"), st.sampled_from("pq"), st.lists(TOPICS, max_size=4)),
+        st.tuples(st.just("measured"), st.just(""), st.lists(TOPICS, max_size=3)),
+    ),
+    max_size=14,
+)
+
+
+@settings(deadline=None)
+@given(STEPS)
+def test_whatever_happened_before_only_what_is_in_force_counts(
+    steps: list[tuple[str, str, list[str]]],
+) -> None:
+    book, in_force, rates = IntentBook(), {}, Rates()
+    for kind, name, topics in steps:
+        if kind == "measured":
+            rates = Rates(dict.fromkeys(topics, 2.0), dict.fromkeys(topics, 50.0))
+        elif not topics:
+            in_force.pop((kind, name), None)
+            (book.withdraw_subscriber if kind == "subscriber" else book.withdraw_publisher)(name)
+        else:
+            intent = (
+                subscriber(name, *topics)
+                if kind == "subscriber"
+                else PublisherIntent(name, tuple(PublicationIntent(topic, 1.5, 30.0) for topic in topics))
+            )
+            in_force[kind, name] = intent
+            book.announce(intent)
+        book.scenario(NETWORK, rates)
+    fresh = book_of(*in_force.values())
+    scenario = book.scenario(NETWORK, rates)
+    assert scenario.fingerprint == fresh.scenario(NETWORK, rates).fingerprint
+    # What is written in canonical order from the start is not moved by putting it into order.
+    tables = {name: getattr(scenario, name) for name in Scenario.__dataclass_fields__}
+    assert Scenario.of(**tables).fingerprint == scenario.fingerprint
+    pairs = scenario.subscriptions.subscriber.astype(np.int64) << 32 | scenario.subscriptions.topic
+    assert (np.diff(pairs) > 0).all()
+    expected = {
+        (name, topic)
+        for (kind, name), intent in in_force.items()
+        if isinstance(intent, SubscriberIntent)
+        for topic in scenario.topics.name
+        if any(matches(each.topic_filter, topic) for each in intent.subscriptions)
+    }
+    assert expected == {
+        (name, topic) for name in scenario.subscribers.name for topic in wanted(scenario, name)
+    }
+
+
+def test_a_scenario_with_another_port_is_another_scenario() -> None:
+    fire = building()
+    book = book_of(*publisher_intents(fire), *subscriber_intents(fire))
+    moved = replace(subscriber_intents(fire)[0], port="crew-radio")
+    book.announce(moved)
+    scenario = book.scenario(Network(fire), Rates())
+    assert scenario.ports.name[scenario.subscribers.port[0]] == "crew-radio"

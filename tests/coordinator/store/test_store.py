@@ -1,0 +1,307 @@
+"""The store: what is written is there after a restart, also after a kill, and one bad change spoils no other."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import event, text
+from tests.coordinator.coordinating import database_in
+
+from triagemq.coordinator.access.tokens import Role, TokenBook, new_token
+from triagemq.coordinator.decide.orders import FlowOrder, Orders
+from triagemq.coordinator.intents.asked import (
+    PublicationIntent,
+    PublisherIntent,
+    SubscriberIntent,
+    SubscriptionIntent,
+    Utility,
+)
+from triagemq.coordinator.intents.json_text import dump_intent, parse_intent
+from triagemq.coordinator.intents.records import Record
+from triagemq.coordinator.refusals import StoreError
+from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store import schema as store_schema
+from triagemq.coordinator.store.store import Store
+from triagemq.errors import TriageError
+from triagemq.plan import Decision, SetPort
+from triagemq.scenario import UtilityShape
+
+
+def record(name: str, topic: str = "a/b") -> Record:
+    return Record(SubscriberIntent(name, (SubscriptionIntent(topic),)), "owner", "key", 10.0)
+
+
+def decision(number: int) -> Decision:
+    return Decision("kind", f"subject {number}", "before", "after", "reason")
+
+
+numbers = st.floats(1e-6, 1e12, allow_nan=False)
+utilities = st.builds(Utility, st.sampled_from(UtilityShape), numbers, st.floats(0, 1), st.none() | numbers)
+subscriptions = st.builds(
+    SubscriptionIntent,
+    st.text(),
+    utilities,
+    st.none() | numbers,
+    st.none() | numbers,
+    st.integers(0, 2),
+    st.none() | st.floats(0.01, 1),
+)
+
+
+@given(st.lists(subscriptions), st.none() | st.text(min_size=1), st.none() | st.integers(1, 9))
+def test_intents_survive_as_text(
+    wanted: list[SubscriptionIntent], port: str | None, flows: int | None
+) -> None:
+    intent = SubscriberIntent("name", tuple(wanted), port, flows)
+    assert parse_intent("subscriber", "name", dump_intent(intent)) == intent
+
+
+def test_everything_is_there_again(tmp_path: Path) -> None:
+    store = Store(database_in(tmp_path))
+    publishing = Record(PublisherIntent("p", (PublicationIntent("a", 2.5, None),)), "", "", 3.0)
+    store.write_now(store_changes.announcing([record("s", "x/#"), publishing, record("gone")]))
+    store.write_now(store_changes.withdrawing([("subscriber", "gone")]))
+    store.write_now(store_changes.announcing([record("s", "y/#")]))
+    store.write_now(store_changes.setting_bandwidth("radio", 1e6))
+    store.write_now(store_changes.setting_bandwidth("radio", 2e6))
+    store.write_now(store_changes.measuring({"a": {"rate_per_second": 1.0}}))
+    store.write_now(store_changes.measuring({"b": {"rate_per_second": 2.5, "size_bytes": 40.0}}))
+    orders = Orders(
+        7,
+        {"radio": SetPort("radio", 1e6, float("inf"), 8)},
+        {"s~0": FlowOrder("radio", 3, 1, 0.25)},
+        {"s": {"y/1": 0}},
+    )
+    store.write_now(store_changes.deciding(5, 7, [decision(0), decision(1)]))
+    store.write_now(store_changes.keeping_orders(orders))
+    secret, token = new_token(label="l", roles=[Role.PUBLISHER], publish=("a/#",), most_subscriptions=3)
+    store.write_now(store_changes.adding_token(token))
+    store.close_now()
+
+    again = Store(database_in(tmp_path))
+    assert {each.key: each for each in again.records()} == {
+        each.key: each for each in (record("s", "y/#"), publishing)
+    }
+    assert again.bandwidths() == {"radio": 2e6}
+    assert again.measured() == {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}}
+    assert again.orders() == orders
+    assert again.generation() == 7
+    assert [each.decision for each in again.decisions()] == [decision(0), decision(1)]
+    assert [each.number for each in again.decisions(after=1)] == [2]
+    assert again.tokens() == [token]
+    assert TokenBook(again.tokens()).caller(secret).publish == ("a/#",)
+    again.close_now()
+
+
+def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
+    store = Store(database_in(tmp_path))
+    secret, token = new_token(label="l", roles=[Role.OPERATOR])
+    store.write_now(store_changes.adding_token(token))
+    store.close_now()
+    contents = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert token.prefix.encode() in contents
+    assert secret[len(token.prefix) :].encode() not in contents
+
+
+def test_changes_that_wait_are_committed_together(tmp_path: Path) -> None:
+    async def run() -> int:
+        store = Store(database_in(tmp_path))
+        commits = 0
+        commit = store._commit
+
+        def counted(changes):  # type: ignore[no-untyped-def]
+            nonlocal commits
+            commits += 1
+            return commit(changes)
+
+        store._commit = counted  # type: ignore[method-assign]
+        await asyncio.gather(
+            *(store.write(store_changes.announcing([record(f"s{number}")])) for number in range(200))
+        )
+        assert len(store.records()) == 200
+        await store.close()
+        return commits
+
+    assert asyncio.run(run()) <= 3
+
+
+def test_one_bad_change_spoils_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = Store(database_in(tmp_path))
+        results = await asyncio.gather(
+            store.write(store_changes.announcing([record("good")])),
+            store.write(
+                lambda connection: connection.execute(text("insert into nowhere values (1)")) and None
+            ),
+            store.write(store_changes.announcing([record("also")])),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [type(None), StoreError, type(None)]
+        assert {each.intent.name for each in store.records()} == {"good", "also"}
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_ten_thousand_intents_in_one_change(tmp_path: Path) -> None:
+    store = Store(database_in(tmp_path))
+    many = [record(f"s{number}") for number in range(10_000)]
+    store.write_now(store_changes.announcing(many))
+    store.write_now(store_changes.announcing(many))
+    store.write_now(store_changes.withdrawing(each.key for each in many[1:]))
+    assert [each.key for each in store.records()] == [many[0].key]
+    store.close_now()
+
+
+def test_the_oldest_decisions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_changes, "KEPT_DECISIONS", 1_500)
+    store = Store(database_in(tmp_path))
+    for start in range(0, 5_000, 250):
+        store.write_now(
+            store_changes.deciding(1, 1, [decision(number) for number in range(start, start + 250)])
+        )
+    kept = store.decisions(limit=10_000)
+    assert 1_500 <= len(kept) < 3_500
+    assert kept[-1].number == 5_000
+    assert kept[-1].decision.subject == "subject 4999"
+    store.close_now()
+
+
+def test_a_newer_schema_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(database_in(tmp_path)).close_now()
+    with sqlite3.connect(tmp_path / "coordinator.sqlite") as connection:
+        connection.execute("update meta set value = 9 where key = 'schema_version'")
+    connection.close()
+    with pytest.raises(StoreError, match=r"newer TriageMQ \(schema 9, this one knows 1\)"):
+        Store(database_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite://", "needs a file"),
+        ("sqlite:////no/such/directory/x.sqlite", "cannot be opened"),
+        ("nonsense", "address cannot be used"),
+        ("oracle9://user:hush@host/x", "address cannot be used"),
+    ],
+)
+def test_a_database_that_cannot_be_used(url: str, words: str) -> None:
+    with pytest.raises(TriageError, match=words) as caught:
+        Store(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.sqlite").write_bytes(b"something else entirely, for many bytes " * 100)
+    with pytest.raises(StoreError, match="cannot be opened: file is not a database"):
+        Store(database_in(tmp_path))
+
+
+def test_the_schema_is_one_that_postgresql_takes() -> None:
+    from sqlalchemy.dialects import postgresql
+    from sqlalchemy.schema import CreateTable
+
+    texts = [
+        str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+        for table in store_schema.META.metadata.sorted_tables
+    ]
+    assert len(texts) == 8
+    assert any("BIGSERIAL" in each for each in texts)
+
+
+def test_nobody_waits_for_ever_whatever_goes_wrong(tmp_path: Path) -> None:
+    def mistake(connection: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    def no_disk(connection: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def run() -> None:
+        store = Store(database_in(tmp_path))
+        good = store_changes.announcing([record("good")])
+        results = await asyncio.wait_for(
+            asyncio.gather(*map(store.write, (mistake, good, no_disk)), return_exceptions=True), 10.0
+        )
+        assert [type(result) for result in results] == [StoreError, type(None), StoreError]
+        assert "No space left" in str(results[2])
+        assert store.writing.ok, "the database works; two changes did not"
+        with pytest.raises(StoreError, match="a mistake"):
+            await store.write(mistake)
+        assert not store.writing.ok
+        await store.probe()
+        assert store.writing.ok
+        # The thread that writes is gone: that is said, too.
+        store._writer.shutdown()
+        with pytest.raises(StoreError, match="cannot be written"):
+            await asyncio.wait_for(store.write(good), 10.0)
+        assert "shutdown" in store.writing.reason
+        assert [each.key[1] for each in store.records()] == ["good"]
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = Store(database_in(tmp_path))
+        most_pages = 0
+
+        def limit(connection: sqlite3.Connection, *_: object) -> None:
+            # SQLite then says what it says when the disk is full.
+            connection.execute(f"PRAGMA max_page_count = {most_pages or 1_073_741_823}")
+
+        event.listen(store._engine, "checkout", limit)
+        await store.write(store_changes.announcing([record("before")]))
+        most_pages = 1
+        with pytest.raises(StoreError, match="database or disk is full"):
+            await store.write(store_changes.announcing([record(f"s{n}", "t" * 4000) for n in range(50)]))
+        assert "full" in store.writing.reason
+        assert [each.key[1] for each in store.records()] == ["before"]
+        most_pages = 0
+        await store.write(store_changes.announcing([record("after")]))
+        assert store.writing.ok
+        await store.close()
+
+    asyncio.run(run())
+
+
+CHILD = """
+import sys
+from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store.store import Store
+from triagemq.plan import Decision
+store = Store(sys.argv[1])
+number = 0
+while True:
+    store.write_now(store_changes.deciding(1, number, [Decision("k", str(number), "", "", "")]))
+    print(number, flush=True)
+    number += 1
+"""
+
+
+def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, database_in(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    last = -1
+    for line in child.stdout:
+        last = int(line)
+        if last == 50:
+            break
+    child.kill()
+    last = max([last, *(int(line) for line in child.stdout.read().split())])
+    child.stdout.close()
+    child.wait()
+    store = Store(database_in(tmp_path))
+    subjects = [each.decision.subject for each in store.decisions(limit=10_000)]
+    assert subjects[: last + 1] == [str(number) for number in range(last + 1)]
+    assert len(subjects) <= last + 2
+    store.close_now()

@@ -1,0 +1,139 @@
+"""`triage emulate examples/building-campus.yaml`: figures beside simulation and forecast, and the Trace of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from tests.live.emulate.machine import CAMPUS, TRIAGE, machine
+
+from triagemq.scenario import load
+from triagemq.trace import Trace
+
+pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
+
+SECONDS = 6
+SLOW = pytest.mark.slow
+DATA_PLANES = ["linux", pytest.param("embedded", marks=SLOW), pytest.param("openflow", marks=SLOW)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the command said, and where it wrote."""
+
+    figures: dict[str, Any]
+    facts: dict[str, Any]
+    trace: Trace
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @cache
+    def run(dataplane: str) -> Run:
+        folder = tmp_path_factory.mktemp(dataplane)
+        with machine() as alone:
+            running = alone.start(
+                *(TRIAGE, "emulate", str(CAMPUS), "--dataplane", dataplane),
+                *("--for", str(SECONDS), "--trace", "trace", "--json"),
+                folder=folder,
+            )
+            facts = running.ready()
+            done = running.finish()
+        assert done.returncode == 0, done.stderr
+        return Run(json.loads(done.stdout), facts, Trace.open(folder / "trace"), folder)
+
+    return run
+
+
+@pytest.fixture(params=DATA_PLANES)
+def run(runs: Any, request: pytest.FixtureRequest) -> Run:
+    found = runs(request.param)
+    assert isinstance(found, Run)
+    return found
+
+
+def test_the_keys_are_those_of_simulate_and_more(run: Run) -> None:
+    simulated = run.figures["simulated"]
+    of_the_program = {"wall_seconds", "compile_seconds", "replications", "precision_reached", "ports"}
+    # A real run ends in time: nothing is drained or comes late.
+    of_its_end = {"drained_seconds", "late_deliveries", "late_is_no_success"}
+    assert set(simulated) - set(run.figures) == of_the_program | of_its_end
+    assert set(run.figures["classes"][0]) >= set(simulated["classes"][0])
+    assert set(run.figures["utility"]) >= {"achieved", "maximum", "rate", "rate_mean"}
+    assert {"classes", "utility"} <= set(run.figures["forecast"])
+    assert Path(run.figures["trace"]) == run.folder / "trace"
+
+
+def test_success_is_as_planned(run: Run) -> None:
+    planned = {row["priority_class"]: row["success_rate"] for row in run.figures["forecast"]["classes"]}
+    assert len(run.figures["classes"]) == 7
+    assert run.figures["classes"][0]["success_rate"] == 1.0
+    for row in run.figures["classes"]:
+        apart = abs(row["success_rate"] - planned[row["priority_class"]])
+        # Of a short run the interval is wide: few seconds of bursts, and topics of different drop rates in a class.
+        assert apart <= max(0.03, row["success_ci99"]), row
+
+
+def test_success_is_that_of_the_same_events_simulated(run: Run) -> None:
+    simulated = {row["priority_class"]: row for row in run.figures["simulated"]["classes"]}
+    for row in run.figures["classes"]:
+        twin = simulated[row["priority_class"]]
+        # The same publications; what differs is which packets the two drop at random.
+        chance = 4 * np.sqrt(0.25 / row["count"])
+        assert row["success_rate"] == pytest.approx(twin["success_rate"], abs=max(0.03, chance))
+
+
+def test_the_trace_adds_up(run: Run) -> None:
+    scenario = load(CAMPUS)
+    publications = run.trace.table("publications")
+    deliveries = run.trace.table("deliveries")
+    counts = run.trace.counts()
+    assert run.figures["publications"] == publications.num_rows
+    assert counts["delivered"] + counts["dropped_by_policy"] == deliveries.num_rows, counts
+    assert counts["dropped_by_policy"] > 0
+    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
+    # A copy for every subscriber of the topic.
+    assert deliveries.num_rows == subscribed[publications["topic_id"].to_numpy()].sum()
+    arrived = deliveries.filter(pc.equal(deliveries["outcome"].cast("string"), "delivered"))
+    assert pc.all(pc.greater(arrived["delivered_ns"], arrived["published_ns"])).as_py()
+    assert run.trace.manifest is not None
+    assert run.trace.manifest.producer == "emulate"
+    assert run.trace.manifest.measured_from_ns == run.figures["measured_from_ns"]
+
+
+def test_the_trace_has_decisions_and_samples_of_every_queue(run: Run) -> None:
+    scenario = load(CAMPUS)
+    samples = run.trace.table("queue_samples").to_pandas()
+    assert set(zip(samples["port_id"], samples["queue"], strict=True)) >= {
+        (port, queue) for port in range(len(scenario.ports)) for queue in range(7)
+    }
+    radio = samples[samples["port_id"] == scenario.ports.name.index("floor-radio")]
+    last = radio.sort_values("sampled_ns").groupby("queue").last()
+    deliveries = run.trace.table("deliveries", ["subscriber_id", "outcome"]).to_pandas()
+    behind = np.flatnonzero(
+        scenario.subscribers.port == scenario.ports.name.index("floor-radio")
+    )  # who gets what this port sends
+    arrived = deliveries[(deliveries["outcome"] == "delivered") & deliveries["subscriber_id"].isin(behind)]
+    assert last["packets_out"].sum() == len(arrived)
+    decisions = run.trace.table("decisions").to_pylist()
+    assert any(row["kind"] == "replanned" for row in decisions)
+
+
+@pytest.mark.slow
+def test_the_pipeline_takes_the_trace(runs: Any) -> None:
+    run = runs("linux")
+    done = subprocess.run(
+        [TRIAGE, "pipeline", "run", "trace", "--out", "tables", "--json"],
+        cwd=run.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,133 @@
+"""What `triage up` shows while it runs: the same figures as at the end, and what to try next."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.live.up.exchanging import LONG_SECONDS, TRIAGE
+
+from triagemq.cli.simulate import trace_writer
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.forecast import forecast, summary
+from triagemq.live.up.comparison import promise
+from triagemq.live.up.measured import measure
+from triagemq.live.up.watching import SoFar
+from triagemq.plan import make_plan
+from triagemq.scenario import SendingOrder
+from triagemq.scenario.generators import table2
+from triagemq.simulate import simulate
+from triagemq.simulate.changes import Change
+
+
+def test_figures_of_a_run_that_goes_on_are_those_of_its_end(tmp_path: Path) -> None:
+    scenario = table2(seed=1, subscribers=2)
+    plan = make_plan(scenario)
+    so_far = SoFar(tmp_path, scenario, plan.subscription_class)
+    so_far.look()
+    assert so_far.utility is None
+    with trace_writer(tmp_path / "run-0", scenario, plan) as writer:
+        simulate(scenario, plan, publications=5_000, seed=1, warmup=0.0, sink=writer)
+        writer.finish(measured_from_ns=0)
+    for _ in range(2):
+        so_far.look()
+    expected = measure(
+        tmp_path, scenario, from_ns=0, until_ns=1 << 62, planned=plan.subscription_class, by_plan=True
+    )
+    assert so_far.utility is not None
+    for name, value in expected.utility.items():
+        assert np.isclose(so_far.utility[name], value, rtol=1e-12)
+    for row in expected.classes:
+        mean = so_far.mean_latency_seconds(row["priority_class"])
+        assert (mean is None) == (row["mean_latency_seconds"] is None)
+        assert mean is None or np.isclose(mean, row["mean_latency_seconds"], rtol=1e-9)
+    assert sum(row["dropped_by_policy"] for row in expected.classes) > 0
+
+
+def test_deadlines_and_phases_of_a_trace_are_those_of_the_simulation_that_wrote_it(tmp_path: Path) -> None:
+    drawn = table2(seed=1, subscribers=2)
+    rows = np.arange(len(drawn.subscriptions))
+    wanted = replace(
+        drawn.subscriptions,
+        max_latency_seconds=np.where(rows % 2, 0.05, np.inf),
+        max_latency_share=np.where(rows % 2, np.where(rows % 3, 0.5, 0.999), 0.0),
+    )
+    scenario = replace(drawn, subscriptions=wanted)
+    plan = make_plan(scenario)
+    later = np.where(rows % 5, 1.0, 4.0) * wanted.utility_weight
+    with trace_writer(tmp_path / "run-0", scenario, plan) as writer:
+        simulated = simulate(
+            scenario,
+            plan,
+            duration_seconds=20.0,
+            warmup=0.25,
+            changes=[Change(12.0, utility_weight=later)],
+            sink=writer,
+        )
+        writer.finish(measured_from_ns=simulated.measured_from_ns)
+    measured = measure(
+        tmp_path,
+        scenario,
+        from_ns=simulated.measured_from_ns,
+        until_ns=20 * 10**9,
+        planned=plan.subscription_class,
+        worth=[(0, wanted.utility_weight), (12 * 10**9, later)],
+    ).as_json()
+    expected = simulated.as_json()
+    assert measured["deadlines"] == expected["deadlines"]
+    assert 0 < measured["deadlines"]["met"] < measured["deadlines"]["judged"]
+    assert len(measured["phases"]) == 2
+    for found, wanted_row in zip(measured["phases"], expected["phases"], strict=True):
+        assert found == pytest.approx(wanted_row)
+    assert measured["utility"] == pytest.approx(expected["utility"])
+
+
+def test_an_exchange_promises_what_its_gateway_does_whatever_order_a_scenario_states() -> None:
+    settings = PlannerSettings()
+    random = table2(seed=1, subscribers=2)
+    assert random.sending_order is SendingOrder.RANDOM
+    by_class = replace(random, sending_order=SendingOrder.BY_CLASS)
+    first, second = (promise(scenario, settings, settings) for scenario in (random, by_class))
+    assert first.by_level == second.by_level
+    first.plan.require(random)
+    stated = summary(random, first.plan, forecast(random, first.plan))
+    assert stated["classes"] != first.figures["classes"]
+
+
+def test_without_a_file_it_says_what_to_try_and_shows_what_goes_on(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    shown = bytearray()
+
+    def read() -> None:
+        # The end of a terminal is an error.
+        while True:
+            try:
+                shown.extend(os.read(ours, 4096))
+            except OSError:
+                return
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    command = [*TRIAGE, "up", "--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--for", "3"]
+    environment = os.environ | {"COLUMNS": "120", "TERM": "xterm"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=theirs, text=True,
+        timeout=LONG_SECONDS,
+    )  # fmt: skip
+    os.close(theirs)
+    reading.join()
+    os.close(ours)
+    assert done.returncode == 0, shown
+    lines = done.stdout.splitlines()
+    rest = lines[0].split(",")[0].removeprefix("coordinator ")
+    assert f"  triage sub -t 'building/#' --utility log:10 --coordinator {rest}" in lines
+    assert f"  triage pub -t building/3/smoke --rate 20 --coordinator {rest}" in lines
+    words = shown.decode()
+    for each in (", 0 connections, 0 events", "dropped on purpose", "nobody has subscribed yet"):
+        assert each in words
