@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from triagemq.forecast import REASONS, Forecast, Reason, forecast
+from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import demand, make_plan
 from triagemq.scenario import Floats, Scenario, loads
 from triagemq.simulate import simulate
@@ -304,6 +305,15 @@ def test_periodic_arrivals_wait_less_and_bursts_wait_longer_than_poisson() -> No
     assert latency("{process: on_off, on_seconds: 1, off_seconds: 4}") > poisson
     bursts = "arrivals: {process: on_off, on_seconds: 1, off_seconds: 4}}"
     _, result = predicted(ONE_OF_EACH.replace("size_bytes: 50}", f"size_bytes: 50, {bursts}"))
+    assert result.approximations == (REASONS[Reason.ARRIVALS],)
+    assert result.latency_error[0] > 0.02
+
+
+def test_arrivals_as_variable_as_poisson_ones_are_not_taken_for_these() -> None:
+    # Pareto gaps of this shape have a ca2 of 1, but none of them is short.
+    pareto = "arrivals: {process: pareto, shape: 2.414213562373095}}"
+    scenario, result = predicted(ONE_OF_EACH.replace("size_bytes: 50}", f"size_bytes: 50, {pareto}"))
+    assert topic_arrivals(scenario).ca2 == pytest.approx(1.0)
     assert result.approximations == (REASONS[Reason.ARRIVALS],)
     assert result.latency_error[0] > 0.02
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.doubts import Doubts, Reason
 from triagemq.forecast.meeting import met_waits
-from triagemq.forecast.ports import AtPorts, cross_ports, overlapped
+from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, passed_before, slower
 from triagemq.forecast.upstream import TopicArrivals
@@ -158,7 +158,11 @@ class _Path:
             rows,
             doubts,
             random_order=not self._by_class,
-            variability=None if self._poisson else (arrivals.ca2[cell], arrivals.streams[cell]),
+            variability=(
+                None
+                if self._poisson
+                else Variability(arrivals.ca2[cell], arrivals.streams[cell], arrivals.irregular[cell])
+            ),
         )
         together = overlapped(copies, crossed, found.spread) if first else np.zeros(rows.size)
         doubts.add(Reason.TANDEM, rows, seconds=found.doubtful + OVERLAP_DOUBT * together)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.doubts import Doubts, Reason
 from triagemq.forecast.tandem import BatchAt, Spread, batch_of, overlap, sharpness
+from triagemq.forecast.upstream import NOT_POISSON
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers
 from triagemq.theory import (
@@ -68,6 +69,15 @@ class AtPorts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Variability:
+    """Columns over copies: what is known of the arrivals of their topics (TopicArrivals)."""
+
+    ca2: Floats
+    streams: Floats
+    irregular: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Crossed:
     """Columns over copies: share carried, mean wait and, but for its mean, the law of the time at the port.
 
@@ -91,11 +101,11 @@ def cross_ports(
     doubts: Doubts,
     *,
     random_order: bool,
-    variability: tuple[Floats, Floats] | None,
+    variability: Variability | None,
 ) -> Crossed:
     """What becomes of copies at their ports; `rows` are their subscriptions, to doubt what is rough.
 
-    `variability` is ca2 and the number of streams behind every copy's topic, None where all are Poisson.
+    `variability` is None where all arrivals are Poisson.
     """
     class_count = int(copies.priority_class.max(initial=0)) + 1
     shape = (len(copies.buffer_packets), class_count)
@@ -128,12 +138,16 @@ def cross_ports(
         buffer = _buffer_for_batches(copies, work, batches, load, packet_rate)
         carried[finite] = 1 - finite_buffer_loss(load[finite], buffer[finite])
     if variability is not None:
-        factor = _variability_factor(copies, *variability, port_load, port_scv)[copies.port]
+        factor, alone = _variability_factor(copies, variability, port_load, port_scv)
+        beside = np.abs(factor - 1.0)
         # Regular and bursty streams that are pooled make up for each other in the factor, but not for every class.
-        uneven = copies.by_port(copies.load * np.abs(variability[0] - 1.0))
-        uneven = np.divide(uneven, port_load, out=np.zeros_like(uneven), where=uneven > 0)[copies.port]
-        doubts.add(Reason.ARRIVALS, rows, seconds=np.fmax(0.5 * np.abs(factor - 1.0), 0.12 * uneven) * wait)
-        wait *= factor
+        uneven = copies.by_port(copies.load * variability.irregular)
+        uneven = np.divide(uneven, port_load, out=np.zeros_like(uneven), where=uneven > 0)
+        # A factor near 1 stands for Poisson arrivals; many streams come like these, a single one may not at all.
+        unlike = 1.2 * np.minimum(uneven, NOT_POISSON) * alone - beside
+        doubtful = np.fmax(np.fmax(0.5 * beside, 0.12 * uneven), unlike)
+        doubts.add(Reason.ARRIVALS, rows, seconds=doubtful[copies.port] * wait)
+        wait *= factor[copies.port]
     if finite.any():
         bounded = _bounded_by_buffer(copies, load, packet_rate, carried, wait)
         lost = 1 - carried.reshape(-1)[cell]
@@ -191,19 +205,25 @@ def _load_and_variability(copies: AtPorts) -> tuple[Floats, Floats]:
 
 
 def _variability_factor(
-    copies: AtPorts, ca2: Floats, streams: Floats, port_load: Floats, port_scv: Floats
-) -> Floats:
-    """Per port, Allen-Cunneen's factor with the variability of publications pooled by load (never of copies)."""
+    copies: AtPorts, variability: Variability, port_load: Floats, port_scv: Floats
+) -> tuple[Floats, Floats]:
+    """Per port, Allen-Cunneen's factor with the variability of publications pooled by load (never of copies).
+
+    And how much one stream is alone there: 1 if it is, 1/n if n share the port evenly.
+    """
     key = copies.port.astype(np.int64) << 32 | copies.batch
     groups, group = np.unique(key, return_inverse=True)
     load = total_by(group, copies.load, len(groups))
-    thinned = total_by(group, copies.load * (split_ca2(ca2, copies.present) - 1.0), len(groups))
+    thinned = total_by(group, copies.load * (split_ca2(variability.ca2, copies.present) - 1.0), len(groups))
     pooled = 1.0 + np.divide(thinned, load, out=np.zeros_like(load), where=load > 0)
-    behind = total_by(group, streams, len(groups)) / np.bincount(group)
+    behind = total_by(group, variability.streams, len(groups)) / np.bincount(group)
+    port = groups >> 32
     merged = merged_ca2(
-        load, np.maximum(pooled, 0.0), np.minimum(port_load, 1.0), queues=groups >> 32, streams=behind
+        load, np.maximum(pooled, 0.0), np.minimum(port_load, 1.0), queues=port, streams=behind
     )
-    return gg1_factor(merged, port_scv)
+    squares = total_by(port, load**2 / behind, len(port_load))
+    alone = np.divide(squares, port_load**2, out=np.zeros_like(squares), where=port_load > 0)
+    return gg1_factor(merged, port_scv), alone
 
 
 def _buffer_for_batches(
