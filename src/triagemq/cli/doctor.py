@@ -111,14 +111,13 @@ def _kernel() -> list[Finding]:
         "network namespaces": "triage emulate",
         "kernel queues": "the linux and openflow data planes",
         "kernel queues with eBPF": "the linux and openflow data planes",
-        "kernel queues without root": "the linux data plane for ordinary users",
     }
     try:
         from triagemq.network.linux import capabilities
     except ModuleNotFoundError:
         return []  # the packages that it needs are among the findings
     able = capabilities()
-    problems = (able.namespaces, able.queues, able.classifier, able.without_root)
+    problems = (able.namespaces, able.queues, able.classifier)
     fix = "run it as root, for example with sudo" if os.geteuid() or able.namespaces else "use another kernel"
     return [
         Finding(needs, what_for, problem is None, problem or "works", fix)

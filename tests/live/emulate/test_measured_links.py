@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import pytest
 from tests.live.emulate.machine import TRIAGE, Machine, machine, until
 from tests.live.emulate.test_existing_interface import GATEWAY, wire
 
-from triagemq.network.linux import nftables as nft
-from triagemq.network.linux.netlink import text_attribute
-from triagemq.network.linux.nftables_rules import delete_table, new_table
+from triagemq.network.linux.assembler import Assembler
+from triagemq.network.linux.bpf import ArrayMap, load_program
+from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.network.linux.queues import attach_at_arrival
 
 pytestmark = [pytest.mark.needs_root("it makes namespaces of the network"), pytest.mark.slow]
 
@@ -53,28 +55,16 @@ class Site:
     @contextmanager
     def losing(self, percent: int) -> Iterator[None]:
         """Of the datagrams that come to the crew so many are lost."""
-        crew = nft.Nftables(str(self._alone.root / "run/netns/crew"))
-        arriving = nft.nested(4, nft.number(1, 0), nft.number(2, 0), text_attribute(3, "eth0"))
-        crew.transact(
-            [
-                new_table("air"),
-                nft.message(
-                    nft.NEW_CHAIN,
-                    *(text_attribute(1, "air"), text_attribute(3, "loss"), arriving),
-                    *(nft.number(5, 1), text_attribute(7, "filter")),
-                ),
-                nft.rule(
-                    *("air", "loss"),
-                    *(nft.load_meta(nft.META_TRANSPORT), nft.compare(nft.EQUAL, bytes([socket.IPPROTO_UDP]))),
-                    *(nft.load_random(100), nft.compare(nft.LESS, percent.to_bytes(4)), nft.drop()),
-                ),
-            ]
-        )
-        try:
-            yield
-        finally:
-            crew.transact([delete_table("air")])
-            crew.close()
+        with closing(ArrayMap(8, 1)) as share:
+            program = load_program(losing_datagrams(share.file))
+            with closing(Netlink(str(self._alone.root / "run/netns/crew"))) as crew:
+                attach_at_arrival(crew, find_link(crew, "eth0").index, program)
+            os.close(program)
+            share.set(0, ((percent << 32) // 100).to_bytes(8, sys.byteorder))
+            try:
+                yield
+            finally:
+                share.set(0, bytes(8))
 
     def port(self) -> dict[str, Any]:
         (found,) = self._get("/v1/ports")
@@ -99,6 +89,32 @@ class Site:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+def losing_datagrams(share: int) -> bytes:
+    """A program that loses UDP over IPv4 at random: the share of it that stands, of 2^32, in a map."""
+    a = Assembler()
+    a.set(2, 14 + 9)  # the protocol in the header of IPv4
+    a.copy(3, 10)
+    a.compute(3, "+", -8)
+    a.set(4, 1)
+    a.call(26)  # bpf_skb_load_bytes
+    a.jump_if(0, "!=", 0, "pass")
+    a.load(1, 1, 10, -8)
+    a.jump_if(1, "!=", socket.IPPROTO_UDP, "pass")
+    a.call(7)  # bpf_get_prandom_u32
+    a.compute(0, "<<", 32)
+    a.compute(0, ">>", 32)
+    a.load_value(1, share)
+    a.load(8, 1, 1, 0)
+    a.jump_if_by(0, "<", 1, "lost")
+    a.label("pass")
+    a.set(0, 0)
+    a.exit()
+    a.label("lost")
+    a.set(0, 2)
+    a.exit()
+    return a.program()
 
 
 @pytest.fixture(scope="module")

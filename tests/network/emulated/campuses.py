@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from triagemq.network.emulated import Host, Layout, Link
+from triagemq.network.emulated.forwarding import forwarding
 from triagemq.scenario import Scenario, loads
 
 TWO_SWITCHES = """
@@ -94,3 +96,15 @@ def campuses(draw: st.DrawFn) -> Campus:
         ]
     )
     return Campus(loads(text), backups)
+
+
+def path_to(layout: Layout, host: Host) -> list[Link]:
+    """The links that a frame from the backbone to a host crosses if it follows the tables of the bridges."""
+    leaves_by = {(entry.bridge, entry.mac): entry.interface for entry in forwarding(layout, layout.feeding)}
+    behind = {link.near.interface: link for link in layout.links}
+    (node,) = (bridge.name for bridge in layout.bridges if bridge.role == "backbone")
+    path = [behind[leaves_by[node, host.mac]]]
+    while (bridge := path[-1].far.bridge) is not None:
+        path.append(behind[leaves_by[bridge, host.mac]])
+    assert path[-1].far.namespace == host.namespace
+    return path

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.network.emulated.campuses import path_to
 
 from triagemq.network.emulated import lay_out
-from triagemq.network.emulated.forwarding import path_to
 from triagemq.plan import make_plan
 from triagemq.scenario import load, load_conditions, port_depths
 from triagemq.simulate import simulate
@@ -47,8 +47,7 @@ def test_class_0_gets_everything_and_low_classes_what_is_left() -> None:
 
 def test_it_fits_into_a_box_whose_paths_follow_its_switches() -> None:
     layout = lay_out(load(FILE), "a", backups=load_conditions(FILE).backups)
-    path = path_to(layout, layout.subscribers["attack-team-1"], layout.feeding)
-    assert path is not None
+    path = path_to(layout, layout.subscribers["attack-team-1"])
     assert [link.port for link in path if link.port] == [
         "core-to-building",
         "building-to-floor",

@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.network.emulated.campuses import TWO_SWITCHES, Campus, campuses
+from tests.network.emulated.campuses import TWO_SWITCHES, Campus, campuses, path_to
 
 from triagemq.errors import NetworkError
 from triagemq.network.emulated import Host, Layout, Link, lay_out
-from triagemq.network.emulated.forwarding import ForwardingEntry, active_links, forwarding, path_to
+from triagemq.network.emulated.forwarding import ForwardingEntry, active_links, forwarding
 from triagemq.scenario import loads, port_paths
 from triagemq.scenario.conditions import Conditions, LinkState
 from triagemq.scenario.generators import prototype
@@ -87,7 +87,7 @@ def test_exactly_one_path_leads_to_each_subscriber_over_the_ports_of_the_scenari
         host = layout.subscribers[name]
         paths = list(all_paths(layout, host))
         assert len(paths) == 1
-        assert paths[0] == path_to(layout, host, layout.feeding)
+        assert paths[0] == path_to(layout, host)
         crossed = [shaped[link.near.interface] for link in paths[0] if link.near.interface in shaped]
         ports = expected[scenario.subscribers.port[row]]
         assert crossed == [scenario.ports.name[port] for port in ports if port >= 0]
@@ -127,8 +127,7 @@ def test_subscribers_of_a_shared_port_are_behind_its_queues() -> None:
     layout = lay_out(loads(TWO_SWITCHES), "a")
     radio = layout.port["radio"].interface
     for name in ("engine-1", "engine-2", "engine-3"):
-        path = path_to(layout, layout.subscribers[name], layout.feeding)
-        assert path is not None
+        path = path_to(layout, layout.subscribers[name])
         assert [link.port for link in path if link.port] == ["trunk", "radio"]
         assert path[-2].near.interface == radio
         assert path[-1].port is None, "the wire behind the shared segment is nobody's bottleneck"
@@ -136,8 +135,7 @@ def test_subscribers_of_a_shared_port_are_behind_its_queues() -> None:
 
 def test_one_subscriber_alone_hangs_at_its_port_directly() -> None:
     layout = lay_out(loads(TWO_SWITCHES), "a")
-    path = path_to(layout, layout.subscribers["commander"], layout.feeding)
-    assert path is not None
+    path = path_to(layout, layout.subscribers["commander"])
     assert path[-1].port == "desk"
 
 

@@ -16,7 +16,6 @@ from tests.network.linux.wires import Wires
 from triagemq.mqttsn import MessageType
 from triagemq.network import DatagramSender
 from triagemq.network.linux import Interface, LinuxDataPlane, Listener
-from triagemq.network.linux.unprivileged import NftablesTable
 from triagemq.plan import DataPlane, FlowKey
 
 _SO_TIMESTAMPNS = 35
@@ -150,12 +149,3 @@ class KernelBench:
                     break
                 seconds, nanoseconds = _TIMESTAMP.unpack(ancillary[0][2])
                 self._arrived.append((_MESSAGE.unpack(received)[2], seconds * 1_000_000_000 + nanoseconds))
-
-
-class NftablesBench(KernelBench):
-    """The same with nftables in the place of eBPF, as without root."""
-
-    def open_plane(self, journal_directory: Path) -> DataPlane:
-        return LinuxDataPlane(
-            AsTheyCome(self.wires.interfaces), journal_directory=journal_directory, classifying=NftablesTable
-        )

@@ -26,9 +26,15 @@ from tests.network.linux.packets import (
 
 from triagemq.errors import NetworkError
 from triagemq.network.linux.bpf import load_program
-from triagemq.network.linux.classifying import Listener, Policy, PolicyChange
-from triagemq.network.linux.control_bounds import control_bounds
-from triagemq.network.linux.flow_table import FlowTable, drop_threshold, packed_key
+from triagemq.network.linux.flow_table import (
+    FlowTable,
+    Listener,
+    Policy,
+    PolicyChange,
+    control_bounds,
+    drop_threshold,
+    packed_key,
+)
 from triagemq.network.linux.records import (
     BEYOND_BOUND,
     CONTROL,
@@ -60,7 +66,7 @@ class Classifier:
 
     def __init__(self) -> None:
         self.table = FlowTable(10, 10, 10)
-        self.port = self.table.open_port(THIS_PORT, None)
+        self.port = self.table.open_port(THIS_PORT)
         self.port.set_bandwidth(1e9)
         self.table.trust(EXCHANGE)
         self._policies: dict[FlowKey, Policy] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from triagemq.network.emulated.parts import End, Host, Layout, Link
 
-__all__ = ["ForwardingEntry", "active_links", "forwarding", "path_to"]
+__all__ = ["ForwardingEntry", "active_links", "forwarding"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,12 +48,6 @@ def forwarding(layout: Layout, ports_in_use: Collection[str]) -> frozenset[Forwa
             if all(step.near.bridge != bridge for step in _up(above, host)):
                 entries.add(_entry(host, link.far))
     return frozenset(entries)
-
-
-def path_to(layout: Layout, host: Host, ports_in_use: Collection[str]) -> list[Link] | None:
-    """The links from the backbone to a host; None where it cannot be reached."""
-    above = _tree(layout, ports_in_use)
-    return list(_up(above, host))[::-1] if host.namespace in above else None
 
 
 def _entry(host: Host, member: End) -> ForwardingEntry:

@@ -8,22 +8,18 @@ reads, so that it changes at once and without a word to the kernel. It all goes 
 from __future__ import annotations
 
 import math
+import os
 import struct
+from contextlib import closing
 
 from triagemq.network.emulated.parts import End
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.bpf import ArrayMap, load_program
-from triagemq.network.linux.netlink import CREATE, EXCLUSIVE, Netlink, attribute, text_attribute
+from triagemq.network.linux.netlink import Netlink
+from triagemq.network.linux.queues import attach_at_arrival
 
 __all__ = ["Losses", "together"]
 
-_NEW_QDISC, _NEW_FILTER = 36, 44
-_MESSAGE = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info
-_KIND, _OPTIONS = 1, 2
-_BPF_FILE, _BPF_NAME, _BPF_FLAGS = 6, 7, 8
-_DIRECT_ACTION = 1
-_INGRESS, _INGRESS_HANDLE = 0xFFFFFFF1, 0xFFFF0000
-_ALL_PROTOCOLS = 0x0300  # ETH_P_ALL in network order
 _RANDOM = 7
 _PASS, _DROP = 0, 2
 _SHARE = struct.Struct("=Q")
@@ -60,24 +56,16 @@ class Losses:
 
 def _attach(end: End) -> ArrayMap:
     share = ArrayMap(_SHARE.size, 1)
-    netlink = Netlink(end.namespace)
     try:
-        body = _MESSAGE.pack(0, end.index, _INGRESS_HANDLE, _INGRESS, 0)
-        netlink.request(_NEW_QDISC, CREATE | EXCLUSIVE, body + text_attribute(_KIND, "ingress"))
-        options = (
-            attribute(_BPF_FILE, struct.pack("=I", load_program(_program(share.file))))
-            + text_attribute(_BPF_NAME, "triagemq-loss")
-            + attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
-        )
-        body = _MESSAGE.pack(0, end.index, 1, _INGRESS_HANDLE, 1 << 16 | _ALL_PROTOCOLS)
-        netlink.request(
-            _NEW_FILTER, CREATE, body + text_attribute(_KIND, "bpf") + attribute(_OPTIONS, options)
-        )
+        program = load_program(_program(share.file))
+        try:
+            with closing(Netlink(end.namespace)) as netlink:
+                attach_at_arrival(netlink, end.index, program)
+        finally:
+            os.close(program)
     except BaseException:
         share.close()
         raise
-    finally:
-        netlink.close()
     return share
 
 

@@ -1,11 +1,10 @@
 """The linux data plane: HTB queues and an eBPF classifier on the network interfaces of this machine."""
 
 from triagemq.network.linux.capabilities import Capabilities, capabilities
-from triagemq.network.linux.classifying import Listener
+from triagemq.network.linux.flow_table import Listener
 from triagemq.network.linux.plane import LinuxDataPlane
 from triagemq.network.linux.port import Interface
 from triagemq.network.linux.restoring import restore
-from triagemq.network.linux.unprivileged import open_linux_data_plane
 
 __all__ = [
     "Capabilities",
@@ -13,6 +12,5 @@ __all__ = [
     "LinuxDataPlane",
     "Listener",
     "capabilities",
-    "open_linux_data_plane",
     "restore",
 ]

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.classifying import Classifying, Policy
-from triagemq.network.linux.flow_table import packed_key
+from triagemq.network.linux.flow_table import FlowTable, Policy, packed_key
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.plan import FlowCounters, FlowKey
@@ -83,7 +82,7 @@ class FlowAccount:
 class Ledger:
     """The accounts of all flows, by key, and who has stayed in which queue (port number, queue)."""
 
-    def __init__(self, table: Classifying, most_counters: int) -> None:
+    def __init__(self, table: FlowTable, most_counters: int) -> None:
         self._table = table
         self.accounts: dict[FlowKey, FlowAccount] = {}
         self.leaving: set[FlowKey] = set()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from triagemq.errors import NetworkError
 from triagemq.network.linux.flow_table import FlowTable
-from triagemq.network.linux.namespaces import CLONE_NEWNET, CLONE_NEWUSER, in_thread_after, unshare
+from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
 from triagemq.network.linux.netlink import Netlink, find_link
 from triagemq.network.linux.queues import build_queues
-from triagemq.network.linux.unprivileged import NftablesTable
 
 __all__ = ["Capabilities", "capabilities", "problem_of"]
 
@@ -27,8 +24,6 @@ class Capabilities:
     """HTB with FIFO queues."""
     classifier: str | None
     """eBPF maps and programs, attached to the queues."""
-    without_root: str | None
-    """The queues with nftables, inside a user namespace."""
 
     @property
     def linux_data_plane(self) -> str | None:
@@ -43,7 +38,6 @@ def capabilities() -> Capabilities:
         namespaces=namespaces,
         queues=namespaces or _problem_in_namespace(_try_queues),
         classifier=namespaces or _problem_in_namespace(_try_classifier),
-        without_root=_without_root(),
     )
 
 
@@ -75,7 +69,7 @@ def _try_classifier() -> None:
     program = None
     netlink = Netlink()
     try:
-        program = table.open_port(1, None)
+        program = table.open_port(1)
         link = find_link(netlink, "lo")
         build_queues(netlink, link.index, 1e6, 10)
         program.attach(netlink, link)
@@ -84,28 +78,3 @@ def _try_classifier() -> None:
             program.close()
         netlink.close()
         table.close()
-
-
-def try_nftables() -> None:
-    """Build queues with nftables before them in the present namespace, which should be one that nobody needs."""
-    _try_queues()
-    table, netlink = NftablesTable(1, 1, 1), Netlink()
-    try:
-        table.open_port(1, None).attach(netlink, find_link(netlink, "lo"))
-    finally:
-        table.close()
-        netlink.close()
-
-
-def _without_root() -> str | None:
-    """In a process of its own: one with threads, such as those of NumPy, cannot enter a user namespace."""
-    attempt = f"""
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.unshare({CLONE_NEWUSER | CLONE_NEWNET}):
-    sys.exit("no user namespace: " + os.strerror(ctypes.get_errno()))
-from triagemq.network.linux.capabilities import problem_of, try_nftables
-sys.exit(problem_of(try_nftables))
-"""
-    ran = subprocess.run([sys.executable, "-c", attempt], capture_output=True, text=True, check=False)
-    return ran.stderr.strip().rpartition("\n")[2] if ran.returncode else None

@@ -5,7 +5,7 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
 * Control is what the exchange itself sends so that it works: MQTT-SN messages of a flow other than PUBLISH, handshakes
   of DTLS and everything marked DSCP CS6, if they come from the gateway; TCP from and to the coordinator's REST; and
   what the network needs (ARP and other protocols than IP, IPv6 neighbour discovery). It goes to the control queue and
-  is never dropped by policy, up to the port's bound (control_bounds.py); what exceeds that goes last.
+  is never dropped by policy, up to the port's bound (flow_table.py); what exceeds that goes last.
 * A PUBLISH of a flow goes to the queue of its class, unless it is dropped at random. So does application data of DTLS,
   whose content nobody sees, without the mark of control. One of QoS 1 or 2 is never dropped: the gateway has drawn for
   it already, once for all times that it is sent. It is known by its mark (DSCP AF31), which also shows on what is

@@ -1,8 +1,13 @@
-"""The flows that the classifiers of a data plane know, changed all at once.
+"""The flows that the classifiers of a data plane know, changed all at once; and how much control packets may take.
 
 Every flow has two policies and a generation from which the second holds. A new plan is first written beside the old
 one, for the generation to come; then one number changes, and with it every flow. The cost is that of the flows that
 change, whatever the number of those there are.
+
+Control packets go first, and must not starve the first class of events. The exchange's own (answers to clients, REST,
+handshakes) may use a quarter of a port's bandwidth, and a second's worth of that at once; what the network itself needs
+(ARP, neighbour discovery), which any stranger can send, has a bound of its own: a sixteenth. Neither burst is less than
+four full frames: on a slow port, too, a handshake goes through. What exceeds a bound is not dropped but goes last.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +25,6 @@ from numpy.typing import NDArray
 from triagemq.errors import PlanError
 from triagemq.network.linux.bpf import ArrayMap, HashMap, RecentMap, load_program
 from triagemq.network.linux.classifier import classifier_program
-from triagemq.network.linux.classifying import Listener, Policy, PolicyChange
-from triagemq.network.linux.control_bounds import control_bounds
 from triagemq.network.linux.netlink import Link, Netlink
 from triagemq.network.linux.queues import attach_classifier
 from triagemq.network.linux.records import (
@@ -38,7 +42,23 @@ from triagemq.network.linux.records import (
 )
 from triagemq.plan import FlowKey
 
-__all__ = ["FlowTable", "drop_threshold", "packed_key"]
+__all__ = [
+    "ControlBound",
+    "FlowTable",
+    "Listener",
+    "Policy",
+    "PolicyChange",
+    "PortClassifier",
+    "control_bounds",
+    "drop_threshold",
+    "packed_key",
+]
+
+OWN_SHARE, NETWORK_SHARE = 1 / 4, 1 / 16
+_BURST_SECONDS = 1.0
+_LEAST_BURST_BYTES = 4 * 1514
+# The classifier multiplies in 64 bits; no port is so slow.
+_LEAST_BYTES_PER_SECOND = 100.0
 
 _NOW = struct.Struct("=II")
 """The generation, and whether it is known where the exchange listens."""
@@ -47,7 +67,72 @@ _PROTOCOLS = {"udp": 17, "tcp": 6}
 _MOST_LISTENERS = 64
 _MOST_FRAGMENTED = 16_384
 """Datagrams whose fragments may be on their way at one time."""
+
+
+class Listener(NamedTuple):
+    """Where a part of the exchange listens: an IP address in digits (0.0.0.0 and :: for all) and a port.
+
+    What comes from there may be control; TCP that goes there is.
+    """
+
+    protocol: Literal["udp", "tcp"]
+    address: str
+    port: int
+
+
+class Policy(NamedTuple):
+    """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32."""
+
+    port: int
+    queue: int
+    threshold: int
+    counter: int
+
+
+class PolicyChange(NamedTuple):
+    """A flow by its packed key, and its policies before and after; None where there is no such flow."""
+
+    packed_key: bytes
+    before: Policy | None
+    after: Policy | None
+
+
 _NONE = Policy(0, 0, 0, 0)
+
+
+class ControlBound(NamedTuple):
+    """So many bytes a second in the long run, and so many at once."""
+
+    bytes_per_second: float
+    burst_bytes: float
+
+    @property
+    def ns_per_byte(self) -> float:
+        return 1e9 / self.bytes_per_second
+
+    @property
+    def burst_ns(self) -> int:
+        """What the burst takes at this rate."""
+        return round(self.burst_bytes * self.ns_per_byte)
+
+
+def control_bounds(bandwidth_bps: float) -> tuple[ControlBound, ControlBound]:
+    """Of the exchange's own control packets, and of the network's, at a port with this bandwidth.
+
+    >>> own, network = control_bounds(2e6)
+    >>> own, network
+    (ControlBound(bytes_per_second=62500.0, burst_bytes=62500.0),
+     ControlBound(bytes_per_second=15625.0, burst_bytes=15625.0))
+    >>> control_bounds(20e3)[0]
+    ControlBound(bytes_per_second=625.0, burst_bytes=6056)
+    """
+    own, network = (_bound(min(bandwidth_bps, 1e12) / 8 * share) for share in (OWN_SHARE, NETWORK_SHARE))
+    return own, network
+
+
+def _bound(bytes_per_second: float) -> ControlBound:
+    rate = max(bytes_per_second, _LEAST_BYTES_PER_SECOND)
+    return ControlBound(rate, max(rate * _BURST_SECONDS, _LEAST_BURST_BYTES))
 
 
 def drop_threshold(drop_rate: float) -> int:
@@ -80,14 +165,15 @@ def _octets(address: str) -> bytes:
     return IPV4_MAPPED + socket.inet_pton(socket.AF_INET, address)
 
 
-class _Program:
-    """A loaded program for one port, and the port's record."""
+class PortClassifier:
+    """The classifier of one port: a loaded program, and the port's record."""
 
     def __init__(self, program: bytes, queues: ArrayMap, port: int) -> None:
         self._file = load_program(program)
         self._queues, self._record = queues, port * QUEUE_RECORD
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
+        """Of the port: control packets may use a share of it."""
         for place, bound in zip(BOUNDS, control_bounds(bandwidth_bps), strict=True):
             # What has been used up stays so.
             settings = BOUND.pack(0, round(bound.ns_per_byte * 2**16), bound.burst_ns)[8:]
@@ -95,14 +181,16 @@ class _Program:
             self._queues.memory[begin : begin + len(settings)] = settings
 
     def attach(self, netlink: Netlink, link: Link) -> None:
+        """Begin to choose queues for the packets that leave by an interface."""
         attach_classifier(netlink, link.index, self._file)
 
     def close(self) -> None:
+        """Let go of what is held here; queues that are removed take their classifier with them."""
         os.close(self._file)
 
 
 class FlowTable:
-    """Classifying by eBPF: the maps that the programs of all ports share."""
+    """The maps that the programs of all ports share. `stage`, then `switch`, then `settle` or `take_back`."""
 
     def __init__(self, most_flows: int, most_counters: int, most_ports: int) -> None:
         self._generation = ArrayMap(_NOW.size, 1)
@@ -127,11 +215,13 @@ class FlowTable:
             fragments=self._fragments.file,
         )
 
-    def open_port(self, number: int, namespace: str | None) -> _Program:
+    def open_port(self, number: int) -> PortClassifier:
+        """A classifier for the port that flows know by this number; its counters are zero."""
         self._queues.set(number, bytes(QUEUE_RECORD))
-        return _Program(classifier_program(self.maps, number), self._queues, number)
+        return PortClassifier(classifier_program(self.maps, number), self._queues, number)
 
     def trust(self, listeners: Sequence[Listener]) -> None:
+        """Whose control packets are believed from now on; nobody else's are."""
         wanted = {_packed_listener(each) for each in listeners}
         if len(wanted) > _MOST_LISTENERS:
             raise PlanError(f"an exchange may listen at {_MOST_LISTENERS} addresses, not at {len(wanted)}")
@@ -141,10 +231,12 @@ class FlowTable:
         self._hold()
 
     def stage(self, changes: Sequence[PolicyChange]) -> None:
+        """Write down what is to hold after `switch`."""
         self._staged = changes
         self._write(changes)
 
     def switch(self) -> None:
+        """From now on what was staged holds, for every packet that comes."""
         self._now += 1
         self._hold()
 
@@ -154,6 +246,7 @@ class FlowTable:
         self._staged = ()
 
     def take_back(self, *, switched: bool) -> None:
+        """What was staged is not to be; all flows have the policies they had."""
         if switched:
             self._now -= 1
             self._hold()
@@ -162,9 +255,11 @@ class FlowTable:
         self._flows.delete([each.packed_key for each in staged if each.before is None])
 
     def flow_counters(self, count: int) -> NDArray[np.uint64]:
+        """A row for each of the first counters: packets that came, those dropped by policy, bytes passed on."""
         return np.frombuffer(self._counters.memory, np.uint64, count * 3).reshape(count, 3).copy()
 
     def queue_counters(self, port: int) -> NDArray[np.uint64]:
+        """A row for each queue of a port: packets and bytes put into it."""
         return (
             np.frombuffer(self._queues.memory, np.uint64, QUEUE_RECORD // 8, port * QUEUE_RECORD)
             .reshape(-1, 2)

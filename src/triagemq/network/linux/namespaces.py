@@ -17,7 +17,6 @@ from triagemq.errors import NetworkError
 
 __all__ = [
     "CLONE_NEWNET",
-    "CLONE_NEWUSER",
     "NAMESPACE_DIRECTORY",
     "in_namespace",
     "in_thread_after",
@@ -30,7 +29,6 @@ NAMESPACE_DIRECTORY = Path("/run/netns")
 """Where `ip netns` keeps namespaces by name."""
 
 CLONE_NEWNET = 0x40000000
-CLONE_NEWUSER = 0x10000000
 
 Result = TypeVar("Result")
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -11,7 +11,7 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   that path serve the flow by its class.
 * Packets to keys without a flow are not sent at once, past the queues: they would take the bandwidth of promised flows.
   They go last, beside the lowest class. What the exchange itself needs (`trust`) goes with control packets, and so do
-  ARP and the like; both up to a bound (control_bounds.py), beyond which they go last, too.
+  ARP and the like; both up to a bound (flow_table.py), beyond which they go last, too.
 * Where an event is larger than a packet, its fragments are packets: all are counted, all are dropped or none.
 * Where several flows share a class, what left and what found the buffer full is known for the class, and shared out
   (see accounting.py).
@@ -37,18 +37,15 @@ from numpy.typing import NDArray
 from triagemq.errors import NetworkError, PlanError
 from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.accounting import FlowAccount, Ledger
-from triagemq.network.linux.classifying import Classifying, Listener, Policy, PolicyChange
-from triagemq.network.linux.flow_table import FlowTable, drop_threshold
+from triagemq.network.linux.flow_table import FlowTable, Listener, Policy, PolicyChange, drop_threshold
 from triagemq.network.linux.netlink import Netlink
-from triagemq.network.linux.port import Interface, LinuxPort
-from triagemq.network.linux.port_counters import add_unmanaged, queue_counters
+from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
 from triagemq.network.linux.queues import QueueStatistics
-from triagemq.network.linux.records import BEYOND_BOUND, CONTROL, STRANGERS, UNMANAGED
+from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import (
     Counters,
     Instruction,
-    PortCounters,
     SetFlow,
     SetPort,
     UnmanagedCounters,
@@ -70,8 +67,7 @@ class _Move(NamedTuple):
 class LinuxDataPlane:
     """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
 
-    Needs root, unless `classifying` does without eBPF (unprivileged.py). `journal_directory` is where what was there
-    before is written down (see journal.py).
+    Needs root. `journal_directory` is where what was there before is written down (see journal.py).
     """
 
     priority_classes: ClassVar[int] = UNMANAGED - 1
@@ -82,14 +78,13 @@ class LinuxDataPlane:
         *,
         journal_directory: str | PathLike[str] | None = None,
         most_flows: int = 65_536,
-        classifying: Callable[[int, int, int], Classifying] = FlowTable,
     ) -> None:
         self._interfaces = interfaces
         self._journal = Journal(
             default_journal_directory() if journal_directory is None else journal_directory
         )
         self._state = PlanState(self.priority_classes)
-        self._table = classifying(most_flows, 2 * most_flows, MOST_PORTS)
+        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS)
         self._ledger = Ledger(self._table, 2 * most_flows)
         self._sockets: dict[str | None, Netlink] = {}
         self._ports: dict[str, LinuxPort] = {}
@@ -149,19 +144,7 @@ class LinuxDataPlane:
         for name, port in (*self._ports.items(), *self._draining.items()):
             statistics, put_in = read[port.number]
             add_unmanaged(unmanaged, put_in)
-            width_bps = (
-                None if port.settings.bandwidth_bps == float("inf") else round(port.settings.bandwidth_bps)
-            )
-            queues = [
-                queue_counters(counted, put_in[queue] if queue != CONTROL else None, width_bps)
-                for queue, counted in enumerate(statistics[: port.reported_classes + 1])
-            ]
-            ports[name] = PortCounters(
-                tuple(queues[1:]),
-                queues[CONTROL],
-                beyond_bound=int(put_in[BEYOND_BOUND, 0]),
-                strange_marks=int(put_in[STRANGERS, 0]),
-            )
+            ports[name] = port.counters(statistics, put_in)
         found = Counters(
             ports=ports,
             flows={key: account.counters() for key, account in self._ledger.accounts.items()},
@@ -224,7 +207,7 @@ class LinuxDataPlane:
             raise PlanError(f"this data plane has room for {MOST_PORTS} ports")
         classifier = None
         try:
-            classifier = self._table.open_port(number, interface.namespace)
+            classifier = self._table.open_port(number)
             return LinuxPort(settings, number, interface, netlink, self._journal, classifier)
         except BaseException:
             if classifier is not None:

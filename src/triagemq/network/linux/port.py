@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
 from triagemq.network.journal import Entry, Journal, open_entries, owner_lives
-from triagemq.network.linux.classifying import PortClassifier
+from triagemq.network.linux.flow_table import PortClassifier
 from triagemq.network.linux.netlink import Link, Netlink, find_link
 from triagemq.network.linux.queues import (
     QueueStatistics,
@@ -37,9 +37,9 @@ from triagemq.network.linux.records import (
     UNMANAGED,
     UNMANAGED_CONTROL,
 )
-from triagemq.plan import SetPort
+from triagemq.plan import PortCounters, QueueCounters, SetPort
 
-__all__ = ["Interface", "LinuxPort", "former_root", "put_back"]
+__all__ = ["Interface", "LinuxPort", "add_unmanaged", "former_root", "put_back"]
 
 # Queueing disciplines that the kernel takes back as it describes them. Others may have classes and filters.
 _RESTORABLE = frozenset(
@@ -125,6 +125,21 @@ class LinuxPort:
             )
         return found
 
+    def counters(self, statistics: Sequence[QueueStatistics], put_in: NDArray[np.uint64]) -> PortCounters:
+        """The contract's counters, from what the queues and the classifier have counted."""
+        bandwidth_bps = self.settings.bandwidth_bps
+        width_bps = None if bandwidth_bps == float("inf") else round(bandwidth_bps)
+        queues = [
+            _queue_counters(counted, put_in[queue] if queue != CONTROL else None, width_bps)
+            for queue, counted in enumerate(statistics[: self.reported_classes + 1])
+        ]
+        return PortCounters(
+            tuple(queues[1:]),
+            queues[CONTROL],
+            beyond_bound=int(put_in[BEYOND_BOUND, 0]),
+            strange_marks=int(put_in[STRANGERS, 0]),
+        )
+
     def is_empty(self) -> bool:
         """Whether nothing of a flow is waiting."""
         waiting = queue_statistics(self._netlink, self._link.index)
@@ -187,6 +202,36 @@ class LinuxPort:
             if self.is_empty():
                 return
             time.sleep(0.005)
+
+
+def add_unmanaged(sums: list[int], put_in: NDArray[np.uint64]) -> None:
+    """Add a port's packets of no flow to the sums of packets, control packets and bytes."""
+    plain, control = (put_in[UNMANAGED] + put_in[STRANGERS]).tolist(), put_in[UNMANAGED_CONTROL].tolist()
+    sums[0] += plain[0] + control[0]
+    sums[1] += control[0]
+    sums[2] += plain[1] + control[1]
+
+
+def _queue_counters(
+    counted: QueueStatistics, put_in: NDArray[np.uint64] | None, width_bps: int | None
+) -> QueueCounters:
+    """The kernel does not say how large packets were that found no room: the classifier knows what was put in."""
+    packets_in = counted.packets_out + counted.drops + counted.backlog_packets
+    bytes_in = counted.bytes_out + counted.backlog_bytes
+    if counted.drops and put_in is not None:
+        packets, octets = put_in.tolist()
+        # It was read at another moment, and may know of some packets more or fewer.
+        bytes_in = max(bytes_in, octets + (packets_in - packets) * octets // max(packets, 1))
+    return QueueCounters(
+        bytes_in=bytes_in,
+        packets_in=packets_in,
+        bytes_out=counted.bytes_out,
+        packets_out=counted.packets_out,
+        drops=counted.drops,
+        backlog_bytes=counted.backlog_bytes,
+        backlog_packets=counted.backlog_packets,
+        width_bps=width_bps,
+    )
 
 
 def put_back(netlink: Netlink, link: Link, former: RootQueue) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "OUR_HANDLE",
     "QueueStatistics",
     "RootQueue",
+    "attach_at_arrival",
     "attach_classifier",
     "build_queues",
     "queue_statistics",
@@ -55,6 +56,7 @@ _NEW_CLASS, _GET_CLASS = 40, 42
 _NEW_FILTER = 44
 _KIND, _OPTIONS, _STATISTICS = 1, 2, 7
 _ROOT = 0xFFFFFFFF
+_ARRIVAL, _ARRIVAL_HANDLE = 0xFFFFFFF1, 0xFFFF0000  # TC_H_INGRESS, and what its filters belong to
 _MESSAGE = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info
 
 _HTB_PARAMETERS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
@@ -188,17 +190,29 @@ def waiting_room(buffer_packets: float) -> int:
 
 def attach_classifier(netlink: Netlink, interface: int, program: int) -> None:
     """Let a loaded program (a file descriptor) choose the queue of every packet."""
-    options = (
-        attribute(_BPF_CLASS, struct.pack("=I", OUR_HANDLE))
-        + attribute(_BPF_FILE, struct.pack("=I", program))
+    _attach(
+        netlink, interface, OUR_HANDLE, program, REPLACE, attribute(_BPF_CLASS, struct.pack("=I", OUR_HANDLE))
+    )
+
+
+def attach_at_arrival(netlink: Netlink, interface: int, program: int) -> None:
+    """Let a loaded program decide about every packet that comes in at an interface which has no such program yet."""
+    body = _MESSAGE.pack(0, interface, _ARRIVAL_HANDLE, _ARRIVAL, 0)
+    netlink.request(_NEW_QDISC, CREATE | EXCLUSIVE, body + text_attribute(_KIND, "ingress"))
+    _attach(netlink, interface, _ARRIVAL_HANDLE, program)
+
+
+def _attach(
+    netlink: Netlink, interface: int, parent: int, program: int, flags: int = 0, options: bytes = b""
+) -> None:
+    options += (
+        attribute(_BPF_FILE, struct.pack("=I", program))
         + text_attribute(_BPF_NAME, "triagemq")
         + attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
     )
-    body = _MESSAGE.pack(0, interface, 1, OUR_HANDLE, 1 << 16 | _ALL_PROTOCOLS)
+    body = _MESSAGE.pack(0, interface, 1, parent, 1 << 16 | _ALL_PROTOCOLS)
     netlink.request(
-        _NEW_FILTER,
-        CREATE | REPLACE,
-        body + text_attribute(_KIND, "bpf") + attribute(_OPTIONS, options),
+        _NEW_FILTER, CREATE | flags, body + text_attribute(_KIND, "bpf") + attribute(_OPTIONS, options)
     )
 
 
