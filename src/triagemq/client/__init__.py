@@ -3,14 +3,19 @@
 Publisher, Subscriber                     for asyncio
 BlockingPublisher, BlockingSubscriber     the same for programs without it
 Connection                                one MQTT-SN connection, for those who need no more
+
+The program's calls come in at `publisher`, `subscriber` or, for programs without asyncio, `blocking`; `participant` is
+what they share: a name, and an intent that the `coordinator` is told and reminded of. A subscriber has a connection for
+each of its `flows`. The parts of a `connection` are its `lifeline` (made, lost, made again), `topics` (names, ids and
+filters), `publishing` (what goes out) and `events` (what comes in); they see the whole as a `wire`, over one of the
+`sockets`, with the `settings` of the connection.
 """
 
 from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber
 from triagemq.client.connection import Connection, ConnectionCounters
-from triagemq.client.connectionless import publish_without_connection
 from triagemq.client.coordinator import Assignment, Coordinator
 from triagemq.client.events import Event, Overflow
-from triagemq.client.publisher import Publisher
+from triagemq.client.publisher import Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.subscriber import Subscriber
 from triagemq.client.wanted import Wanted

@@ -1,20 +1,31 @@
-"""The coordinator's REST interface, as clients use it: announce, keep alive, learn of changes, withdraw."""
+"""The coordinator's REST interface, as clients use it: announce, keep alive, learn of changes, withdraw.
+
+Below it is JSON over HTTP/1.1 with asyncio streams: what a small device needs of it, and nothing else. Connections are
+kept open and used again; several requests at once use several.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from triagemq.client.http import HttpClient
 from triagemq.client.settings import GatewayAddress
-from triagemq.errors import CoordinatorError
+from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
+from triagemq.hiding import without_password
 
-__all__ = ["Announced", "Assignment", "Coordinator"]
+__all__ = ["Announced", "Assignment", "Coordinator", "HttpClient"]
 
 _MOST_FLOWS = 1_000
+_LONGEST_LINE_BYTES = 65_536
+_LONGEST_BODY_BYTES = 64 << 20
+_MOST_HEADERS = 200
+_MOST_IDLE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +150,208 @@ def _detail(status: int, answer: object) -> str:
         if mistakes:
             return "; ".join(mistakes)
     return f"HTTP status {status}"
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    is_used: bool = False
+
+
+class HttpClient:
+    """Requests to one server. `ssl_context` replaces the system's authorities for https."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_seconds: float = 10.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._unix_path = url.removeprefix("unix:") if url.startswith("unix:/") else None
+        parts = urlsplit("http://localhost" if self._unix_path else url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise ParameterError(
+                "coordinator",
+                f"must be http://HOST:PORT, https://HOST:PORT or unix:/PATH, is {without_password(url)!r}",
+            )
+        if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
+            raise ParameterError("token", "must be printable ASCII")
+        self.url = (url if self._unix_path else without_password(url)).rstrip("/")
+        self._secure = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = port or (443 if self._secure else 80)
+        self._authority = parts.netloc.rpartition("@")[2]
+        self._prefix = parts.path.rstrip("/")
+        self._token = token
+        self._timeout_seconds = timeout_seconds
+        self._ssl_context = ssl_context
+        self._idle: list[_Stream] = []
+        self._busy: set[_Stream] = set()
+
+    async def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
+    ) -> tuple[int, Any]:
+        """Status and JSON of the answer (None if it has none); `wait_seconds` is the server's time to think.
+
+        A connection that was open before may have been closed by the server in this very moment: then a request that
+        does no more the second time is sent again. A POST is not, because the first may have been carried out.
+        """
+        request = self._encode(method, path, body)
+        try:
+            async with asyncio.timeout(self._timeout_seconds + wait_seconds):
+                while True:
+                    stream = self._take_idle() or await self._connect()
+                    try:
+                        return await self._exchange(stream, request)
+                    except (ConnectionError, asyncio.IncompleteReadError):
+                        if not stream.is_used or method == "POST":
+                            raise
+        except TimeoutError:
+            raise self._unreachable(f"no answer within {self._timeout_seconds + wait_seconds:g} s") from None
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise self._unreachable(_words(error)) from error
+
+    async def close(self) -> None:
+        """End all connections."""
+        for stream in (*self._idle, *self._busy):
+            await _end(stream)
+        self._idle.clear()
+
+    def _take_idle(self) -> _Stream | None:
+        """A connection that is open, as far as is known; those that the server has closed are given up."""
+        while self._idle:
+            stream = self._idle.pop()
+            if not stream.reader.at_eof() and not stream.writer.is_closing():
+                return stream
+            stream.writer.close()
+        return None
+
+    async def _connect(self) -> _Stream:
+        if self._unix_path is not None:
+            return _Stream(*await asyncio.open_unix_connection(self._unix_path, limit=_LONGEST_LINE_BYTES))
+        if self._secure and self._ssl_context is None:
+            self._ssl_context = ssl.create_default_context()
+        context = self._ssl_context if self._secure else None
+        return _Stream(
+            *await asyncio.open_connection(self._host, self._port, ssl=context, limit=_LONGEST_LINE_BYTES)
+        )
+
+    def _encode(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
+        content = b"" if body is None else json.dumps(body, allow_nan=False).encode()
+        lines = [
+            f"{method} {self._prefix}{path} HTTP/1.1",
+            f"Host: {self._authority}",
+            "Accept: application/json",
+            f"Content-Length: {len(content)}",
+        ]
+        if body is not None:
+            lines.append("Content-Type: application/json")
+        if self._token is not None:
+            lines.append(f"Authorization: Bearer {self._token}")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+    async def _exchange(self, stream: _Stream, request: bytes) -> tuple[int, Any]:
+        self._busy.add(stream)
+        keep = False
+        try:
+            stream.writer.write(request)
+            await stream.writer.drain()
+            status, headers = await self._head(stream.reader)
+            content = await self._content(stream.reader, status, headers)
+            keep = headers.get("connection", "").lower() != "close" and len(self._idle) < _MOST_IDLE
+            return status, self._json(content) if content else None
+        finally:
+            self._busy.discard(stream)
+            if keep:
+                stream.is_used = True
+                self._idle.append(stream)
+            else:
+                stream.writer.close()
+
+    async def _head(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+        while True:
+            version, _, rest = (await self._line(reader)).partition(" ")
+            status = rest[:3]
+            if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit()):
+                raise CoordinatorError(f"{self.url} does not speak HTTP; is it the coordinator's address?")
+            headers: dict[str, str] = {}
+            while line := await self._line(reader):
+                name, _, value = line.partition(":")
+                headers[name.strip().lower()] = value.strip()
+                if len(headers) > _MOST_HEADERS:
+                    raise self.strange_answer()
+            if not status.startswith("1"):
+                return int(status), headers
+
+    async def _line(self, reader: asyncio.StreamReader) -> str:
+        try:
+            return (await reader.readuntil(b"\n")).rstrip(b"\r\n").decode("latin-1")
+        except asyncio.LimitOverrunError:
+            raise self.strange_answer() from None
+
+    async def _content(self, reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bytes:
+        if status in (204, 304):
+            return b""
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            return await self._chunks(reader)
+        return await reader.readexactly(self._size(headers.get("content-length", "0"), 10))
+
+    async def _chunks(self, reader: asyncio.StreamReader) -> bytes:
+        content = bytearray()
+        while size := self._size((await self._line(reader)).partition(";")[0].strip(), 16):
+            content += await reader.readexactly(size)
+            await self._line(reader)
+            if len(content) > _LONGEST_BODY_BYTES:
+                raise self.strange_answer()
+        while await self._line(reader):
+            pass
+        return bytes(content)
+
+    def _size(self, text: str, base: int) -> int:
+        try:
+            size = int(text, base)
+        except ValueError:
+            raise self.strange_answer() from None
+        if not 0 <= size <= _LONGEST_BODY_BYTES:
+            raise self.strange_answer()
+        return size
+
+    def _json(self, content: bytes) -> Any:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            # A proxy's page, or another service altogether; the status still tells something.
+            return None
+
+    def strange_answer(self) -> CoordinatorError:
+        """What came is not what a coordinator sends."""
+        return CoordinatorError(f"{self.url} answers strangely; is it the coordinator's address?")
+
+    def _unreachable(self, why: str) -> CoordinatorUnreachableError:
+        return CoordinatorUnreachableError(f"coordinator {self.url} cannot be reached: {why}")
+
+
+async def _end(stream: _Stream) -> None:
+    stream.writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(1.0):
+            await stream.writer.wait_closed()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return "it does not speak TLS; try http:// if that is intended"
+    if isinstance(error, asyncio.IncompleteReadError):
+        return "it has closed the connection"
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there; is it running?"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)

@@ -1,42 +1,117 @@
 """The life of a connection: made, watched over by pings, lost, made again; asleep now and then; ended.
 
-Everything else on a connection happens while the lifeline is active, and starts again when it is again.
+The handshake is CONNECT and its answer, with the will in between, tried again with growing pauses. Everything else on a
+connection happens while the lifeline is active, and starts again when it is again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable
 from enum import Enum
 
-from triagemq.client.datagrams import DatagramSocket
-from triagemq.client.gateway_errors import refused
-from triagemq.client.handshake import Handshake
-from triagemq.client.secure_datagrams import SecureSocket
 from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
+from triagemq.client.sockets import DatagramSocket, SecureSocket
+from triagemq.client.wire import refused
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError
 from triagemq.hiding import without_key
 from triagemq.mqttsn import (
     ConnAck,
+    Connect,
     Disconnect,
     Message,
     PingReq,
     PingResp,
     ReturnCode,
+    WillMsg,
     WillMsgReq,
+    WillTopic,
     WillTopicReq,
     encode,
 )
 
-__all__ = ["LifeMessage", "Lifeline", "State"]
+__all__ = ["Handshake", "LifeMessage", "Lifeline", "State"]
 
 LifeMessage = ConnAck | WillTopicReq | WillMsgReq | PingResp | Disconnect
 
+_SLOWER = 1.7
 _LATE_CONNECT_SECONDS = 30.0
 _PATIENCE_SECONDS = 2.0
 _SHORT_LIFE_SECONDS = 1.0
 _LONGEST_LEAVE_SECONDS = 2.0
+
+
+class Handshake:
+    """Makes one connection after the other for the same client; `send` sends a message, or loses it."""
+
+    def __init__(
+        self, send: Callable[[Message], bool], settings: ConnectionSettings, client_id: str, will: Will | None
+    ) -> None:
+        self._send = send
+        self._settings = settings
+        self.client_id = client_id
+        self._will = will
+        self._answer: asyncio.Future[ReturnCode] | None = None
+        self.problem = ""
+        """Why the last attempt failed."""
+        self.refusal: ReturnCode | None = None
+        """The answer to the last attempt, if it was no."""
+
+    async def run(self, *, clean: bool) -> None:
+        """Until a CONNECT is accepted."""
+        delay = self._settings.first_delay_seconds
+        attempts = 0
+        while True:
+            attempts += 1
+            code = await self._attempt(clean, delay)
+            if code is ReturnCode.ACCEPTED:
+                break
+            self.refusal = code
+            if code is None:
+                self.problem = "it does not answer"
+            else:
+                self.problem = f"it refuses the connection ({code.name.lower().replace('_', ' ')})"
+                # Spread out, so that the clients of a gateway do not all come at the same instant.
+                await asyncio.sleep(delay * random.uniform(0.8, 1.2))
+            delay = min(delay * _SLOWER, self._settings.longest_delay_seconds)
+        if clean and attempts > 1:
+            # Answers to the other attempts must not be taken for the answer to the next CONNECT.
+            await asyncio.sleep(delay)
+        self.problem, self.refusal = "", None
+
+    async def _attempt(self, clean: bool, seconds: float) -> ReturnCode | None:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._send(
+            Connect(
+                self.client_id,
+                self._settings.keep_alive_seconds,
+                clean_session=clean,
+                will=self._will is not None,
+            )
+        )
+        try:
+            done, _ = await asyncio.wait({self._answer}, timeout=seconds)
+            return self._answer.result() if done else None
+        finally:
+            self._answer = None
+
+    def will_topic_wanted(self) -> None:
+        """The gateway asks for the topic of the will."""
+        will = self._will
+        self._send(WillTopic(None) if will is None else WillTopic(will.topic, will.qos, will.retain))
+
+    def will_message_wanted(self) -> None:
+        """The gateway asks for the payload of the will."""
+        self._send(WillMsg(b"" if self._will is None else self._will.payload))
+
+    def answered(self, message: ConnAck) -> bool:
+        """False if there was no question: an old CONNECT has arrived late or twice."""
+        if self._answer is None or self._answer.done():
+            return False
+        self._answer.set_result(message.return_code)
+        return True
 
 
 class State(Enum):
@@ -79,7 +154,7 @@ class Lifeline:
         self._keep_session = keep_session
         self._clear_first = clear_first
         self._cleared_at = float("-inf")
-        self._handshake = Handshake(self, settings, client_id, will)
+        self._handshake = Handshake(self.send, settings, client_id, will)
         self._active = asyncio.Event()
         # Set when it is clear whether this will be a connection at all.
         self._decided = asyncio.Event()

@@ -1,21 +1,177 @@
-"""What publishers and subscribers have in common: a name, a connection to a gateway, and perhaps a coordinator."""
+"""What publishers and subscribers have in common: a name, a connection to a gateway, and perhaps a coordinator.
+
+A coordinator has their intent on lease: announced, renewed by heartbeats, announced again when the coordinator forgot
+it. While it is away everything goes on as it was; reports are kept until they can be sent. A report has a number and is
+sent with it again until it is answered, so that none counts twice because an answer was lost.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import random
 import secrets
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Literal, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, Self
 
 from triagemq.client.connection import Connection
-from triagemq.client.coordinator import Coordinator
+from triagemq.client.coordinator import Announced, Coordinator
 from triagemq.client.events import Event
-from triagemq.client.lease import Lease
 from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
-from triagemq.errors import ClosedError, ParameterError
+from triagemq.errors import (
+    ClientError,
+    ClosedError,
+    CoordinatorError,
+    CoordinatorUnreachableError,
+    ParameterError,
+)
 
-__all__ = ["Participant"]
+__all__ = ["Lease", "Participant"]
+
+_BEATS_PER_LEASE = 3
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 2.0
+_SLOWER = 1.7
+_MISSING = 404
+_NOT_NOW = (502, 503, 504)
+_NEVER = (400, 413, 422)
+"""A report that is not understood now is not understood later."""
+
+
+class Lease:
+    """`intent` gives what is wanted at the moment, `report` takes what a heartbeat is to tell."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        kind: str,
+        name: str,
+        *,
+        intent: Callable[[], Mapping[str, Any]],
+        on_announced: Callable[[Announced], Awaitable[None]],
+        report: Callable[[], Mapping[str, Any]] = dict,
+        on_flows: Callable[[int], None] = lambda flows: None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._kind = kind
+        self._name = name
+        self._intent = intent
+        self._report = report
+        self._on_announced = on_announced
+        self._on_flows = on_flows
+        self._lease_seconds = 10.0
+        # Whether the coordinator knows the present intent, as far as we know.
+        self._is_announced = False
+        # The report that was not answered yet. Numbers begin anywhere: another client may have had the name before.
+        self._unanswered: Mapping[str, Any] = {}
+        self._number = secrets.randbits(48)
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.problem = ""
+        """Why the coordinator was not reached at the last attempt."""
+
+    async def begin(self, timeout_seconds: float) -> Announced:
+        """Announce for the first time; patient with a coordinator that is about to start, not with one that says no."""
+        announced = await self._until_reached(timeout_seconds)
+        self._task = asyncio.get_running_loop().create_task(self._beat())
+        return announced
+
+    async def changed(self, timeout_seconds: float = 0.0) -> None:
+        """Tell a changed intent; while the coordinator is away that is left to the next heartbeat."""
+        try:
+            await self._until_reached(timeout_seconds)
+        except CoordinatorError as error:
+            if not _is_away(error):
+                raise
+            self.problem = str(error)
+            self._is_announced = False
+        except BaseException:
+            # Whoever asked has gone: which intent the coordinator has is not known.
+            self._is_announced = False
+            raise
+
+    async def end(self, timeout_seconds: float = 2.0) -> None:
+        """Withdraw, if the coordinator is there; otherwise the lease ends by itself."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                # One that was sent before may be unanswered, and there may be more since.
+                for _ in range(2):
+                    if report := self._next_report():
+                        await self._tell(report)
+                await self._coordinator.withdraw(self._kind, self._name)
+
+    async def _announce(self) -> Announced:
+        async with self._turn:
+            announced = await self._coordinator.announce(self._kind, self._name, self._intent())
+        self._lease_seconds = announced.lease_seconds
+        self._is_announced = True
+        self.problem = ""
+        await self._on_announced(announced)
+        return announced
+
+    async def _until_reached(self, timeout_seconds: float) -> Announced:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        delay = _FIRST_DELAY_SECONDS
+        while True:
+            try:
+                return await self._announce()
+            except CoordinatorError as error:
+                if not _is_away(error) or loop.time() + delay > deadline:
+                    raise
+            await asyncio.sleep(delay)
+            delay = min(delay * _SLOWER, _LONGEST_DELAY_SECONDS)
+
+    async def _beat(self) -> None:
+        delay = _FIRST_DELAY_SECONDS
+        while True:
+            pause = delay if self.problem else self._lease_seconds / _BEATS_PER_LEASE
+            await asyncio.sleep(pause * random.uniform(0.8, 1.0))
+            try:
+                if self._is_announced:
+                    await self._heartbeat()
+                else:
+                    await self._announce()
+            except CoordinatorError as error:
+                self.problem = str(error)
+                if error.status == _MISSING and self._is_announced:
+                    # It has forgotten us: it was away, or we were, for longer than the lease.
+                    self._is_announced = False
+                    delay = 0.0
+                else:
+                    delay = min(max(_FIRST_DELAY_SECONDS, delay * _SLOWER), _LONGEST_DELAY_SECONDS)
+            else:
+                self.problem, delay = "", _FIRST_DELAY_SECONDS
+
+    async def _heartbeat(self) -> None:
+        async with self._turn:
+            flows = await self._tell(self._next_report())
+        self._on_flows(flows)
+
+    def _next_report(self) -> Mapping[str, Any]:
+        if not self._unanswered and (report := self._report()):
+            self._number += 1
+            self._unanswered = {**report, "number": self._number}
+        return self._unanswered
+
+    async def _tell(self, report: Mapping[str, Any]) -> int:
+        try:
+            flows = await self._coordinator.heartbeat(self._kind, self._name, report)
+        except CoordinatorError as error:
+            if error.status in _NEVER:
+                self._unanswered = {}
+            raise
+        self._unanswered = {}
+        return flows
+
+
+def _is_away(error: CoordinatorError) -> bool:
+    return isinstance(error, CoordinatorUnreachableError) or error.status in _NOT_NOW
 
 
 class Participant(ABC):

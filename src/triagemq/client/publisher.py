@@ -1,13 +1,16 @@
 """A publisher: connects to the gateway, says how much it will publish or lets that be measured, and publishes.
 
-async with Publisher("http://127.0.0.1:8080", name="smoke-12") as publisher:
-    await publisher.publish("building/3/12/smoke", b"0.7", qos=1)
+    async with Publisher("http://127.0.0.1:8080", name="smoke-12") as publisher:
+        await publisher.publish("building/3/12/smoke", b"0.7", qos=1)
+
+The smallest of sensors `publish_without_connection`: QoS -1, one datagram, no answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
@@ -15,18 +18,19 @@ from typing import Any
 
 from triagemq.client.connection import ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator
-from triagemq.client.lease import Lease
-from triagemq.client.participant import Participant
-from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.topics import require_topic_name
+from triagemq.client.participant import Lease, Participant
+from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
+from triagemq.client.topics import require_topic_name, without_registration
+from triagemq.client.wire import unreachable
 from triagemq.errors import (
     ClientError,
     GatewayUnreachableError,
     ParameterError,
 )
+from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "publish_without_connection"]
 
 
 class Publisher(Participant):
@@ -184,3 +188,28 @@ def _publication(
                 raise ParameterError(name, f"of {topic!r} must be above 0, is {value}")
             publication[name] = value
     return publication
+
+
+def publish_without_connection(
+    gateway: str,
+    topic: str | int,
+    payload: bytes,
+    *,
+    retain: bool = False,
+    predefined_topics: Mapping[int, str] | None = None,
+) -> None:
+    """Send an event to a topic that needs no registration: a predefined id, or a name of two octets."""
+    host, port, secure = GatewayAddress.parse(gateway)
+    if secure:
+        raise ParameterError("gateway", "one datagram makes no DTLS association; use a Publisher with qos=-1")
+    reference = without_registration(topic, predefined_topics or {})
+    if reference is None:
+        raise ParameterError("topic", f"QoS -1 needs a predefined topic or two octets, not {topic!r}")
+    datagram = encode_publish(*reference, payload, -1, retain)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as sender:
+            sender.sendto(datagram, address)
+    except OSError as error:
+        raise unreachable(host, port, error) from error

@@ -1,7 +1,8 @@
 """What one connection publishes: each message under the id of its topic, QoS 1 and 2 until they are acknowledged.
 
 A message whose topic has no id yet waits until the gateway has told one, and those behind it wait, too: events of a
-publisher keep their order.
+publisher keep their order. At most so many QoS 1 and 2 messages are on their way; whoever publishes more waits. A
+message keeps its message id for life, so that the gateway can tell a repetition from a new one, also after its restart.
 """
 
 from __future__ import annotations
@@ -9,17 +10,227 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import IntEnum
 
-from triagemq.client.outbox import Outbox, Outgoing
 from triagemq.client.settings import ConnectionSettings
-from triagemq.client.topics import TopicIds
-from triagemq.client.wire import Wire
+from triagemq.client.topics import TopicIds, TopicReference
+from triagemq.client.wire import DOUBT_AFTER_ATTEMPTS, Wire, pause_before, refused
 from triagemq.errors import ClientError, ClosedError, ParameterError, RefusedError
-from triagemq.mqttsn import PubAck, Publish, ReturnCode
+from triagemq.mqttsn import (
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    ReturnCode,
+)
 
-__all__ = ["Publishing"]
+__all__ = ["Outbox", "Outgoing", "Publishing"]
 
+_MOST_REGISTRATIONS = 5
 _SYSTEM_IS_BUSY_SECONDS = 0.001
+
+
+class Stage(IntEnum):
+    """How far a message is."""
+
+    WAITING = 0
+    """For the id of its topic, or for the gateway."""
+    SENT = 1
+    RELEASED = 2
+    """QoS 2: PUBREC has come, PUBCOMP has not."""
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One message. `done` is resolved when it is acknowledged or refused for good."""
+
+    message_id: int
+    topic: str | int
+    payload: bytes
+    qos: int
+    retain: bool
+    done: asyncio.Future[None]
+    stage: Stage = Stage.WAITING
+    reference: TopicReference | None = None
+    attempts: int = 0
+    was_sent: bool = False
+    registrations: int = 0
+    due: float = 0.0
+
+
+class Outbox:
+    """The messages of one connection that are not acknowledged, in the order in which they were published.
+
+    `on_unknown_topic` gets a message whose topic id the gateway does not know any more; it is transmitted again later.
+    """
+
+    def __init__(
+        self, wire: Wire, settings: ConnectionSettings, on_unknown_topic: Callable[[Outgoing], None]
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._on_unknown_topic = on_unknown_topic
+        self._messages: dict[int, Outgoing] = {}
+        self._room = asyncio.Semaphore(settings.in_flight_messages)
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.acknowledged = 0
+        self.retransmissions = 0
+        self.refused = 0
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __contains__(self, message_id: object) -> bool:
+        return message_id in self._messages
+
+    async def admit(self, topic: str | int, payload: bytes, qos: int, retain: bool) -> Outgoing:
+        """A place for a new message, when there is one."""
+        await self._room.acquire()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outgoing = Outgoing(self._wire.take_message_id(), topic, payload, qos, retain, done)
+        self._messages[outgoing.message_id] = outgoing
+        self._empty.clear()
+        return outgoing
+
+    def unfinished(self) -> list[Outgoing]:
+        """All, in the order of publication."""
+        return list(self._messages.values())
+
+    async def drained(self) -> None:
+        """Wait until everything is acknowledged or refused."""
+        await self._empty.wait()
+
+    def fail(self, outgoing: Outgoing, error: ClientError) -> None:
+        """It will never be acknowledged."""
+        self._finish(outgoing, error)
+
+    def close(self, error: ClientError) -> None:
+        """Give up everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for outgoing in self.unfinished():
+            self._finish(outgoing, error)
+
+    # Sending.
+
+    def transmit(self, outgoing: Outgoing, reference: TopicReference) -> None:
+        """Send it, for the first time or again, and watch over its answer."""
+        if outgoing.done.done():
+            return
+        outgoing.reference = reference
+        if outgoing.stage is Stage.WAITING:
+            outgoing.stage = Stage.SENT
+        outgoing.attempts = 0
+        self._send(outgoing)
+        self._watch()
+
+    def hold(self) -> None:
+        """The connection is lost: nothing is sent until each message is transmitted again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _send(self, outgoing: Outgoing) -> None:
+        if outgoing.stage is Stage.RELEASED:
+            self._wire.send(PubRel(outgoing.message_id))
+        else:
+            assert outgoing.reference is not None
+            id_type, topic_id = outgoing.reference
+            if outgoing.was_sent:
+                self.retransmissions += 1
+            self._wire.send(
+                Publish(
+                    id_type,
+                    topic_id,
+                    outgoing.payload,
+                    outgoing.qos,
+                    outgoing.retain,
+                    # Of QoS 2 every copy is marked: those that the network makes look like ours then, and none of
+                    # them is taken for a new message when it comes after the end.
+                    outgoing.was_sent or outgoing.qos == 2,
+                    outgoing.message_id,
+                )
+            )
+            outgoing.was_sent = True
+        outgoing.attempts += 1
+        pause = pause_before(outgoing.attempts, self._settings.retry_seconds)
+        outgoing.due = asyncio.get_running_loop().time() + pause
+
+    def _watch(self) -> None:
+        if self._timer is None:
+            waiting = [one.due for one in self._messages.values() if one.stage is not Stage.WAITING]
+            if waiting:
+                self._timer = asyncio.get_running_loop().call_at(min(waiting), self._send_late_ones_again)
+
+    def _send_late_ones_again(self) -> None:
+        self._timer = None
+        if not self._wire.is_active:
+            return
+        now = asyncio.get_running_loop().time()
+        for outgoing in self.unfinished():
+            if outgoing.stage is not Stage.WAITING and outgoing.due <= now + 0.001:
+                if outgoing.attempts >= DOUBT_AFTER_ATTEMPTS:
+                    self._wire.probe()
+                self._send(outgoing)
+        self._watch()
+
+    # Answers.
+
+    def acknowledge(self, message: PubAck) -> bool:
+        """QoS 1 has arrived, or a message was refused; False if none of these is meant."""
+        outgoing = self._messages.get(message.message_id)
+        if outgoing is None:
+            return False
+        match message.return_code:
+            case ReturnCode.ACCEPTED:
+                if outgoing.qos == 1 and outgoing.was_sent:
+                    self.acknowledged += 1
+                    self._finish(outgoing, None)
+            case ReturnCode.REJECTED_CONGESTION:
+                pass  # Sent again when it is due: the gateway wants it later.
+            case ReturnCode.REJECTED_INVALID_TOPIC_ID if outgoing.registrations < _MOST_REGISTRATIONS:
+                if outgoing.stage is Stage.SENT:
+                    outgoing.registrations += 1
+                    outgoing.stage = Stage.WAITING
+                    self._on_unknown_topic(outgoing)
+            case code:
+                self.refused += 1
+                self._finish(outgoing, refused(f"publishing to {outgoing.topic!r}", code))
+        return True
+
+    def received(self, message: PubRec) -> None:
+        """QoS 2 has arrived: from now on only PUBREL is sent. For one that is finished this is a late copy."""
+        outgoing = self._messages.get(message.message_id)
+        if outgoing is not None and outgoing.qos == 2 and outgoing.was_sent:
+            outgoing.stage = Stage.RELEASED
+            outgoing.attempts = 0
+            self._send(outgoing)
+
+    def complete(self, message: PubComp) -> None:
+        """QoS 2 is finished."""
+        outgoing = self._messages.get(message.message_id)
+        if outgoing is not None and outgoing.stage is Stage.RELEASED:
+            self.acknowledged += 1
+            self._finish(outgoing, None)
+
+    def _finish(self, outgoing: Outgoing, error: ClientError | None) -> None:
+        if self._messages.pop(outgoing.message_id, None) is None:
+            return
+        if not self._messages:
+            self._empty.set()
+        self._room.release()
+        if not outgoing.done.done():
+            if error is None:
+                outgoing.done.set_result(None)
+            else:
+                outgoing.done.set_exception(error)
+                # Whoever does not wait for it finds it in the counters.
+                outgoing.done.exception()
 
 
 class Publishing:

@@ -13,18 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Assignment, Coordinator
-from triagemq.client.events import Event, EventQueue, Overflow
+from triagemq.client.events import Event, EventQueue, Overflow, Received
 from triagemq.client.flows import Flows, flow_client_id
-from triagemq.client.lease import Lease
-from triagemq.client.participant import Participant
-from triagemq.client.received import Received
+from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.turns import Turns
 from triagemq.client.wanted import Wanted
 from triagemq.errors import (
     ClientError,
@@ -39,6 +36,8 @@ _SUBSCRIBE_AT_ONCE = 32
 _POLL_SECONDS = 20.0
 _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
+
+_Thing = TypeVar("_Thing", bound=Hashable)
 
 
 class Subscriber(Participant):
@@ -82,7 +81,7 @@ class Subscriber(Participant):
         self._queue = EventQueue(queue_events, Overflow(overflow))
         self._received = Received()
         self._wanted: dict[str | int, Wanted] = {}
-        self._turns: Turns[str | int] = Turns()
+        self._turns: _Turns[str | int] = _Turns()
         self._announcing = asyncio.Lock()
         self._flows: Flows | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -324,3 +323,42 @@ class Subscriber(Participant):
         problems = [] if self._lease is None else [self._lease.problem]
         problems += [connection.problem for connection in self.connections]
         return "; ".join(dict.fromkeys(problem for problem in problems if problem))
+
+
+class _Turns(Generic[_Thing]):
+    """Calls that concern the same things go one after the other, others side by side.
+
+    Who came first has its turn first, for each thing; nobody holds one thing while it waits for another.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[_Thing, asyncio.Future[None]] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, things: Iterable[_Thing]) -> AsyncIterator[None]:
+        """Wait until all that were here before for one of the things are done."""
+        mine = set(things)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        earlier = {self._last[thing] for thing in mine if thing in self._last}
+        self._last |= dict.fromkeys(mine, done)
+        try:
+            # Whoever gives up while it waits still lets the next one wait for those before it.
+            if earlier:
+                await asyncio.shield(asyncio.gather(*earlier))
+            yield
+        finally:
+            self._pass_on(mine, done, earlier)
+
+    def _pass_on(
+        self, things: set[_Thing], done: asyncio.Future[None], earlier: set[asyncio.Future[None]]
+    ) -> None:
+        unfinished = [each for each in earlier if not each.done()]
+        if unfinished:
+            after = asyncio.gather(*unfinished)
+            after.add_done_callback(lambda _: self._pass_on(things, done, set()))
+            return
+        if not done.done():
+            done.set_result(None)
+        for thing in things:
+            if self._last.get(thing) is done:
+                del self._last[thing]
