@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.coordinator.coordinating import Running, publisher, running, served, subscriber
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "rest.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "rest.md").read_text()
 OPERATION = re.compile(r"`(GET|PUT|POST|DELETE) (/[^`?\s]*)(?:\?([^`]*))?`")
 EVERY_METHOD = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 

@@ -21,7 +21,7 @@ from triagemq.plan import Decision, SetPort, explain
 from triagemq.scenario import Scenario, load
 from triagemq.scenario.generators import building, table2
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "building-fire.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "building-fire.yaml"
 
 
 def book_of(scenario: Scenario) -> IntentBook:

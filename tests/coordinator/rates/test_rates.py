@@ -24,7 +24,7 @@ from triagemq.scenario import ArrivalProcess, Scenario, load, loads
 from triagemq.scenario.generators import table2
 from triagemq.simulate.publications import PublicationStream
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "building-fire.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "building-fire.yaml"
 WINDOW = 0.2
 
 Counts = NDArray[np.int64]
