@@ -30,7 +30,7 @@ from triagemq.client.settings import ConnectionSettings
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Scenario, load
-from triagemq.simulate.publications import PublicationStream
+from triagemq.simulate.source import PublicationStream
 from triagemq.trace import Outcome, Trace, runs
 
 BUILDING_FIRE = Path(__file__).parents[1] / "examples" / "building-fire.yaml"

@@ -7,15 +7,14 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike
 
+from triagemq.compiled import kernel
 from triagemq.scenario import Floats, Integers
 from triagemq.simulate import QueueResults
-from triagemq.simulate.alias import alias_table
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.kernel import kernel
+from triagemq.simulate.endings import BATCHES, Tally, count_endings, new_tally
 from triagemq.simulate.network import Below
 from triagemq.simulate.ports import catch_up_all
-from triagemq.simulate.queues import Clock, Outlets, new_port_queues
-from triagemq.simulate.random import Seeds, seeds_for
+from triagemq.simulate.random import Seeds, alias_table, seeds_for
 from triagemq.simulate.records import (
     AHEAD,
     ENDED,
@@ -24,13 +23,15 @@ from triagemq.simulate.records import (
     PACKET,
     SAMPLE,
     Buffer,
+    Clock,
+    Outlets,
     append,
     enlarged_pool,
     new_buffer,
+    new_port_queues,
 )
 from triagemq.simulate.result import class_latencies
 from triagemq.simulate.source import Publishing, Sizes, new_source, publish
-from triagemq.simulate.statistics import BATCHES, Tally, count_endings, new_tally
 from triagemq.simulate.switches import cross_switches
 from triagemq.trace.schema import Outcome
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from triagemq.simulate.alias import alias_table, draw_alias
-from triagemq.simulate.random import Purpose, exponential, seeds_for, uniform
+from triagemq.simulate.random import Purpose, alias_table, draw_alias, exponential, seeds_for, uniform
 
 COUNT = 2_000_000
 

@@ -62,7 +62,7 @@ def emulate(
     from triagemq.live.emulate.rig_options import RigOptions, check_data_plane
     from triagemq.live.up.state_directory import fresh_directory
     from triagemq.scenario import load
-    from triagemq.simulate.recorded import recorded_seconds
+    from triagemq.simulate.replay import recorded_seconds
 
     scenario = load(file)
     check_data_plane(dataplane)

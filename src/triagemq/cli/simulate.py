@@ -61,8 +61,8 @@ def simulate(
     from triagemq.scenario import load_with_conditions
     from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run
-    from triagemq.simulate.conditions import condition_changes
-    from triagemq.simulate.recorded import recorded_publications
+    from triagemq.simulate.changes import condition_changes
+    from triagemq.simulate.replay import recorded_publications
     from triagemq.trace.manifest import JUDGED_UNTIL
 
     scenario, conditions = load_with_conditions(file)

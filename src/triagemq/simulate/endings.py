@@ -1,21 +1,45 @@
-"""How a copy ends: delivered, dropped, lost, gone or still under way. Every copy ends exactly once."""
+"""How a copy ends (delivered, dropped, lost, gone or still under way; every one exactly once) and what is counted then.
+
+Outcomes and latencies are counted per subscription and class, in batches and histograms, from the whole nanoseconds
+that a trace would hold, in integers: whoever computes the same figures from the trace gets the same numbers.
+"""
 
 from __future__ import annotations
 
-from triagemq.simulate.kernel import step
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.compiled import kernel, step
+from triagemq.scenario import Floats
 from triagemq.simulate.records import Buffer, Pool, Record, append, give_back
+from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
 from triagemq.trace.schema import Outcome
 
 __all__ = [
+    "ARRIVED",
+    "BATCHES",
+    "COPIES",
     "DELIVERED",
     "DROPPED_BY_BUFFER",
     "DROPPED_BY_POLICY",
     "IN_FLIGHT",
+    "LATE",
+    "LATENCY_NS",
     "LOST_ON_LINK",
+    "NO_DEADLINE",
     "SUBSCRIBER_GONE",
+    "Tally",
+    "add_tallies",
+    "count_endings",
+    "count_late",
     "end_copy",
     "end_packet",
+    "forget_arrived",
     "nanoseconds",
+    "new_tally",
+    "ratio",
 ]
 
 # Plain integers: kernels compile faster with them than with members of an enumeration.
@@ -98,3 +122,192 @@ def end_packet(
     record.subscription = packet.subscription
     record.priority_class = priority_class
     record.outcome = outcome
+
+
+BATCHES = 30
+
+NO_DEADLINE = np.iinfo(np.int64).max
+"""Of a subscription that asks for no latency."""
+
+# The last axis of Tally.phases.
+COPIES, ARRIVED, LATE, LATENCY_NS = range(4)
+
+_MANTISSA_BITS = 46
+_OFFSET = 1023 * PARTS_PER_DOUBLING
+
+
+class Tally(NamedTuple):
+    """Counts of one replication, or of several added up. Latencies are sums of nanoseconds.
+
+    `late` and `class_late` are those of the delivered copies that arrived after the last publication, while the queues
+    ran empty; `last_delivered_ns` is when the last one did. `phases` has a row per phase, where worth changes during a
+    run (none where it does not), and per subscription what was published in it: copies, those delivered, those of them
+    that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are asked for,
+    else none. `within` counts the delivered whose latency is at most the subscription's `deadline_ns`.
+    """
+
+    outcomes: NDArray[np.int64]
+    latency_ns: NDArray[np.int64]
+    class_outcomes: NDArray[np.int64]
+    batch_delivered: NDArray[np.int64]
+    batch_latency_ns: NDArray[np.int64]
+    histogram: NDArray[np.int64]
+    longest_ns: NDArray[np.int64]
+    late: NDArray[np.int64]
+    class_late: NDArray[np.int64]
+    last_delivered_ns: NDArray[np.int64]
+    phases: NDArray[np.int64]
+    own_histogram: NDArray[np.int32]
+    deadline_ns: NDArray[np.int64]
+    within: NDArray[np.int64]
+
+
+def new_tally(
+    subscriptions: int,
+    classes: int,
+    phases: int = 1,
+    *,
+    own_histograms: bool = False,
+    deadline_ns: NDArray[np.int64] | None = None,
+) -> Tally:
+    kinds = len(Outcome)
+    return Tally(
+        outcomes=np.zeros((subscriptions, kinds), dtype=np.int64),
+        latency_ns=np.zeros(subscriptions, dtype=np.int64),
+        class_outcomes=np.zeros((classes, kinds), dtype=np.int64),
+        batch_delivered=np.zeros((classes, BATCHES), dtype=np.int64),
+        batch_latency_ns=np.zeros((classes, BATCHES), dtype=np.int64),
+        histogram=np.zeros((classes, BINS), dtype=np.int64),
+        longest_ns=np.zeros(classes, dtype=np.int64),
+        late=np.zeros(subscriptions, dtype=np.int64),
+        class_late=np.zeros(classes, dtype=np.int64),
+        last_delivered_ns=np.zeros(1, dtype=np.int64),
+        phases=np.zeros((phases if phases > 1 else 0, subscriptions, 4), dtype=np.int64),
+        own_histogram=np.zeros((subscriptions if own_histograms else 0, BINS), dtype=np.int32),
+        deadline_ns=np.full(subscriptions, NO_DEADLINE) if deadline_ns is None else deadline_ns,
+        within=np.zeros(subscriptions, dtype=np.int64),
+    )
+
+
+def add_tallies(first: Tally, second: Tally) -> Tally:
+    """Both together; batches stay those of the first, since intervals then come from the replications."""
+    return Tally(
+        outcomes=first.outcomes + second.outcomes,
+        latency_ns=first.latency_ns + second.latency_ns,
+        class_outcomes=first.class_outcomes + second.class_outcomes,
+        batch_delivered=first.batch_delivered + second.batch_delivered,
+        batch_latency_ns=first.batch_latency_ns + second.batch_latency_ns,
+        histogram=first.histogram + second.histogram,
+        longest_ns=np.maximum(first.longest_ns, second.longest_ns),
+        late=first.late + second.late,
+        class_late=first.class_late + second.class_late,
+        last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
+        phases=first.phases + second.phases,
+        own_histogram=first.own_histogram + second.own_histogram,
+        deadline_ns=first.deadline_ns,
+        within=first.within + second.within,
+    )
+
+
+def ratio(numerator: Any, denominator: Any) -> Floats:
+    """One over the other, NaN where there is nothing to divide by."""
+    above, under = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return np.asarray(np.divide(above, under, out=np.full(under.shape, np.nan), where=under > 0))
+
+
+@kernel
+def count_endings(
+    tally: Tally,
+    ended: Buffer,
+    measured_from_ns: int,
+    batches_per_ns: float,
+    frontier_ns: int,
+    ahead: Buffer,
+    over: bool,
+    phase_begins_ns: NDArray[np.int64],
+) -> None:
+    """Count the copies that have ended, of events published from `measured_from_ns` on.
+
+    Those that arrive after the frontier are late if the run is over; else they go to `ahead`, which has room for them.
+    """
+    for number in range(ended.filled[0]):
+        record = ended.records[number]
+        since = record.published_ns - measured_from_ns
+        if since < 0:
+            continue
+        subscription, priority_class, outcome = record.subscription, record.priority_class, record.outcome
+        tally.outcomes[subscription, outcome] += 1
+        tally.class_outcomes[priority_class, outcome] += 1
+        phase = len(tally.phases) - 1
+        if phase > 0:
+            while record.published_ns < phase_begins_ns[phase]:
+                phase -= 1
+            tally.phases[phase, subscription, COPIES] += 1
+        if outcome != DELIVERED:
+            continue
+        latency = record.delivered_ns - record.published_ns
+        tally.latency_ns[subscription] += latency
+        if latency <= tally.deadline_ns[subscription]:
+            tally.within[subscription] += 1
+        batch = min(int(since * batches_per_ns), BATCHES - 1)
+        tally.batch_delivered[priority_class, batch] += 1
+        tally.batch_latency_ns[priority_class, batch] += latency
+        tally.histogram[priority_class, _bin_of(latency)] += 1
+        if len(tally.own_histogram) > 0:
+            tally.own_histogram[subscription, _bin_of(latency)] += 1
+        if latency > tally.longest_ns[priority_class]:
+            tally.longest_ns[priority_class] = latency
+        if phase > -1:
+            tally.phases[phase, subscription, ARRIVED] += 1
+            tally.phases[phase, subscription, LATENCY_NS] += latency
+        if record.delivered_ns <= frontier_ns:
+            continue
+        if over:
+            _count_late(tally, subscription, priority_class, phase, record.delivered_ns)
+        else:
+            later = ahead.records[append(ahead)]
+            later.delivered_ns = record.delivered_ns
+            later.subscription = subscription
+            later.priority_class = priority_class
+            later.phase = phase
+
+
+@kernel
+def forget_arrived(ahead: Buffer, frontier_ns: int) -> None:
+    """Copies that arrive by the frontier are not ahead of it any more."""
+    kept = 0
+    for number in range(ahead.filled[0]):
+        if ahead.records[number].delivered_ns > frontier_ns:
+            if kept != number:
+                ahead.records[kept] = ahead.records[number]
+            kept += 1
+    ahead.filled[0] = kept
+
+
+@kernel
+def count_late(tally: Tally, ahead: Buffer, ends_ns: int) -> None:
+    """The run is over: what is still ahead comes late."""
+    for number in range(ahead.filled[0]):
+        copy = ahead.records[number]
+        if copy.delivered_ns > ends_ns:
+            _count_late(tally, copy.subscription, copy.priority_class, copy.phase, copy.delivered_ns)
+    ahead.filled[0] = 0
+
+
+@step
+def _count_late(tally: Tally, subscription: int, priority_class: int, phase: int, delivered_ns: int) -> None:
+    tally.late[subscription] += 1
+    tally.class_late[priority_class] += 1
+    if phase > -1:
+        tally.phases[phase, subscription, LATE] += 1
+    if delivered_ns > tally.last_delivered_ns[0]:
+        tally.last_delivered_ns[0] = delivered_ns
+
+
+@step
+def _bin_of(latency_ns: int) -> int:
+    """The bin of a latency, as `trace.latency_bins.bins_of` has it for arrays."""
+    if latency_ns < 1:
+        return 0
+    as_float = np.float64(latency_ns)
+    return int(as_float.view(np.int64) >> _MANTISSA_BITS) - _OFFSET + 1

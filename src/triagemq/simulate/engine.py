@@ -10,14 +10,7 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.changes import Timeline
-from triagemq.simulate.path import Path
-from triagemq.simulate.queues import Clock
-from triagemq.simulate.random import seeds_for
-from triagemq.simulate.records import AHEAD, enlarged_buffer, new_buffer
-from triagemq.simulate.replay import Replayed
-from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
-from triagemq.simulate.source import Generated
-from triagemq.simulate.statistics import (
+from triagemq.simulate.endings import (
     BATCHES,
     NO_DEADLINE,
     Tally,
@@ -26,6 +19,12 @@ from triagemq.simulate.statistics import (
     forget_arrived,
     new_tally,
 )
+from triagemq.simulate.path import Path
+from triagemq.simulate.random import seeds_for
+from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
+from triagemq.simulate.replay import Replayed
+from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
+from triagemq.simulate.source import Generated
 from triagemq.trace.latency_bins import percentiles_ns
 
 __all__ = ["PERCENTILES", "Extent", "Replication", "run_replication"]

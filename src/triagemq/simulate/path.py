@@ -1,7 +1,8 @@
 """The way of every event through the network, stage by stage, up to a frontier in time.
 
 Before the frontier nothing new can appear anywhere, because no delay is negative: so each stage takes all that
-reaches it before then, in the order of arrival, and keeps the rest. Memory holds what is under way and no more.
+reaches it before then, in the order of arrival, and keeps the rest. Memory holds what is under way and no more. Where a
+run is cut off in time, every copy still under way ends as `in_flight`.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from triagemq.compiled import kernel
 from triagemq.scenario import Scenario
-from triagemq.simulate.brokers import new_broker_queues, pass_brokers
+from triagemq.simulate.brokers import fan_out, lose_event, lose_event_at, new_broker_queues, pass_brokers
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.cutoff import cut_events, cut_packets
-from triagemq.simulate.fanout import fan_out
-from triagemq.simulate.network import above_brokers, below_brokers
-from triagemq.simulate.order import due, keep_later
+from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
+from triagemq.simulate.network import Above, above_brokers, below_brokers
 from triagemq.simulate.ports import catch_up_all, empty_queues
-from triagemq.simulate.queues import Clock, Outlets, new_port_queues
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     ENDED,
@@ -27,11 +26,16 @@ from triagemq.simulate.records import (
     PACKET,
     SAMPLE,
     Buffer,
+    Clock,
+    Outlets,
+    Pool,
     enlarged_buffer,
     enlarged_pool,
     new_buffer,
+    new_port_queues,
+    room,
 )
-from triagemq.simulate.switches import cross_switches
+from triagemq.simulate.switches import cross_switches, due, keep_later
 
 __all__ = ["Path"]
 
@@ -223,3 +227,51 @@ class Path:
         if groups.free_count[0] < wanted:
             groups = enlarged_pool(groups, wanted)
         self.ports = self.ports._replace(packets=packets, groups=groups)
+
+
+@kernel
+def cut_events(
+    above: Above, epochs: Epochs, events: Buffer, matched: bool, run_ends: float, ended: Buffer, begin: int
+) -> int:
+    """End the copies of events on their way to a broker, or matched there; returns how many events were done."""
+    count = events.filled[0]
+    for number in range(begin, count):
+        if not room(ended, above.most_members):
+            return number
+        event = events.records[number]
+        source, broker = event.source_broker, event.broker
+        lose_event_at(above, epochs, ended, event, broker, np.inf, run_ends)
+        if matched:
+            continue
+        here = source * above.brokers + broker
+        for place in range(above.tree_first[here], above.tree_first[here + 1]):
+            behind = above.beyond[source, above.tree_link[place]]
+            lose_event(above, epochs, ended, event, behind, np.inf, run_ends)
+        if broker == source:
+            lose_event(above, epochs, ended, event, above.unreachable[source], np.inf, run_ends)
+    return count  # type: ignore[no-any-return]
+
+
+@kernel
+def cut_packets(
+    epochs: Epochs, epoch: int, groups: Pool, packets: Buffer, hop: int, ended: Buffer, begin: int
+) -> int:
+    """End the packets on their way to a switch; returns how many were done."""
+    count = packets.filled[0]
+    for number in range(begin, count):
+        if not room(ended, 1):
+            return number
+        packet = packets.records[number]
+        if hop == 0:
+            end_copy(
+                ended,
+                packet.event,
+                packet.published_ns,
+                packet.size_bytes,
+                packet.subscription,
+                epochs.priority_class[epoch, packet.subscription],
+                IN_FLIGHT,
+            )
+        else:
+            end_packet(ended, groups, packet, packet.priority_class, IN_FLIGHT, -1, -1)
+    return count  # type: ignore[no-any-return]

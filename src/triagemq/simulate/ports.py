@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from triagemq.compiled import kernel, step
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import (
     DELIVERED,
@@ -19,26 +20,30 @@ from triagemq.simulate.endings import (
     end_packet,
     nanoseconds,
 )
-from triagemq.simulate.kernel import kernel, step
 from triagemq.simulate.network import Below
-from triagemq.simulate.queues import (
+from triagemq.simulate.random import Purpose, Seeds, split, uniform
+from triagemq.simulate.records import (
     BYTES_DROPPED,
     BYTES_IN,
     BYTES_OUT,
     DROPS,
     PACKETS_IN,
     PACKETS_OUT,
+    Buffer,
     Clock,
     Outlets,
+    Pool,
     PortQueues,
+    Record,
+    append,
+    give_back,
     highest_class,
     link_last,
     lowest_class,
+    room,
     unlink_first,
     unlink_last,
 )
-from triagemq.simulate.random import Purpose, Seeds, split, uniform
-from triagemq.simulate.records import Buffer, Pool, Record, append, give_back, room
 
 __all__ = ["arrive", "catch_up", "catch_up_all", "empty_queues", "wire_bytes"]
 

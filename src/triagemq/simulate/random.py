@@ -3,7 +3,8 @@
 Each purpose has its own seed, and each draw its own counter (the number of an event, of a copy, of a packet). So the
 order in which the simulator visits its queues changes nothing: any block size and any number of threads give the
 same run to the last bit, two plans see the same publications, and the coin that decides whether a copy is dropped
-is the same under both. The generator is SplitMix64 (Steele, Lea, Flood 2014), which can jump to any counter.
+is the same under both. The generator is SplitMix64 (Steele, Lea, Flood 2014), which can jump to any counter. One
+uniform number chooses among any number of weighted things in constant time, by Walker's alias method.
 """
 
 from __future__ import annotations
@@ -12,11 +13,22 @@ import math
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from triagemq.simulate.kernel import kernel, step
+from triagemq.compiled import kernel, step
+from triagemq.scenario import Floats, Integers
 
-__all__ = ["Purpose", "Seeds", "bits", "exponential", "seeds_for", "split", "uniform"]
+__all__ = [
+    "Purpose",
+    "Seeds",
+    "alias_table",
+    "bits",
+    "draw_alias",
+    "exponential",
+    "seeds_for",
+    "split",
+    "uniform",
+]
 
 Seeds = NDArray[np.uint64]
 
@@ -124,3 +136,37 @@ def _outside(drawn: np.uint64, layer: int, place: float) -> float:
         place = float(across) * _WIDTH[layer]
         if across < _INSIDE[layer]:
             return place
+
+
+def alias_table(weights: ArrayLike) -> tuple[Floats, Integers]:
+    """For each thing, the share of its own cell that it keeps, and who has the rest (Vose 1991).
+
+    >>> share, alias = alias_table([1.0, 3.0])
+    >>> share.tolist(), alias.tolist()
+    ([0.5, 1.0], [1, 1])
+    """
+    weight = np.asarray(weights, dtype=np.float64)
+    share = np.ones(len(weight))
+    alias = np.arange(len(weight), dtype=np.int32)
+    if len(weight) == 0:
+        return share, alias
+    scaled = weight * (len(weight) / weight.sum())
+    small = [index for index in range(len(weight)) if scaled[index] < 1]
+    large = [index for index in range(len(weight)) if scaled[index] >= 1]
+    while small and large:
+        less, more = small.pop(), large[-1]
+        share[less], alias[less] = scaled[less], more
+        scaled[more] -= 1 - scaled[less]
+        if scaled[more] < 1:
+            small.append(large.pop())
+    # What is left over differs from a full cell by rounding only.
+    return share, alias
+
+
+@step
+def draw_alias(share: Floats, alias: Integers, first: int, count: int, drawn: float) -> int:
+    """The place chosen by a uniform number among `count` places from `first` on."""
+    place = min(int(drawn * count), count - 1)
+    if drawn * count - place > share[first + place]:
+        return alias[first + place]  # type: ignore[no-any-return]
+    return place

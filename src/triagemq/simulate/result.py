@@ -13,8 +13,8 @@ from scipy.special import stdtrit
 
 from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figures
 from triagemq.simulate.changes import Phase
+from triagemq.simulate.endings import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.engine import PERCENTILES, Replication
-from triagemq.simulate.statistics import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from triagemq.compiled import kernel, step
 from triagemq.errors import ParameterError
 from triagemq.scenario import Floats, Integers, Table
-from triagemq.simulate.alias import alias_table, draw_alias
 from triagemq.simulate.changes import MOST_CLASSES
-from triagemq.simulate.kernel import kernel, step
-from triagemq.simulate.queues import leading_zeros, trailing_zeros
-from triagemq.simulate.random import Purpose, Seeds, exponential, seeds_for, uniform
-from triagemq.simulate.statistics import BATCHES
+from triagemq.simulate.endings import BATCHES
+from triagemq.simulate.random import Purpose, Seeds, alias_table, draw_alias, exponential, seeds_for, uniform
+from triagemq.simulate.records import leading_zeros, trailing_zeros
 
 __all__ = ["QueueResults", "single_queue"]
 

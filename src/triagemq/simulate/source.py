@@ -1,24 +1,36 @@
 """Publications in order of time: Poisson ones merged into one process, the others by a heap of next times.
 
 A publication time is a whole number of nanoseconds from the start, so that a recorded run can be replayed exactly.
+The simulator takes them block by block (`Generated`), those who publish for real when their time comes
+(`PublicationStream`).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.compiled import kernel, step
 from triagemq.scenario import ArrivalProcess, Floats, Integers, Scenario, SizeDistribution
-from triagemq.simulate.alias import alias_table, draw_alias
 from triagemq.simulate.endings import nanoseconds
-from triagemq.simulate.kernel import kernel, step
-from triagemq.simulate.random import Purpose, Seeds, exponential, uniform
-from triagemq.simulate.records import Buffer, append
+from triagemq.simulate.random import Purpose, Seeds, alias_table, draw_alias, exponential, seeds_for, uniform
+from triagemq.simulate.records import EVENT, Buffer, append, new_buffer
 from triagemq.simulate.switches import packets_of
 
-__all__ = ["Generated", "Publishing", "Sizes", "Source", "new_source", "publishing", "sizes_of"]
+__all__ = [
+    "Generated",
+    "PublicationStream",
+    "Publishing",
+    "Sizes",
+    "Source",
+    "new_source",
+    "publishing",
+    "sizes_of",
+]
 
 _ARRIVAL, _CHOICE, _SIZE = int(Purpose.ARRIVAL), int(Purpose.CHOICE), int(Purpose.SIZE)
 _PERIODIC, _PARETO = int(ArrivalProcess.PERIODIC), int(ArrivalProcess.PARETO)
@@ -26,6 +38,9 @@ _EXPONENTIAL, _CONSTANT = int(SizeDistribution.EXPONENTIAL), int(SizeDistributio
 
 # Places in Source.numbers.
 _EVENTS, _DRAWS = 0, 1
+
+_AT_ONCE = 4096
+"""Events that a stream draws at a time."""
 
 
 class Publishing(NamedTuple):
@@ -294,3 +309,44 @@ def _sift_down(times: Floats, rows: Integers) -> None:
         times[child], times[parent] = times[parent], times[child]
         rows[child], rows[parent] = rows[parent], rows[child]
         parent = child
+
+
+class PublicationStream:
+    """Events in order of time, drawn when asked for. `rates` are those of the publications from each time on, in order.
+
+    >>> from triagemq.scenario.generators import table2
+    >>> events = PublicationStream(table2(seed=1), seed=1).until(2.0)
+    >>> bool((np.diff(events["published_ns"]) >= 0).all()), bool(events["published_ns"].max() < 2e9)
+    (True, True)
+    """
+
+    def __init__(
+        self, scenario: Scenario, *, seed: int = 0, rates: Sequence[tuple[float, Floats]] = ()
+    ) -> None:
+        first = scenario.publications.rate_per_second
+        self._changes = deque(rates)
+        while self._changes and self._changes[0][0] <= 0:
+            first = self._changes.popleft()[1]
+        self._source = Generated(scenario, np.asarray(first, dtype=np.float64), seeds_for(seed, 0))
+
+    def until(self, seconds: float) -> NDArray[np.void]:
+        """All events before this time that were not given before: `published_ns`, `publication`, `size_bytes`."""
+        parts = []
+        while self._changes and self._changes[0][0] < seconds:
+            at_seconds, rate = self._changes.popleft()
+            parts.append(self._drawn(at_seconds))
+            self.change_rate(rate, at_seconds)
+        return np.concatenate([*parts, self._drawn(seconds)])
+
+    def _drawn(self, seconds: float) -> NDArray[np.void]:
+        parts = []
+        while self._source.next_time() < seconds:
+            buffer = new_buffer(EVENT, _AT_ONCE)
+            self._source.publish(buffer, _AT_ONCE, seconds)
+            parts.append(buffer.records[: int(buffer.filled[0])])
+        events = np.concatenate(parts) if parts else np.empty(0, dtype=EVENT)
+        return events[["published_ns", "publication", "size_bytes"]]
+
+    def change_rate(self, rate_per_second: Floats, now_seconds: float) -> None:
+        """Go on with other rates from `now_seconds`; a publication whose rate stays is not disturbed."""
+        self._source.change_rate(np.asarray(rate_per_second, dtype=np.float64), now_seconds)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Scenario, Subscriptions, Table, achieved_utility, maximum_utility
 from triagemq.simulate.changes import Phase
-from triagemq.simulate.statistics import ARRIVED, COPIES, LATE, LATENCY_NS, ratio
+from triagemq.simulate.endings import ARRIVED, COPIES, LATE, LATENCY_NS, ratio
 
 __all__ = ["PhaseResults", "SimulatedUtility", "worth"]
 

@@ -22,7 +22,7 @@ from triagemq.coordinator.rates.horizons import Seen, count_surprise
 from triagemq.coordinator.rates.watch import DeclaredRate, RateChange, RateWatch
 from triagemq.scenario import ArrivalProcess, Scenario, load, loads
 from triagemq.scenario.generators import table2
-from triagemq.simulate.publications import PublicationStream
+from triagemq.simulate.source import PublicationStream
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "building-fire.yaml"
 WINDOW = 0.2

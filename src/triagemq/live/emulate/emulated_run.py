@@ -28,8 +28,8 @@ from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
 from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import SimulationResult, simulate
-from triagemq.simulate.conditions import condition_changes
-from triagemq.simulate.recorded import recorded_publications
+from triagemq.simulate.changes import condition_changes
+from triagemq.simulate.replay import recorded_publications
 
 __all__ = ["EmulationResult", "run_emulation"]
 

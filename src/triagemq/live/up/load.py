@@ -33,8 +33,8 @@ from triagemq.scenario.conditions import Conditions
 
 if TYPE_CHECKING:
     from triagemq.scenario.situations import Situation
-    from triagemq.simulate.publications import PublicationStream
-    from triagemq.simulate.recorded import RecordedStream
+    from triagemq.simulate.replay import RecordedStream
+    from triagemq.simulate.source import PublicationStream
 
 __all__ = ["LoadConfig", "main"]
 
@@ -211,10 +211,10 @@ def _stream(
 ) -> PublicationStream | RecordedStream:
     # Late: subscribers publish nothing, and start sooner without.
     if config.replay is not None:
-        from triagemq.simulate.recorded import RecordedStream
+        from triagemq.simulate.replay import RecordedStream
 
         return RecordedStream(Path(config.replay), scenario)
-    from triagemq.simulate.publications import PublicationStream
+    from triagemq.simulate.source import PublicationStream
 
     course = _course(scenario, conditions) if config.namespaces is not None else []
     return PublicationStream(

@@ -11,7 +11,7 @@ import pytest
 from triagemq.plan import make_plan
 from triagemq.scenario import load, load_conditions
 from triagemq.simulate import simulate
-from triagemq.simulate.conditions import condition_changes
+from triagemq.simulate.changes import condition_changes
 
 # Smoke and water are offered 1.6 times what the radio carries; either alone fits.
 FIRE = """

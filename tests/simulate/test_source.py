@@ -11,7 +11,7 @@ from triagemq.errors import ParameterError
 from triagemq.scenario import ArrivalProcess, SizeDistribution, SizeSamples
 from triagemq.scenario.generators import table2
 from triagemq.simulate import Change, simulate
-from triagemq.simulate.publications import PublicationStream
+from triagemq.simulate.source import PublicationStream
 
 
 def published(scenario: Any, plan: Any, sink: Any, **options: Any) -> dict[str, np.ndarray]:

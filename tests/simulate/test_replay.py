@@ -10,7 +10,7 @@ import pytest
 from triagemq.errors import TraceError
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import prototype, table2
-from triagemq.simulate.recorded import RecordedStream, recorded_publications, recorded_seconds
+from triagemq.simulate.replay import RecordedStream, recorded_publications, recorded_seconds
 from triagemq.trace import Outcome, TraceWriter
 
 BEGUN_NS = 1_800_000_000_000_000_000
