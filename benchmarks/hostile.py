@@ -29,7 +29,7 @@ from hostile_attacks import ATTACKS, Attacker
 from measuring import finish, machine, options
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
-from triagemq.live.up.state_directory import own_token
+from triagemq.live.up.state import own_token
 
 TOPIC, HOLDERS_TOPICS = "steady/alarm", "sensor/1/#"
 RATE, SIZE = 200.0, 60

@@ -18,7 +18,7 @@ from triagemq.errors import OutputError
 from triagemq.progress import Bar
 
 if TYPE_CHECKING:
-    from triagemq.live.up.live_run import LiveResult
+    from triagemq.live.up.run import LiveResult
     from triagemq.scenario import Scenario
 
 __all__ = ["demo"]
@@ -111,7 +111,7 @@ def _show(console: Console, figures: dict[str, Any]) -> None:
 
 def _own_directory(given: Path | None) -> Path:
     """A new one, or the one that was given if nothing is in it."""
-    from triagemq.live.up.state_directory import fresh_directory
+    from triagemq.live.up.state import fresh_directory
 
     if given is None:
         return fresh_directory(Path("out/demo"))
@@ -137,7 +137,7 @@ def _example() -> Path:
 
 def _run(name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveResult:
     from triagemq.live.up.exchange import ExchangeOptions
-    from triagemq.live.up.live_run import run_live
+    from triagemq.live.up.run import run_live
 
     options = ExchangeOptions(state=state, scenario=file, no_triage=name == WITHOUT, seed=seed)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))

@@ -17,9 +17,8 @@ from triagemq.cli.stopping import INTERRUPTED, on_stop
 from triagemq.progress import Bar
 
 if TYPE_CHECKING:
-    from triagemq.live.emulate.emulated_run import EmulationResult
-    from triagemq.live.emulate.rig import Rig
-    from triagemq.live.emulate.rig_options import RigOptions
+    from triagemq.live.emulate.rig import Rig, RigOptions
+    from triagemq.live.emulate.run import EmulationResult
 
 __all__ = ["emulate"]
 
@@ -58,9 +57,8 @@ def emulate(
     json: options.Json = False,
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
-    from triagemq.live.emulate.requirements import require_machine
-    from triagemq.live.emulate.rig_options import RigOptions, check_data_plane
-    from triagemq.live.up.state_directory import fresh_directory
+    from triagemq.live.emulate.rig import RigOptions, check_data_plane, require_machine
+    from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
     from triagemq.simulate.replay import recorded_seconds
 
@@ -91,7 +89,7 @@ def emulate(
 
 
 async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_json: bool) -> EmulationResult:
-    from triagemq.live.emulate.emulated_run import run_emulation
+    from triagemq.live.emulate.run import run_emulation
 
     ending = _Ending()
     console = screen(stderr=True)

@@ -23,7 +23,7 @@ from triagemq.errors import ParameterError, TriageError
 
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange, ExchangeOptions
-    from triagemq.live.up.live_run import Glance, LiveResult
+    from triagemq.live.up.run import Glance, LiveResult
 
 __all__ = ["up"]
 
@@ -129,7 +129,7 @@ def up(
     from triagemq.exchange.broker.ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
-    from triagemq.live.up.state_directory import fresh_directory
+    from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
 
     ports = (PLAIN_PORT,) if file is None else load(file).ports.name
@@ -190,7 +190,7 @@ def up(
 
 
 def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
-    from triagemq.live.up.backup import back_up
+    from triagemq.live.up.state import back_up
 
     if state is None:
         raise ParameterError("--backup", "needs --state, the directory to copy")
@@ -202,7 +202,7 @@ def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
 
 
 async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:
-    from triagemq.live.up.live_run import run_live
+    from triagemq.live.up.run import run_live
 
     with live_screen(wanted=not as_json) as live:
 
@@ -245,7 +245,7 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
 
 async def _show_until(ended: asyncio.Event, running: Exchange, seconds: float | None, as_json: bool) -> None:
     """What goes on, as long as somebody looks and it is not ended."""
-    from triagemq.live.up.watching import Watch
+    from triagemq.live.up.run import Watch
 
     begun = time.monotonic()
     watch = Watch(running.link)

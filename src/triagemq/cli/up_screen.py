@@ -13,8 +13,7 @@ from triagemq.cli.options import duration, percent, screen, utility_line
 
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange
-    from triagemq.live.up.live_run import Glance, LiveResult
-    from triagemq.live.up.watching import Seen
+    from triagemq.live.up.run import Glance, LiveResult, Seen
 
 __all__ = ["comparison_table", "live_screen", "live_table", "next_steps"]
 

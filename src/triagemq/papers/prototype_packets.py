@@ -100,8 +100,8 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
 
 def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Run:
     # Late: only this experiment needs a network.
-    from triagemq.live.emulate.emulated_run import run_emulation
-    from triagemq.live.emulate.rig_options import RigOptions
+    from triagemq.live.emulate.rig import RigOptions
+    from triagemq.live.emulate.run import run_emulation
 
     scenario = prototype(subscribers=subscribers, rho=rho)
     with _folder() as folder:

@@ -11,7 +11,7 @@ import pytest
 
 from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.live.emulate.merging import merge_trace
-from triagemq.live.up.receipts import Receipts
+from triagemq.live.receipts import Receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters, QueueCounters
 from triagemq.scenario.generators import prototype
 from triagemq.trace import Outcome, Trace, TraceWriter

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.coordinator.ports.samples import PortNumbers, sample_columns
-from triagemq.live.up.on_the_wire import packets_of
-from triagemq.live.up.receipts import SENT, read_receipts
+from triagemq.live.figures import packets_of
+from triagemq.live.receipts import SENT, read_receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
 from triagemq.scenario import Scenario
 from triagemq.trace import Outcome, Trace, TraceWriter, runs

@@ -12,37 +12,83 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
-from triagemq.errors import NetworkError
+from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
+from triagemq.live.clients import tell
 from triagemq.live.emulate.openflow_agent import AgentConfig
-from triagemq.live.emulate.requirements import require_machine
-from triagemq.live.emulate.rig_options import RigOptions
 from triagemq.live.emulate.rig_processes import RigProcesses, together
-from triagemq.live.up.children import HURRY_SECONDS
-from triagemq.live.up.commands import tell
+from triagemq.live.processes import HURRY_SECONDS
+from triagemq.live.up.exchange import EMBEDDED_CLASSES, KERNEL_CLASSES
 from triagemq.network.emulated import Box, lay_out, new_run
 from triagemq.network.emulated.virtual_switches import datapath_id
 from triagemq.network.linux import Interface, LinuxDataPlane, Listener
-from triagemq.network.openflow import VirtualSwitches
+from triagemq.network.linux.capabilities import problem_of
+from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
+from triagemq.network.openflow import VirtualSwitches, require_open_vswitch
 from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import situations
 
-__all__ = ["Rig", "RigOptions"]
+__all__ = ["DATA_PLANES", "Rig", "RigOptions", "check_data_plane", "require_machine"]
 
+DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
 BROKER_PORT = 1883
-
 _IN_FORCE_SECONDS = 60.0
 _SAMPLE_SECONDS = 0.2
+
+
+def check_data_plane(name: str) -> None:
+    """ParameterError if there is none of that name."""
+    if name not in DATA_PLANES:
+        raise ParameterError("dataplane", f"is {name!r}; it is one of {', '.join(DATA_PLANES)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RigOptions:
+    """`file` is the scenario as a file, for the processes that read it; `state` is where they keep what they know.
+
+    `replay` is a Trace whose publications are sent instead of random ones.
+    """
+
+    file: Path
+    state: Path
+    dataplane: str = "linux"
+    no_triage: bool = False
+    seed: int = 0
+    planner: Mapping[str, Any] = field(default_factory=dict)
+    replay: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_data_plane(self.dataplane)
+        if self.state.is_dir() and any(self.state.iterdir()):
+            raise ParameterError("state", f"{self.state} is not empty; give another directory")
+
+    @property
+    def classes(self) -> int:
+        """What the data plane has."""
+        return EMBEDDED_CLASSES if self.dataplane == "embedded" else KERNEL_CLASSES
+
+
+def require_machine(dataplane: str) -> None:
+    """NetworkError, with what to do, if something is missing."""
+    problem = problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), lambda: None))
+    if problem is not None:
+        raise NetworkError(
+            f"a network in a box needs root (making a namespace: {problem}); "
+            "run it with sudo, or run the scenario without a box: triage up FILE"
+        )
+    if dataplane == "openflow":
+        require_open_vswitch()
 
 
 class Rig:
@@ -194,7 +240,7 @@ class Rig:
         ):
             said = await self.processes.start(
                 role,
-                "triagemq.live.up.load",
+                "triagemq.live.clients",
                 config
                 | {
                     "role": role,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triagemq.errors import NetworkError, ParameterError
-from triagemq.live.up.children import HURRY_SECONDS, Child
+from triagemq.live.processes import HURRY_SECONDS, Child
 from triagemq.network.emulated import Running
 from triagemq.network.emulated.processes import Processes
 

@@ -20,8 +20,8 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.exposure import Exposed, check_listeners, with_brackets
 from triagemq.exchange.private_files import private_directory, write_private
-from triagemq.live.up.children import HURRY_SECONDS, Child, EndedError
-from triagemq.live.up.state_directory import hold, own_token
+from triagemq.live.processes import HURRY_SECONDS, Child, EndedError
+from triagemq.live.up.state import hold, own_token
 
 if TYPE_CHECKING:
     from triagemq.coordinator.access.broker_rights import BrokerRights
@@ -39,7 +39,7 @@ _Result = TypeVar("_Result")
 
 _GATEWAY = "triagemq.coordinator.gateway.process"
 _COORDINATOR = "triagemq.coordinator.serve"
-_LOAD = "triagemq.live.up.load"
+_LOAD = "triagemq.live.clients"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,27 @@
-"""A scenario's publishers or subscribers as real clients: `python -m triagemq.live.up.load CONFIG.json`.
+"""A scenario's publishers or subscribers as real clients: `python -m triagemq.live.clients CONFIG.json`.
 
 It prints one JSON line when its clients are connected and have told the coordinator what they want or publish.
 Publishers begin some seconds later, when the plan that knows of them is in force. It ends on SIGTERM.
+
+What its clients do next is told by JSON datagrams on a Unix socket. `{"name": "crew", "there": false}`: a client fails
+or leaves, or returns or joins. `{"situation": 2}`: topics are worth to everyone what they are in the situation of that
+number, of those that the scenario's conditions lead to.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
+import os
 import resource
 import signal
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +30,7 @@ from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
-from triagemq.live.up.arrival_times import Arrival, TimedSocket
-from triagemq.live.up.commands import listening
-from triagemq.live.up.receipts import Receipts
+from triagemq.live.receipts import Arrival, Receipts, TimedSocket
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
 from triagemq.scenario.conditions import Conditions
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     from triagemq.simulate.replay import RecordedStream
     from triagemq.simulate.source import PublicationStream
 
-__all__ = ["LoadConfig", "main"]
+__all__ = ["LoadConfig", "listening", "main", "tell"]
 
 SETTLING_SECONDS = 2.0
 """From the publishers' declarations to their first event: planning, and subscribers opening their flows."""
@@ -44,6 +48,10 @@ SETTLING_SECONDS = 2.0
 _AT_ONCE = 32
 _AHEAD_SECONDS = 1.0
 _LARGEST_PAYLOAD = 65_000
+_LONGEST_COMMAND = 65_536
+_PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
+
+_Command = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +207,40 @@ async def run_publishers(
         sent.close()
 
 
+@contextlib.asynccontextmanager
+async def listening(path: str | None, command: _Command) -> AsyncIterator[None]:
+    """Follow commands from here on; none where there is no path."""
+    if path is None:
+        yield
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(path)
+        heard.setblocking(False)
+        task = asyncio.get_running_loop().create_task(_follow(heard, command))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _follow(heard: socket.socket, command: _Command) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        message = json.loads(await loop.sock_recv(heard, _LONGEST_COMMAND))
+        # A client that cannot do as it is told now must not keep the others from it.
+        with contextlib.suppress(TriageError):
+            await command(message)
+
+
+def tell(path: str, message: dict[str, Any]) -> None:
+    """Let the clients of a process do something."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
+        teller.sendto(json.dumps(message).encode(), path)
+
+
 def _course(scenario: Scenario, conditions: Conditions) -> list[Situation]:
     """What the conditions of the scenario lead to, from its start on."""
     from triagemq.scenario.situations import situations
@@ -250,9 +292,6 @@ def _settings(config: LoadConfig, name: str, arrival: Arrival | None = None) -> 
             ),
         ),
     )
-
-
-_PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
 
 
 def _payload(size: float, published_ns: int) -> bytes:

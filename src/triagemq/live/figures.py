@@ -1,4 +1,8 @@
-"""What a live run has delivered: the figures of `triage simulate`, from the Trace that the gateway wrote."""
+"""What a live run has delivered: the figures of `triage simulate`, from the Trace that the gateway wrote.
+
+Where ports send packets at the start of their transmission, latencies lack the time that the last packet of an event
+takes on the links of its way; `Transmission` knows it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from triagemq.live.up.on_the_wire import Transmission
 from triagemq.scenario import (
     Floats,
     Integers,
@@ -28,21 +31,26 @@ from triagemq.trace import Outcome, Trace, runs
 from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
 __all__ = [
+    "FRAGMENT_BYTES",
     "BySubscription",
-    "Measured",
+    "LiveFigures",
+    "Transmission",
     "by_subscription",
     "load_reading",
     "measure",
+    "packets_of",
     "utility_figures",
 ]
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
 _CONFIDENCE = 0.99
+_EVENT_HEADER_BYTES, _FRAGMENT_HEADER_BYTES, FRAGMENT_BYTES = 8 + 9, 14 + 20, 1480
+"""UDP and MQTT-SN before a longer event, Ethernet and IP before a fragment of it, and what a fragment has room for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LiveFigures:
     """Figures with the keys of `triage simulate --json`; `success_ci99` is the half-width of a 99 % interval."""
 
     publications: int
@@ -76,7 +84,7 @@ def measure(
     by_plan: bool = False,
     transmission: Transmission | None = None,
     worth: Sequence[tuple[int, Floats]] = (),
-) -> Measured:
+) -> LiveFigures:
     """All runs of a directory together: events published from `from_ns` on, by the class they were sent in.
 
     `until_ns` is when the publishers were told to end; what they still published counts, as in every table made from
@@ -121,7 +129,7 @@ def measure(
     batch = np.minimum(
         ((stamp - from_ns) * _BATCHES // max(1, until_ns - from_ns)).astype(np.int64), _BATCHES - 1
     )
-    return Measured(
+    return LiveFigures(
         publications=len(times),
         measured_publications=int((times >= from_ns).sum()),
         copies=len(stamp),
@@ -324,3 +332,43 @@ def utility_figures(scenario: Scenario, counted: BySubscription) -> dict[str, fl
 
 def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transmission:
+    """How long packets take on the wire, where ports send them at the start of that time and latencies lack it.
+
+    `seconds_per_byte` has a row for each time of `since_ns` (in order) and a column for each subscription. Of an event
+    that is sent in fragments only the last counts: it does not start before the others have been sent.
+    """
+
+    since_ns: NDArray[np.int64]
+    seconds_per_byte: Floats
+    overhead_bytes: float
+
+    def seconds(
+        self, at_ns: NDArray[np.int64], subscription: NDArray[np.int32], size_bytes: NDArray[np.int64]
+    ) -> Floats:
+        """Of the last packet of each event.
+
+        >>> wire = Transmission(np.array([0, 50]), np.array([[0.5], [1.0]]), overhead_bytes=2)
+        >>> wire.seconds(np.array([10, 60]), np.array([0, 0]), np.array([8, 8])).tolist()
+        [5.0, 10.0]
+        >>> wire.seconds(np.array([10]), np.array([0]), np.array([2 * FRAGMENT_BYTES])).tolist()
+        [25.5]
+        """
+        row = np.maximum(np.searchsorted(self.since_ns, at_ns, side="right") - 1, 0)
+        cost: Floats = self.seconds_per_byte[row, subscription]
+        fragments = packets_of(size_bytes)
+        in_last = size_bytes + _EVENT_HEADER_BYTES - (fragments - 1) * FRAGMENT_BYTES
+        on_wire = np.where(fragments == 1, size_bytes + self.overhead_bytes, in_last + _FRAGMENT_HEADER_BYTES)
+        return on_wire * cost
+
+
+def packets_of(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of how many packets each event is.
+
+    >>> packets_of(np.array([0, 1463, 1464])).tolist()
+    [1, 1, 2]
+    """
+    return -(-(size_bytes + _EVENT_HEADER_BYTES) // FRAGMENT_BYTES)

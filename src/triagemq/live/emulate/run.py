@@ -19,11 +19,9 @@ from triagemq.coordinator.decide.decide import Situation as ToDecide
 from triagemq.errors import NetworkError, OutputError
 from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
-from triagemq.live.emulate.rig import Rig
-from triagemq.live.emulate.rig_options import RigOptions
-from triagemq.live.up.comparison import Promise, as_sent, promise
-from triagemq.live.up.measured import Measured, load_reading, measure
-from triagemq.live.up.on_the_wire import Transmission
+from triagemq.live.emulate.rig import Rig, RigOptions
+from triagemq.live.expected import Promise, as_sent, promise
+from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
 from triagemq.scenario.situations import Situation, situations
@@ -53,7 +51,7 @@ class EmulationResult:
     """
 
     scenario: Scenario
-    measured: Measured
+    measured: LiveFigures
     simulated: SimulationResult | None
     forecast: Promise
     trace: Path

@@ -6,7 +6,7 @@ import socket
 import time
 from contextlib import closing
 
-from triagemq.live.up.arrival_times import Arrival, TimedSocket
+from triagemq.live.receipts import Arrival, TimedSocket
 
 
 def test_a_datagram_that_is_read_late_came_when_it_came() -> None:

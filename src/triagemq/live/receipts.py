@@ -1,19 +1,24 @@
 """What clients sent and got, noted by themselves: four numbers an event, appended to a file.
 
 Where the network drops packets behind the gateway, only the subscribers know what arrived; where it drops them before,
-only the publishers know what was sent.
+only the publishers know what was sent. An event arrives when its datagram reaches this host, by the kernel's clock: a
+client that is busy, or waits for its turn, reads later.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import struct
 from array import array
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RECEIPT", "SENT", "Receipts", "read_receipts"]
+__all__ = ["RECEIPT", "SENT", "Arrival", "Receipts", "TimedSocket", "read_receipts"]
 
 RECEIPT = np.dtype(
     [("subscriber", np.int64), ("topic", np.int64), ("published_ns", np.int64), ("received_ns", np.int64)]
@@ -26,6 +31,10 @@ SENT = np.dtype(
 """Of a publisher."""
 
 _AT_ONCE = 4 * 500
+# SO_TIMESTAMPNS of Linux, which the socket module does not name; the kernel answers with the same number.
+_TIMESTAMPS = 35
+_TIME = struct.Struct("@ll")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIME.size)
 
 
 class Receipts:
@@ -68,3 +77,42 @@ def read_receipts(path: Path, rows: np.dtype[np.void] = RECEIPT) -> NDArray[np.v
         return np.empty(0, dtype=rows)
     content = path.read_bytes()
     return np.frombuffer(content[: len(content) - len(content) % rows.itemsize], dtype=rows)
+
+
+class Arrival:
+    """The time of the datagram that was read last, in Unix ns; 0 where the kernel does not tell."""
+
+    def __init__(self) -> None:
+        self.last_ns = 0
+
+    def of(self, received_ns: int) -> int:
+        """When an event came that was seen at `received_ns`, and that is handled now.
+
+        >>> arrival = Arrival()
+        >>> arrival.of(700)
+        700
+        >>> arrival.last_ns = 500
+        >>> arrival.of(700)
+        500
+        """
+        # One that was held for a while was seen before what has been read last.
+        return min(received_ns, self.last_ns) if self.last_ns else received_ns
+
+
+class TimedSocket(socket.socket):
+    """Tells `arrival` the time of every datagram that is read by `recv`."""
+
+    def __init__(self, arrival: Arrival, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._arrival = arrival
+        with contextlib.suppress(OSError):
+            self.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        datagram, ancillary, _, _ = self.recvmsg(size, _ANCILLARY_BYTES, flags)
+        self._arrival.last_ns = 0
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPS) and len(data) >= _TIME.size:
+                seconds, nanoseconds = _TIME.unpack_from(data)
+                self._arrival.last_ns = seconds * 1_000_000_000 + nanoseconds
+        return datagram

@@ -1,0 +1,275 @@
+"""One live run of a scenario from start to figures: what `triage up FILE` and `triage demo` do.
+
+While it runs it is watched class by class: packets by its gateway's counters, the rest by its Trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.link import GatewayLink, Measured
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.loop.figures import Traffic, class_traffic
+from triagemq.errors import TraceError
+from triagemq.live.expected import Promise, promise
+from triagemq.live.figures import (
+    BySubscription,
+    LiveFigures,
+    by_subscription,
+    load_reading,
+    measure,
+    utility_figures,
+)
+from triagemq.live.up.exchange import EMBEDDED_CLASSES, Exchange, ExchangeOptions
+from triagemq.plan import dump_plan
+from triagemq.scenario import Integers, Scenario, load
+from triagemq.trace import Outcome, Trace, runs
+
+__all__ = ["Glance", "LiveResult", "OnTick", "Seen", "SoFar", "Watch", "planner_settings", "run_live"]
+
+MOST_DRAINING_SECONDS = 15.0
+"""From the publishers' last event to the end: what waits in queues still goes out."""
+
+_SETTLING_SECONDS = 0.5
+_HURRIED_SECONDS = 0.3
+"""The same where the user has ended the run and waits; what is still queued then is in flight."""
+
+_LONGEST_WARM_UP_SECONDS = 5.0
+_WARM_UP_SHARE = 0.1
+_TICK_SECONDS = 1.0
+_ANSWER_SECONDS = 2.0
+_COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A gateway at one instant: its plan, its clients, the messages that have come to it, and packets by class."""
+
+    generation: int
+    clients: int
+    messages: int
+    traffic: Mapping[int, Traffic]
+    """Since the watch began."""
+    waiting: Mapping[int, int]
+
+
+class Watch:
+    """Asks the gateway every now and then, and adds up: its own counts are by flow, and flows change their class."""
+
+    def __init__(self, link: GatewayLink) -> None:
+        self._link = link
+        self._orders = Orders(generation=-1)
+        self._before: Measured | None = None
+        self._traffic: dict[int, Traffic] = {}
+
+    async def look(self) -> Seen | None:
+        """None while the gateway is away."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                now = await self._link.measure(flows=True, topics=False)
+                if now.generation != self._orders.generation:
+                    self._orders = await self._link.current()
+        except (ControlError, TimeoutError, OSError):
+            return None
+        before = now if self._before is None else self._before
+        for level, row in class_traffic(before, now, self._orders).items():
+            self._traffic.setdefault(level, Traffic()).add(*astuple(row))
+        self._before = now
+        waiting: dict[int, int] = {}
+        for port in now.ports.values():
+            for level, queue in enumerate(port.queues):
+                waiting[level] = waiting.get(level, 0) + queue.backlog_packets
+        return Seen(
+            generation=now.generation,
+            clients=now.sessions,
+            messages=int(now.counters["broker_messages"]),
+            traffic=self._traffic,
+            waiting=waiting,
+        )
+
+
+@dataclass(slots=True)
+class SoFar:
+    """Latency by class and utility of a scenario's run that goes on: of its Trace, as far as that is on disk.
+
+    `planned` is the class that triage gives each subscription, by which its copies are counted.
+    """
+
+    directory: Path
+    scenario: Scenario
+    planned: Integers
+    latency: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By class, copies that were delivered and the sum of their latencies in seconds."""
+    _read: set[Path] = field(default_factory=set)
+    _counted: BySubscription | None = None
+
+    def mean_latency_seconds(self, level: int) -> float | None:
+        """Of what was delivered in a class; None if nothing was."""
+        delivered, seconds = self.latency.get(level, (0, 0.0))
+        return seconds / delivered if delivered else None
+
+    @property
+    def utility(self) -> dict[str, float | None] | None:
+        """Of everything so far; None before there is anything."""
+        return None if self._counted is None else utility_figures(self.scenario, self._counted)
+
+    def look(self) -> None:
+        """Take in the files that are new."""
+        if not self.directory.is_dir():
+            return
+        found = runs(self.directory)
+        for run in (*found.complete, *found.incomplete):
+            try:
+                parts = Trace.open(run, allow_incomplete=True).parts["deliveries"]
+                for part in parts:
+                    if part not in self._read:
+                        self._add(pq.read_table(part, columns=_COLUMNS))
+                        self._read.add(part)
+            except (TraceError, OSError, pa.ArrowException):
+                # It is just being finished; the next look finds it.
+                continue
+
+    def _add(self, rows: pa.Table) -> None:
+        subscription = rows["subscription_id"].to_numpy()
+        known = (subscription >= 0) & (subscription < len(self.scenario.subscriptions))
+        subscription = subscription[known]
+        delivered = pc.equal(rows["outcome"], Outcome.delivered.name).to_numpy().astype(bool)[known]
+        arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[known]
+        latency_ns = np.where(delivered, arrival - rows["published_ns"].to_numpy()[known], 0)
+        counted = by_subscription(self.scenario, subscription, delivered, latency_ns)
+        if len(subscription):
+            self._counted = counted if self._counted is None else self._counted + counted
+        label = self.planned[subscription]
+        for level in np.unique(label[delivered]).tolist():
+            chosen = delivered & (label == level)
+            copies, total = self.latency.get(level, (0, 0.0))
+            self.latency[level] = copies + int(chosen.sum()), total + float(latency_ns[chosen].sum()) * 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A run that goes on: what the gateway has counted (None while it is away), and measurement beside forecast."""
+
+    seen: Seen | None
+    so_far: SoFar
+    forecast: Promise
+
+
+OnTick = Callable[[Exchange, Glance, float], None]
+"""Called every second with the exchange, what can be seen of it, and the seconds since publishing began."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """Measured beside forecast."""
+
+    scenario: Scenario
+    measured: LiveFigures
+    forecast: Promise
+    restarts: dict[str, int]
+    gone: list[str]
+    """Why a process did not run any more at the end."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `triage simulate --json` for what was measured; the forecast as `triage forecast --json`."""
+        return {
+            "scenario": self.scenario.name,
+            **self.measured.as_json(),
+            "forecast": {**self.forecast.figures, "classes": _forecast_classes(self.forecast)},
+            "restarts": self.restarts,
+        }
+
+
+def planner_settings(options: ExchangeOptions) -> tuple[PlannerSettings, PlannerSettings]:
+    """What the exchange plans with, and what it would plan with if there were triage."""
+    triage = PlannerSettings(**options.planner, priority_classes=EMBEDDED_CLASSES)
+    return (PlannerSettings.no_triage() if options.no_triage else triage), triage
+
+
+async def run_live(
+    options: ExchangeOptions,
+    *,
+    seconds: float | None,
+    ended: asyncio.Event,
+    on_ready: Callable[[Exchange], None] = lambda exchange: None,
+    on_tick: OnTick = lambda exchange, glance, elapsed: None,
+    on_problem: Callable[[str], None] = lambda words: None,
+) -> LiveResult:
+    """Start everything, let the scenario's clients work for so long or until `ended`, stop, and measure."""
+    assert options.scenario is not None
+    scenario = load(options.scenario)
+    settings, triage = planner_settings(options)
+    expected = promise(scenario, settings, triage)
+    planned = replace(options, plan_text=dump_plan(expected.plan))
+    async with Exchange(planned, ended, on_problem) as exchange:
+        on_ready(exchange)
+        begun_ns = await exchange.start_clients()
+        loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
+        watch = Watch(exchange.link)
+        so_far = SoFar(exchange.trace, scenario, expected.level)
+        limit = float("inf") if seconds is None else seconds
+        while not ended.is_set():
+            elapsed = (time.time_ns() - begun_ns) * 1e-9
+            left = limit - elapsed
+            if left <= 0:
+                break
+            on_tick(exchange, Glance(await watch.look(), so_far, expected), elapsed)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _TICK_SECONDS)):
+                    await ended.wait()
+        until_ns = time.time_ns()
+        await exchange.stop_publishers()
+        await _drained(exchange, _HURRIED_SECONDS if ended.is_set() else MOST_DRAINING_SECONDS)
+        lasted_ns = max(0, until_ns - begun_ns)
+        warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
+        from_ns = begun_ns + warm_up_ns
+        try:
+            await exchange.link.measured(from_ns, expected.level.tolist())
+        except ControlError as error:
+            on_problem(f"the trace does not say what is measured: {error}")
+        restarts = exchange.restarts
+    await loading
+    measured = measure(
+        exchange.trace, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
+    )
+    return LiveResult(scenario, measured, expected, restarts, exchange.gone)
+
+
+async def _drained(exchange: Exchange, most_seconds: float) -> None:
+    """Wait until no port holds a packet any more, and not for longer than that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most_seconds):
+            waiting = True
+            while waiting:
+                await asyncio.sleep(_SETTLING_SECONDS)
+                figures = await _figures(exchange)
+                waiting = figures is None or any(
+                    queue.backlog_packets for port in figures.ports.values() for queue in port.queues
+                )
+
+
+async def _figures(exchange: Exchange) -> Measured | None:
+    """None while the gateway is away."""
+    try:
+        async with asyncio.timeout(2.0):
+            return await exchange.link.measure(flows=False, topics=False)
+    except (ControlError, TimeoutError, OSError):
+        return None
+
+
+def _forecast_classes(forecast: Promise) -> list[dict[str, Any]]:
+    rows = {row["priority_class"]: row for row in forecast.figures["classes"]}
+    return [{**rows.get(row["priority_class"], {}), **row} for row in forecast.by_level]
