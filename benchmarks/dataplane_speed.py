@@ -131,7 +131,7 @@ def counters(journal: str, tries: int) -> dict[str, Any]:
 # How.
 
 
-def flows(number: int, ports: list[str] | None = None) -> list[SetFlow]:
+def flows(number: int, ports: list[str] | None = None) -> list[SetFlow[FlowKey]]:
     """All flows, in classes and with drop rates that differ from one number to the next; none drops much."""
     names = ports or ["radio"]
     return [

@@ -17,7 +17,6 @@ from triagemq.coordinator.channel.lines import encode_line, reachable
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.state import DesiredState
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.orders_json import orders_to_json
 
 Found = TypeVar("Found")
 
@@ -109,7 +108,7 @@ class Control:
         return self.ask("state", author="test", version=self._version, **parts)
 
     def orders(self, orders: Orders) -> None:
-        assert self.state(orders=orders_to_json(orders))["ok"]
+        assert self.state(orders=orders)["ok"]
         assert self.ask("measure")["generation"] == orders.generation
 
     def end(self) -> None:

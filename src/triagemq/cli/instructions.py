@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,11 @@ def decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) 
 def instructions(orders: Orders) -> dict[str, Any]:
     """Orders as one object: every port, and every flow with the client id of its connection and its topics.
 
-    >>> from triagemq.coordinator.decide.orders import FlowOrder, Orders
-    >>> from triagemq.plan import SetPort
+    >>> from triagemq.coordinator.decide.orders import Orders
+    >>> from triagemq.plan import SetFlow, SetPort
     >>> ports = {"radio": SetPort("radio", 2e6, float("inf"), 8)}
-    >>> found = instructions(Orders(1, ports, {"ff-7~0": FlowOrder("radio", 0, 2, 0.5)}, {"ff-7": {"smoke": 0}}))
+    >>> flows = {"ff-7~0": SetFlow("ff-7~0", "radio", 0, 2, 0.5)}
+    >>> found = instructions(Orders(1, ports, flows, {"ff-7": {"smoke": 0}}))
     >>> found["ports"]
     [{'port': 'radio', 'bandwidth_bps': 2000000.0, 'buffer_packets': None, 'classes': 8}]
     >>> found["flows"]
@@ -44,13 +46,15 @@ def instructions(orders: Orders) -> dict[str, Any]:
       'drop_rate': 0.5, 'topics': ['smoke']}]
     """
     from triagemq.coordinator.decide.orders import client_id_of, subscriber_of
-    from triagemq.coordinator.decide.orders_json import orders_to_json
 
     topics: dict[str, list[str]] = {}
     for subscriber, slots in orders.slots.items():
         for topic, slot in slots.items():
             topics.setdefault(client_id_of(subscriber, slot), []).append(topic)
-    ports = orders_to_json(orders)["ports"]
+    ports = [
+        {name: None if value == math.inf else value for name, value in dataclasses.asdict(port).items()}
+        for port in orders.ports.values()
+    ]
     flows = []
     for (subscriber, slot), client_id in sorted((subscriber_of(one), one) for one in orders.flows):
         flow = orders.flows[client_id]
@@ -65,7 +69,7 @@ def instructions(orders: Orders) -> dict[str, Any]:
                 "topics": sorted(topics.get(client_id, ())),
             }
         )
-    return {"ports": [{"port": name, **port} for name, port in ports.items()], "flows": flows}
+    return {"ports": ports, "flows": flows}
 
 
 def print_instructions(found: Mapping[str, Any]) -> None:

@@ -213,7 +213,7 @@ class EmbeddedDataPlane:
             port.configure(settings)
         self._ports[settings.port] = port
 
-    def _set_flow(self, settings: SetFlow) -> None:
+    def _set_flow(self, settings: SetFlow[FlowKey]) -> None:
         key = settings.key
         flow = self._flows.get(key) or self._draining_flows.pop(key, None) or Flow(key)
         flow.removed = False

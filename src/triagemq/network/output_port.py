@@ -46,7 +46,7 @@ class Flow:
         self.packets_in = self.dropped_by_policy = self.dropped_by_buffer = self.packets_out = 0
         self.removed = False
 
-    def configure(self, settings: SetFlow, port: OutputPort) -> None:
+    def configure(self, settings: SetFlow[FlowKey], port: OutputPort) -> None:
         self.flow_id = settings.flow_id
         self.port = port
         self.queue = settings.priority_class + 1

@@ -21,7 +21,7 @@ class StateChange:
     """What a list of instructions comes to: the last word on each port and flow, None for one that goes."""
 
     ports: dict[str, SetPort | None] = field(default_factory=dict)
-    flows: dict[FlowKey, SetFlow | None] = field(default_factory=dict)
+    flows: dict[FlowKey, SetFlow[FlowKey] | None] = field(default_factory=dict)
 
 
 class PlanState:
@@ -30,7 +30,7 @@ class PlanState:
     def __init__(self, priority_classes: int) -> None:
         self.priority_classes = priority_classes
         self.ports: dict[str, SetPort] = {}
-        self.flows: dict[FlowKey, SetFlow] = {}
+        self.flows: dict[FlowKey, SetFlow[FlowKey]] = {}
         self._flows_at: dict[str, int] = {}
 
     def change(self, instructions: Sequence[Instruction]) -> StateChange:
@@ -129,7 +129,7 @@ class PlanState:
                 )
 
 
-def _check_flow(flow: SetFlow) -> None:
+def _check_flow(flow: SetFlow[FlowKey]) -> None:
     if not 0 <= flow.drop_rate <= 1 or math.isnan(flow.drop_rate):
         raise PlanError(f"flow {flow.key} has a drop rate of {flow.drop_rate}; it must be from 0 to 1")
     if flow.priority_class < 0:

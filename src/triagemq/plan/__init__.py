@@ -26,7 +26,6 @@ from triagemq.plan.instructions import (
     RemovePort,
     SetFlow,
     SetPort,
-    instructions_for,
 )
 from triagemq.plan.margin import step_targets
 from triagemq.plan.model import LEAST_GAIN, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
@@ -90,7 +89,6 @@ __all__ = [
     "diff",
     "dump_plan",
     "explain",
-    "instructions_for",
     "load_plan",
     "make_plan",
     "parse_plan",

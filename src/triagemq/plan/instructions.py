@@ -1,17 +1,15 @@
-"""What a data plane is told: output ports, and what happens to each flow on them. Plain data, no I/O.
+"""What carries a plan out: output ports, and what happens to each flow on them. Plain data, no I/O.
 
-A list of instructions describes a state (every port, every flow) or a change of it; `instructions_for` gives the state
-that a plan asks for, `difference` the change from one state to another.
+Until it is known where a flow goes it has the client id of its connection for a key, then an address; all else in it
+stays the same on its way from the plan to the data plane. A state is a mapping, of ports by name and of flows by key;
+`difference` is the change from one state to another and `applied` the state after it, whoever asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from triagemq.errors import PlanError
-from triagemq.plan.model import Plan
-from triagemq.scenario import Scenario
+from typing import Generic, TypeVar
 
 __all__ = [
     "FlowKey",
@@ -20,9 +18,12 @@ __all__ = [
     "RemovePort",
     "SetFlow",
     "SetPort",
+    "applied",
     "difference",
-    "instructions_for",
 ]
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +57,21 @@ class RemovePort:
 
 
 @dataclass(frozen=True, slots=True)
-class SetFlow:
-    """Make a flow, or change where it goes, its class and the share of its packets that is dropped."""
+class SetFlow(Generic[Key]):
+    """Make a flow, or change where it goes, its class and the share of its packets that is dropped.
 
-    key: FlowKey
+    `flow_id` is the number that the first plan gave to the flow, and stays.
+    """
+
+    key: Key
     port: str
     flow_id: int
     priority_class: int
     drop_rate: float
+
+    def at(self, key: FlowKey) -> SetFlow[FlowKey]:
+        """The same at an address."""
+        return SetFlow(key, self.port, self.flow_id, self.priority_class, self.drop_rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,87 +81,33 @@ class RemoveFlow:
     key: FlowKey
 
 
-Instruction = SetPort | RemovePort | SetFlow | RemoveFlow
+Instruction = SetPort | RemovePort | SetFlow[FlowKey] | RemoveFlow
+"""One step of a change, for a data plane."""
 
 
-def instructions_for(scenario: Scenario, plan: Plan, flow_keys: Sequence[FlowKey]) -> tuple[Instruction, ...]:
-    """The state that carries out a plan: all ports of the scenario, then all flows, `flow_keys[i]` for flow i.
+def difference(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value | None]:
+    """The change from one state to another: what is new or different, and None for what is gone.
 
-    >>> from triagemq.plan.planner import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
-    >>> plan = make_plan(scenario)
-    >>> keys = [FlowKey("10.0.0.1", 20000 + flow) for flow in range(len(plan.flows))]
-    >>> state = instructions_for(scenario, plan, keys)
-    >>> len(state) == len(scenario.ports) + len(plan.flows)
-    True
-    >>> difference(state, state)
-    ()
+    >>> difference({"radio": 1, "cable": 2, "trunk": 3}, {"radio": 1, "cable": 4, "satellite": 5})
+    {'cable': 4, 'satellite': 5, 'trunk': None}
     """
-    plan.require(scenario)
-    flows, ports = plan.flows, scenario.ports
-    if len(flow_keys) != len(flows):
-        raise PlanError(f"the plan has {len(flows)} flows, but {len(flow_keys)} flow keys were given")
-    seen: set[FlowKey] = set()
-    for key in flow_keys:
-        if key in seen:
-            raise PlanError(f"two flows have the key {key}; give every flow a UDP port of its own")
-        seen.add(key)
-    # As in the simulator: the classes that the plan uses, which may be fewer than it was allowed.
-    classes = 1 + int(flows.priority_class.max(initial=0))
-    set_ports = [
-        SetPort(name, bandwidth_bps, buffer_packets, classes)
-        for name, bandwidth_bps, buffer_packets in zip(
-            ports.name, ports.bandwidth_bps.tolist(), ports.buffer_packets.tolist(), strict=True
-        )
-    ]
-    set_flows = [
-        SetFlow(key, ports.name[port], flow_id, priority_class, drop_rate)
-        for flow_id, (key, port, priority_class, drop_rate) in enumerate(
-            zip(
-                flow_keys,
-                flows.port.tolist(),
-                flows.priority_class.tolist(),
-                flows.drop_rate.tolist(),
-                strict=True,
-            )
-        )
-    ]
-    return (*set_ports, *set_flows)
+    changed: dict[Key, Value | None] = {
+        key: value for key, value in after.items() if (old := before.get(key)) is not value and old != value
+    }
+    changed.update((key, None) for key in before if key not in after)
+    return changed
 
 
-def difference(before: Sequence[Instruction], after: Sequence[Instruction]) -> tuple[Instruction, ...]:
-    """The shortest change from one state to another, in an order in which each step is allowed.
+def applied(before: Mapping[Key, Value], change: Mapping[Key, Value | None]) -> dict[Key, Value]:
+    """The state after a change.
 
-    Ports are set first, then flows are removed and set, and last the ports go that no flow uses any more.
-
-    >>> key = FlowKey("10.0.0.1", 20000)
-    >>> old = [SetPort("radio", 1e6, 100, 8), SetFlow(key, "radio", 0, 3, 0.0)]
-    >>> difference(old, [SetPort("cable", 1e6, 100, 8), SetFlow(key, "cable", 0, 3, 0.0)])
-    (SetPort(port='cable', ...), SetFlow(key=..., port='cable', ...), RemovePort(port='radio'))
+    >>> applied({"radio": 1, "trunk": 3}, {"cable": 4, "trunk": None, "never there": None})
+    {'radio': 1, 'cable': 4}
     """
-    old_ports, old_flows = _state(before)
-    new_ports, new_flows = _state(after)
-    return (
-        *(port for name, port in new_ports.items() if old_ports.get(name) != port),
-        *(RemoveFlow(key) for key in old_flows if key not in new_flows),
-        *(flow for key, flow in new_flows.items() if old_flows.get(key) != flow),
-        *(RemovePort(name) for name in old_ports if name not in new_ports),
-    )
-
-
-def _state(instructions: Sequence[Instruction]) -> tuple[dict[str, SetPort], dict[FlowKey, SetFlow]]:
-    """The ports and flows there are when all instructions have been followed, starting from nothing."""
-    ports: dict[str, SetPort] = {}
-    flows: dict[FlowKey, SetFlow] = {}
-    for instruction in instructions:
-        match instruction:
-            case SetPort():
-                ports[instruction.port] = instruction
-            case SetFlow():
-                flows[instruction.key] = instruction
-            case RemovePort():
-                ports.pop(instruction.port, None)
-            case RemoveFlow():
-                flows.pop(instruction.key, None)
-    return ports, flows
+    after = dict(before)
+    for key, value in change.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after

@@ -17,9 +17,9 @@ from triagemq.coordinator.channel import server as control_server
 from triagemq.coordinator.channel.lines import ControlError, encode_line, reachable
 from triagemq.coordinator.channel.link import GatewayLink, GatewayRefusalError, SessionEvent
 from triagemq.coordinator.channel.server import ControlServer
-from triagemq.coordinator.channel.state import DesiredState, changed_state
-from triagemq.coordinator.decide.orders import FlowOrder, Orders
-from triagemq.plan import SetPort
+from triagemq.coordinator.channel.state import DesiredState, parse_state
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.plan import SetFlow, SetPort
 
 
 class Gateway:
@@ -34,7 +34,7 @@ class Gateway:
         self.told.append((what, request))
         match what:
             case "state":
-                self.state = changed_state(self.state, request).state
+                self.state = parse_state(request).after(self.state)
                 return {"version": self.state.version}
             case "version":
                 return {"author": self.state.author, "version": self.state.version}
@@ -66,7 +66,10 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
     orders = Orders(
         7,
         {"radio": SetPort("radio", 1e9, float("inf"), 8)},
-        {f"subscriber-{n}~0": FlowOrder("radio", n, n % 8, 1 / (n + 1)) for n in range(90_000)},
+        {
+            name: SetFlow(name, "radio", number, number % 8, 1 / (number + 1))
+            for number, name in enumerate(f"subscriber-{n}~0" for n in range(90_000))
+        },
         {f"subscriber-{n}": {"building/3/smoke": 0} for n in range(90_000)},
     )
 
@@ -87,12 +90,16 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
         second = replace(first, version=2, orders=replace(orders, generation=8, slots=ways))
         await link.tell(first, second)
         assert gateway.state == second
-        assert gateway.told[-1][1]["orders_change"]["slots"] == {"subscriber-7": {"building/3/smoke": 1}}
-        assert gateway.told[-1][1]["orders_change"]["flows"] == {}
+        assert gateway.told[-1][1]["orders"] == {
+            "generation": 8,
+            "ports": None,
+            "flows": {},
+            "slots": {"subscriber-7": {"building/3/smoke": 1}, "subscriber-9": None},
+        }
         third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
         await link.tell(second, third)
         assert gateway.state == third
-        assert set(gateway.told[-1][1]) == {"id", "do", "author", "version", "base", "grants_change"}
+        assert set(gateway.told[-1][1]) == {"id", "do", "author", "version", "base", "grants"}
         gateway.state = replace(third, author="somebody else")
         with pytest.raises(GatewayRefusalError, match="follows another state"):
             await link.tell(third, replace(third, version=4))

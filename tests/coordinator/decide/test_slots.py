@@ -154,6 +154,29 @@ def test_orders_from_the_store_are_as_good_as_a_memory(first: World, second: Wor
     assert recalled.changed == remembered.changed
 
 
+@settings(deadline=None)
+@given(WORLDS, WORLDS)
+def test_those_whose_connections_slots_or_classes_change_are_named_and_nobody_else(
+    first: World, second: World
+) -> None:
+    """Neither numbers of flows count nor drop rates."""
+
+    def seen(orders: Orders, name: str) -> object:
+        classes = {
+            client_id: flow.priority_class
+            for client_id, flow in orders.flows.items()
+            if subscriber_of(client_id)[0] == name
+        }
+        return orders.slots.get(name), classes
+
+    earlier = decide(situation(first))
+    later = decide(situation(second), earlier)
+    assert set(earlier.changed_for) == set(first[0])
+    assert set(later.changed_for) == {
+        name for name in second[0] if seen(earlier.orders, name) != seen(later.orders, name)
+    }
+
+
 def test_a_subscriber_that_can_open_fewer_connections_gets_fewer_flows() -> None:
     wishes = {topic: place + 1 for place, topic in enumerate(TOPICS)}
     rates = [5.0] * len(TOPICS)

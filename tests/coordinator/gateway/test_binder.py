@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.coordinator.decide.orders import FlowOrder, Orders
-from triagemq.coordinator.decide.orders_json import (
-    changed_orders,
-    orders_change,
-    orders_from_json,
-    orders_to_json,
-)
+from triagemq.coordinator.channel.lines import decode_line, encode_line
+from triagemq.coordinator.channel.state import DesiredState, parse_state, state_message
+from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.errors import PlanError
 from triagemq.network import RecordedDataPlane
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
 
 RADIO = SetPort("radio", 1e6, 100, 4)
 CABLE = SetPort("cable", 1e7, float("inf"), 2)
@@ -33,9 +29,17 @@ def key(number: int) -> FlowKey:
     return FlowKey(*at(number))
 
 
-def orders(generation: int = 1, **flows: FlowOrder) -> Orders:
-    named = {name.replace("_", "~"): flow for name, flow in flows.items()}
-    return Orders(generation, {"radio": RADIO, "cable": CABLE}, named)
+def orders(generation: int = 1, **flows: SetFlow[str]) -> Orders:
+    return Orders(generation, {"radio": RADIO, "cable": CABLE}, named(flows))
+
+
+def flow(port: str, flow_id: int, priority_class: int, drop_rate: float) -> SetFlow[str]:
+    """One that has its client id still to come."""
+    return SetFlow("", port, flow_id, priority_class, drop_rate)
+
+
+def named(flows: Mapping[str, SetFlow[str]]) -> dict[str, SetFlow[str]]:
+    return {key: replace(one, key=key) for name, one in flows.items() for key in [name.replace("_", "~")]}
 
 
 def bound(plane: RecordedDataPlane) -> dict[FlowKey, tuple[str, int, int, float]]:
@@ -50,11 +54,11 @@ def test_a_flow_follows_its_client_and_its_order() -> None:
     binder = FlowBinder(plane)
     binder.connected("s~1", at(1))
     assert plane.applied == []
-    binder.order(orders(s_1=FlowOrder("radio", 7, 2, 0.5)))
+    binder.order(orders(s_1=flow("radio", 7, 2, 0.5)))
     assert plane.applied == [(RADIO, CABLE, SetFlow(key(1), "radio", 7, 2, 0.5))]
     assert binder.flow_of("s~1") == (7, 2)
     binder.connected("s~1", at(1))
-    binder.order(orders(2, s_1=FlowOrder("radio", 7, 2, 0.5)))
+    binder.order(orders(2, s_1=flow("radio", 7, 2, 0.5)))
     assert len(plane.applied) == 1
     binder.connected("s~1", at(2))
     assert bound(plane) == {key(2): ("radio", 7, 2, 0.5)}
@@ -73,7 +77,7 @@ def test_a_subscriber_without_an_order_has_the_lowest_class_of_the_first_port() 
     assert bound(plane) == {}
     binder.connected("pump", at(1), subscribes=True)
     assert bound(plane) == {key(1): ("radio", -1, 3, 0.0)}
-    binder.order(orders(2, pump_0=FlowOrder("cable", 0, 1, 0.1)))
+    binder.order(orders(2, pump_0=flow("cable", 0, 1, 0.1)))
     assert bound(plane) == {key(1): ("cable", 0, 1, 0.1)}
 
 
@@ -81,8 +85,8 @@ def test_a_port_goes_when_no_flow_is_left_on_it() -> None:
     plane = RecordedDataPlane()
     binder = FlowBinder(plane)
     binder.connected("s~0", at(1))
-    binder.order(orders(s_0=FlowOrder("radio", 0, 0, 0.0)))
-    binder.order(Orders(2, {"cable": CABLE}, {"s~0": FlowOrder("cable", 0, 0, 0.0)}))
+    binder.order(orders(s_0=flow("radio", 0, 0, 0.0)))
+    binder.order(Orders(2, {"cable": CABLE}, named({"s~0": flow("cable", 0, 0, 0.0)})))
     assert plane.state.ports == {"cable": CABLE}
     assert bound(plane) == {key(1): ("cable", 0, 0, 0.0)}
     binder.order(Orders(3))
@@ -92,7 +96,7 @@ def test_a_port_goes_when_no_flow_is_left_on_it() -> None:
 def test_clients_behind_one_address_share_the_flow_of_the_first() -> None:
     plane = RecordedDataPlane()
     binder = FlowBinder(plane)
-    binder.order(orders(a_0=FlowOrder("radio", 1, 0, 0.0), b_0=FlowOrder("radio", 2, 1, 0.0)))
+    binder.order(orders(a_0=flow("radio", 1, 0, 0.0), b_0=flow("radio", 2, 1, 0.0)))
     binder.connected("a~0", at(1))
     binder.connected("b~0", at(1))
     assert bound(plane)[key(1)][1] == 1
@@ -101,22 +105,22 @@ def test_clients_behind_one_address_share_the_flow_of_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    "flow",
+    "one",
     [
-        FlowOrder("nowhere", 0, 0, 0.0),
-        FlowOrder("radio", 0, 4, 0.0),
-        FlowOrder("radio", 0, -1, 0.0),
-        FlowOrder("radio", 0, 0, 1.5),
-        FlowOrder("radio", 0, 0, float("nan")),
+        flow("nowhere", 0, 0, 0.0),
+        flow("radio", 0, 4, 0.0),
+        flow("radio", 0, -1, 0.0),
+        flow("radio", 0, 0, 1.5),
+        flow("radio", 0, 0, float("nan")),
     ],
 )
-def test_impossible_orders_change_nothing_even_if_their_client_is_away(flow: FlowOrder) -> None:
+def test_impossible_orders_change_nothing_even_if_their_client_is_away(one: SetFlow[str]) -> None:
     plane = RecordedDataPlane()
     binder = FlowBinder(plane)
-    binder.order(orders(s_0=FlowOrder("radio", 0, 0, 0.0)))
+    binder.order(orders(s_0=flow("radio", 0, 0, 0.0)))
     before = plane.instructions
     with pytest.raises(PlanError):
-        binder.order(orders(2, away_0=flow))
+        binder.order(orders(2, away_0=one))
     assert plane.instructions == before
     assert binder.orders.generation == 1
 
@@ -137,11 +141,11 @@ def test_what_the_data_plane_refuses_changes_nothing() -> None:
 
 _CLIENTS = [f"{name}~{slot}" for name in "ab" for slot in range(2)] + ["plain"]
 _FLOWS = st.builds(
-    FlowOrder, st.sampled_from(["radio", "cable"]), st.integers(0, 9), st.integers(0, 1), st.floats(0, 1)
+    flow, st.sampled_from(["radio", "cable"]), st.integers(0, 9), st.integers(0, 1), st.floats(0, 1)
 )
 _ORDERS = st.builds(
     lambda generation, flows, cable: Orders(
-        generation, {"radio": RADIO, "cable": replace(CABLE, bandwidth_bps=cable)}, flows
+        generation, {"radio": RADIO, "cable": replace(CABLE, bandwidth_bps=cable)}, named(flows)
     ),
     st.integers(0, 99),
     st.dictionaries(st.sampled_from(_CLIENTS), _FLOWS),
@@ -180,13 +184,40 @@ def test_any_history_ends_in_the_state_of_its_last_orders_and_clients(events: li
     wanted = {}
     for client_id, (place, subscribes) in where.items():
         name = client_id if "~" in client_id else f"{client_id}~0"
-        flow = last.flows.get(name)
-        if flow is not None:
-            wanted[key(place)] = (flow.port, flow.flow_id, flow.priority_class, flow.drop_rate)
+        one = last.flows.get(name)
+        if one is not None:
+            wanted[key(place)] = (one.port, one.flow_id, one.priority_class, one.drop_rate)
         elif subscribes and last.ports:
             wanted[key(place)] = ("radio", -1, 3, 0.0)
     assert bound(plane) == wanted
     assert plane.state.ports == dict(last.ports)
+
+
+@settings(deadline=None)
+@given(st.lists(_ORDERS, max_size=6), st.lists(st.sampled_from(_CLIENTS), unique=True))
+def test_every_step_of_a_change_finds_its_port(history: list[Orders], clients: list[str]) -> None:
+    """Data planes that carry a change out step by step never have a flow without a port."""
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    for number, client_id in enumerate(clients):
+        binder.connected(client_id, at(number))
+    for some in history:
+        used = {one.port for one in some.flows.values()}
+        binder.order(replace(some, ports={name: port for name, port in some.ports.items() if name in used}))
+    ports: set[str] = set()
+    where: dict[FlowKey, str] = {}
+    for change in plane.applied:
+        for step in change:
+            match step:
+                case SetPort():
+                    ports.add(step.port)
+                case SetFlow():
+                    where[step.key] = step.port
+                case RemoveFlow():
+                    del where[step.key]
+                case RemovePort():
+                    ports.remove(step.port)
+            assert set(where.values()) <= ports
 
 
 @settings(deadline=None)
@@ -200,15 +231,14 @@ def test_changes_lead_where_whole_orders_lead(history: list[Orders], clients: li
     before = Orders()
     for some in history:
         # Filled up with flows that stay, or nothing would count as a small change.
-        stay = {f"x~{number}": FlowOrder("cable", number, 0, 0.0) for number in range(20)}
+        stay = named({f"x~{number}": flow("cable", number, 0, 0.0) for number in range(20)})
         now = replace(some, flows={**some.flows, **stay})
-        change = orders_change(before, now)
-        if change is None:
-            binder.order(now)
-        else:
-            after, changed = changed_orders(before, json.loads(json.dumps(change)))
-            assert after == now
-            binder.order(after, changed)
+        told = state_message(DesiredState("me", 1, before), DesiredState("me", 2, now))
+        heard = parse_state(decode_line(encode_line(told.parts)))
+        after = heard.after(DesiredState("me", 1, before)).orders
+        assert after == now
+        assert heard.orders is not None
+        binder.order(after, None if heard.base is None else heard.orders)
         other.order(now)
         before = now
         assert bound(plane) == bound(whole)
@@ -218,7 +248,7 @@ def test_changes_lead_where_whole_orders_lead(history: list[Orders], clients: li
 @given(_ORDERS, st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0, 7))))
 def test_orders_survive_json(some: Orders, ways: dict[str, dict[str, int]]) -> None:
     whole = replace(some, slots=ways)
-    assert orders_from_json(orders_to_json(whole)) == whole
+    assert parse_orders(dump_orders(whole)) == whole
 
 
 @pytest.mark.parametrize(
@@ -241,4 +271,4 @@ def test_orders_survive_json(some: Orders, ways: dict[str, dict[str, int]]) -> N
 )
 def test_what_is_no_orders_is_refused_in_words(value: object) -> None:
     with pytest.raises(PlanError, match="orders"):
-        orders_from_json(value)
+        parse_orders(value)

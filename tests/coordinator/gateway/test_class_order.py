@@ -13,7 +13,7 @@ from tests.coordinator.managed import Control, ManagedProcess
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from tests.network.linux.wires import Wires
 
-from triagemq.coordinator.decide.orders import FlowOrder, Orders, client_id_of
+from triagemq.coordinator.decide.orders import Orders, client_id_of
 from triagemq.datagrams import DatagramSender
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Publish, decode
@@ -60,11 +60,11 @@ def test_a_gateway_sends_by_class_after_a_new_plan_and_to_one_that_comes_back_fr
     tmp_path: Path,
 ) -> None:
     def orders(generation: int, classes: Sequence[int]) -> Orders:
-        flows = {
-            client_id_of(f"s{number}", 0): FlowOrder("radio", number, one, 0.0)
+        flows = [
+            SetFlow(client_id_of(f"s{number}", 0), "radio", number, one, 0.0)
             for number, one in enumerate(classes)
-        }
-        return Orders(generation, {"radio": PORT}, flows)
+        ]
+        return Orders(generation, {"radio": PORT}, {flow.key: flow for flow in flows})
 
     broker = Mosquitto(tmp_path / "broker")
     gateway = ManagedProcess(tmp_path / "gateway", broker.url)

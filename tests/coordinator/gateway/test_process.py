@@ -18,8 +18,7 @@ from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from triagemq.coordinator.access.grants import Grant, Grants
 from triagemq.coordinator.channel.lines import ControlError, encode_line
 from triagemq.coordinator.channel.state import DesiredState, state_message
-from triagemq.coordinator.decide.orders import FlowOrder, Orders, client_id_of
-from triagemq.coordinator.decide.orders_json import orders_to_json
+from triagemq.coordinator.decide.orders import Orders, client_id_of
 from triagemq.coordinator.gateway.kept import KeptState
 from triagemq.coordinator.gateway.process import main
 from triagemq.mqttsn import (
@@ -36,7 +35,7 @@ from triagemq.mqttsn import (
     WillTopicReq,
     decode,
 )
-from triagemq.plan import SetPort
+from triagemq.plan import SetFlow, SetPort
 from triagemq.scenario import save
 from triagemq.scenario.generators import table2
 from triagemq.trace import Trace
@@ -54,8 +53,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
 
 
 def orders_for(generation: int, slots: dict[str, int], name: str = "s", port: SetPort = PORT) -> Orders:
-    flows = {client_id_of(name, slot): FlowOrder("radio", slot, slot, 0.0) for slot in range(SLOTS)}
-    return Orders(generation, {"radio": port}, flows, {name: slots})
+    return Orders(generation, {"radio": port}, flows_for(name), {name: slots})
+
+
+def flows_for(name: str, first: int = 0) -> dict[str, SetFlow[str]]:
+    flows = [SetFlow(client_id_of(name, slot), "radio", first + slot, slot, 0.0) for slot in range(SLOTS)]
+    return {flow.key: flow for flow in flows}
 
 
 def open_slots(port: int, name: str = "s") -> list[SnClient]:
@@ -285,8 +288,24 @@ def test_told_to_ask_for_access_it_is_closed_until_grants_have_come(
         assert [message.payload for message in client.messages] == [b"while closed"]
 
 
+WHOLE = b'{"author": "a", "version": 1, "orders": {"generation": 1}, "grants": {"required": true}}\n'
+
+
 @pytest.mark.parametrize(
-    "found", [b"", b"\n", b"{}\n", b"\0" * 100, b'{"author": "a", "version": 1, "grants": ', b"[1]\n", b"{}"]
+    "found",
+    [
+        b"",
+        b"\n",
+        b"{}\n",
+        b"\0" * 100,
+        b'{"author": "a", "version": 1, "grants": ',
+        b"[1]\n",
+        b"{}",
+        # Of another version: nothing in it may be taken for something else.
+        b'{"author": "a", "version": 1, "grants": {"required": true, "grants": {"b.k": {}}}}\n',
+        b'{"author": "a", "version": 1, "orders": {"generation": 1, "flows": {"s~0": ["radio", 0, 0, 0]}}}\n',
+        WHOLE + b'{"author": "a", "version": 2, "base": 1, "orders_change": {"generation": 2}}\n',
+    ],
 )
 def test_a_damaged_state_is_none_and_says_so(
     tmp_path: Path, found: bytes, capsys: pytest.CaptureFixture[str]
@@ -296,7 +315,7 @@ def test_a_damaged_state_is_none_and_says_so(
     assert kept.read() == DesiredState()
     assert kept.damaged
     assert "state.json: cannot be used" in capsys.readouterr().err
-    line = encode_line(state_message(None, DesiredState("me", 1, Orders(4), Grants(True))))
+    line = encode_line(state_message(None, DesiredState("me", 1, Orders(4), Grants(True))).parts)
     kept.keep(line, whole=False)
     assert KeptState(tmp_path).read() == DesiredState("me", 1, Orders(4), Grants(True))
 
@@ -397,9 +416,8 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
         clients[0].subscribe("#", 0)
         control = Control(gateway.socket)
         ways = {topic: number + 1 for number, topic in enumerate(topics)}
-        flows = {client_id_of(name, slot): FlowOrder("radio", 10 + slot, slot, 0.0) for slot in range(SLOTS)}
         control.orders(Orders(1, {scenario.ports.name[0]: SetPort(scenario.ports.name[0], 1e6, 100, 8)}))
-        control.orders(Orders(2, {"radio": PORT}, flows, {name: ways}))
+        control.orders(Orders(2, {"radio": PORT}, flows_for(name, 10), {name: ways}))
         decision = {
             "decided_ns": 5,
             "kind": "plan",
@@ -478,9 +496,10 @@ def test_orders_that_cannot_be_followed_or_kept_change_nothing(broker: Mosquitto
     with ended(control, gateway):
         control.orders(orders_for(1, {}))
         for wrong in (
-            {"generation": 2, "flows": {"s~0": ["nowhere", 0, 0, 0]}},
-            {"generation": 2, "ports": {"radio": {"bandwidth_bps": 0, "buffer_packets": None, "classes": 8}}},
-            {"generation": 2, "ports": {"radio": {"bandwidth_bps": 1e6, "buffer_packets": 5, "classes": 99}}},
+            Orders(2, {}, {"s~0": SetFlow("s~0", "nowhere", 0, 0, 0.0)}),
+            Orders(2, {"radio": SetPort("radio", 0.0, float("inf"), 8)}),
+            Orders(2, {"radio": SetPort("radio", 1e6, 5, 99)}),
+            {"generation": 2, "flows": {"s~0": ["radio", 0, 0, 0]}},
             "orders",
         ):
             answer = control.state(orders=wrong)
@@ -492,16 +511,16 @@ def test_orders_that_cannot_be_followed_or_kept_change_nothing(broker: Mosquitto
         (tmp_path / "state" / "state.new").rmdir()
         assert control.ask("measure")["generation"] == 1
         # A change is kept behind the orders it changes; one that was not written to its end does not count.
-        base = control.state(orders=orders_to_json(orders_for(4, {"a": 1})))["version"]
-        change = {"generation": 5, "ports": {}, "flows": {}, "slots": {"t": {"b": 2}}, "flows_gone": ["s~1"]}
-        assert not control.state(base=base - 1, orders_change=change)["ok"]
-        assert not control.state(orders_change=change)["ok"]
-        assert not control.state(base=base, orders_change=change)["ok"]
-        change["ports"] = orders_to_json(orders_for(4, {}))["ports"]
-        assert control.state(base=base, orders_change=change)["ok"]
+        base = control.state(orders=orders_for(4, {"a": 1}))["version"]
+        change = {"generation": 5, "ports": {}, "flows": {"s~1": None}, "slots": {"t": {"b": 2}}}
+        assert not control.state(base=base - 1, orders=change)["ok"]
+        assert not control.state(orders=change)["ok"]
+        assert not control.state(base=base, orders=change)["ok"]
+        del change["ports"]
+        assert control.state(base=base, orders=change)["ok"]
         kept = tmp_path / "state" / "state.json"
         with kept.open("ab") as file:
-            file.write(b'{"author": "test", "orders_change": {"generation": 6, "po')
+            file.write(b'{"author": "test", "orders": {"generation": 6, "po')
         gateway.kill()
         gateway.start()
         assert gateway.ready["generation"] == 5

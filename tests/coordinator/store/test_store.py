@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event, text
+from sqlalchemy import event, insert, text
 from tests.coordinator.coordinating import database_in
 
 from triagemq.coordinator.access.tokens import Role, TokenBook, new_token
-from triagemq.coordinator.decide.orders import FlowOrder, Orders
+from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.asked import (
     PublicationIntent,
     PublisherIntent,
@@ -30,7 +30,7 @@ from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store import schema as store_schema
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
-from triagemq.plan import Decision, SetPort
+from triagemq.plan import Decision, SetFlow, SetPort
 from triagemq.scenario import UtilityShape
 
 
@@ -76,7 +76,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     orders = Orders(
         7,
         {"radio": SetPort("radio", 1e6, float("inf"), 8)},
-        {"s~0": FlowOrder("radio", 3, 1, 0.25)},
+        {"s~0": SetFlow("s~0", "radio", 3, 1, 0.25)},
         {"s": {"y/1": 0}},
     )
     store.write_now(store_changes.deciding(5, 7, [decision(0), decision(1)]))
@@ -98,6 +98,22 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert again.tokens() == [token]
     assert TokenBook(again.tokens()).caller(secret).publish == ("a/#",)
     again.close_now()
+
+
+def test_orders_of_another_version_are_left_and_said_to_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(database_in(tmp_path))
+    store.write_now(store_changes.deciding(5, 7, [decision(0)]))
+    before = '{"generation":7,"ports":{},"flows":{"s~0":["radio",3,1,0.25]},"slots":{}}'
+    store.write_now(
+        lambda connection: connection.execute(
+            insert(store_schema.ORDERS).values(number=0, generation=7, orders=before)
+        )
+    )
+    assert store.orders() == Orders(7)
+    assert "slots are given anew: orders: flows" in caplog.text
+    store.close_now()
 
 
 def test_no_secret_is_in_the_file(tmp_path: Path) -> None:

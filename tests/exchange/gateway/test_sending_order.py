@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from tests.exchange.virtual import Client, VirtualGateway
 from tests.network.virtual_time import VirtualTime
 
 from triagemq.coordinator.access.grants import ManagedPolicy, Rules
-from triagemq.coordinator.decide.orders import FlowOrder, Orders, reranked, subscriber_of
+from triagemq.coordinator.decide.orders import Orders, client_id_of, reranked, subscriber_of
 from triagemq.datagrams import Datagrams
 from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore
@@ -24,10 +25,11 @@ QOS = [0, 0, 0, 1, 0, 1]
 
 
 def orders(classes: list[int]) -> Orders:
-    return Orders(
-        ports={"radio": PORT},
-        flows={f"s{number}~0": FlowOrder("radio", number, one, 0.0) for number, one in enumerate(classes)},
-    )
+    flows = [
+        SetFlow(client_id_of(f"s{number}", 0), "radio", number, one, 0.0)
+        for number, one in enumerate(classes)
+    ]
+    return Orders(ports={"radio": PORT}, flows={flow.key: flow for flow in flows})
 
 
 class Exchange:
@@ -46,7 +48,7 @@ class Exchange:
 
     def follow(self, after: Orders) -> None:
         before, self.rules.orders = self.rules.orders, after
-        self.gateway.core.slots.ranked(reranked(before, after))
+        self.gateway.core.slots.ranked(reranked(before, after, after.since(before)))
 
     @property
     def classes(self) -> list[int]:
@@ -105,8 +107,9 @@ def test_a_plan_that_changes_classes_changes_the_order_from_the_next_message_on(
 
 def test_a_plan_that_changes_drop_rates_alone_leaves_the_routes() -> None:
     before = orders(CLASSES)
-    dropping = {name: FlowOrder("radio", 0, one.priority_class, 0.5) for name, one in before.flows.items()}
-    assert reranked(before, Orders(ports=before.ports, flows=dropping)) == []
+    dropping = {name: replace(one, flow_id=0, drop_rate=0.5) for name, one in before.flows.items()}
+    after = Orders(ports=before.ports, flows=dropping)
+    assert reranked(before, after, after.since(before)) == []
 
 
 @pytest.mark.parametrize("wakes_late_ns", [0, 3_000_000])

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, ConfigDict, Strict
 
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
-from triagemq.errors import ParameterError
 from triagemq.exchange import Policy
 from triagemq.exchange.topic_patterns import within
 from triagemq.mqttsn import valid_topic_filter
+from triagemq.plan.instructions import applied, difference
 
-__all__ = [
-    "Grant",
-    "Grants",
-    "ManagedPolicy",
-    "Rules",
-    "changed_grants",
-    "grants_change",
-    "grants_from_json",
-    "grants_to_json",
-]
+__all__ = ["Grant", "Grants", "GrantsChange", "ManagedPolicy", "Rules"]
+
+
+def _pattern(text: str) -> str:
+    if not valid_topic_filter(text):
+        raise ValueError("patterns must be topic filters")
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class Grant:
     `name` is the publisher's or subscriber's name if the client id has more in it; orders and the trace use the name.
     """
 
-    publish: tuple[str, ...] = ()
-    subscribe: tuple[str, ...] = ()
+    publish: tuple[Pattern, ...] = ()
+    subscribe: tuple[Pattern, ...] = ()
     name: str | None = None
 
 
@@ -46,6 +48,29 @@ class Grants:
 
     required: bool = False
     by_base: Mapping[str, Grant] = field(default_factory=dict)
+
+    def since(self, before: Grants) -> GrantsChange:
+        """What has changed.
+
+        >>> before = Grants(True, {"a.k": Grant(subscribe=("#",)), "b.k": Grant(publish=("smoke",))})
+        >>> Grants(True, {"b.k": Grant(publish=("smoke",))}).since(before)
+        GrantsChange(required=True, by_base={'a.k': None})
+        """
+        return GrantsChange(self.required, difference(before.by_base, self.by_base))
+
+
+@dataclass(frozen=True, slots=True)
+class GrantsChange:
+    """Grants as those before them and what is new or different; None is for those that have ended."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    required: Annotated[bool, Strict()]
+    by_base: Mapping[str, Grant | None] = field(default_factory=dict)
+
+    def after(self, before: Grants) -> Grants:
+        """The grants that they become."""
+        return Grants(self.required, applied(before.by_base, self.by_base))
 
 
 @dataclass(slots=True)
@@ -106,73 +131,3 @@ class ManagedPolicy(Policy):
             return self.rules.closed
         grant = self.rules.grant(client_id)
         return grant is None or not within(topic, grant.publish)
-
-
-def grants_to_json(grants: Grants) -> dict[str, Any]:
-    """What `grants_from_json` reads.
-
-    >>> grants = Grants(True, {"ff-7.k3y": Grant(subscribe=("floor3/#",), name="ff-7")})
-    >>> grants_from_json(grants_to_json(grants)) == grants
-    True
-    """
-    found: dict[str, Any] = {}
-    for base, grant in grants.by_base.items():
-        found[base] = {"publish": list(grant.publish), "subscribe": list(grant.subscribe)}
-        if grant.name is not None:
-            found[base]["name"] = grant.name
-    return {"required": grants.required, "grants": found}
-
-
-def grants_change(before: Grants, after: Grants) -> dict[str, Any]:
-    """What `changed_grants` reads: the grants that are new or different, and the client ids whose grant has ended.
-
-    >>> before = Grants(True, {"a.k": Grant(subscribe=("#",)), "b.k": Grant(publish=("smoke",))})
-    >>> grants_change(before, Grants(True, {"b.k": Grant(publish=("smoke",))}))
-    {'required': True, 'grants': {}, 'gone': ['a.k']}
-    """
-    changed = {base: one for base, one in after.by_base.items() if before.by_base.get(base) != one}
-    return {
-        **grants_to_json(Grants(after.required, changed)),
-        "gone": [base for base in before.by_base if base not in after.by_base],
-    }
-
-
-def changed_grants(before: Grants, value: object) -> tuple[Grants, set[str]]:
-    """The grants after a change, and the client ids whose grant it touches; ParameterError if it is none."""
-    change = grants_from_json(value)
-    gone = value.get("gone", []) if isinstance(value, dict) else []
-    if not isinstance(gone, list) or not all(isinstance(one, str) for one in gone):
-        raise ParameterError("grants", "`gone` must be a list of client ids")
-    by_base = {**before.by_base, **change.by_base}
-    for base in gone:
-        by_base.pop(base, None)
-    return Grants(change.required, by_base), {*change.by_base, *gone}
-
-
-def grants_from_json(value: object) -> Grants:
-    """Grants, or ParameterError; it never repeats a client id, which is a secret."""
-    if not isinstance(value, dict):
-        raise ParameterError("grants", "must be an object with `required` and `grants`")
-    required, by_base = value.get("required"), value.get("grants", {})
-    if not isinstance(required, bool):
-        raise ParameterError("grants", "`required` must be true or false")
-    if not isinstance(by_base, dict):
-        raise ParameterError("grants", "must be an object, client id to patterns")
-    return Grants(required, {base: _grant(one) for base, one in by_base.items()})
-
-
-def _grant(value: object) -> Grant:
-    if not isinstance(value, dict):
-        raise ParameterError("grants", "each must be an object with `publish` and `subscribe`")
-    name = value.get("name")
-    if name is not None and not isinstance(name, str):
-        raise ParameterError("grants", "`name` must be text")
-    return Grant(_patterns(value.get("publish", [])), _patterns(value.get("subscribe", [])), name)
-
-
-def _patterns(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(
-        isinstance(one, str) and valid_topic_filter(one) for one in value
-    ):
-        raise ParameterError("grants", "patterns must be a list of topic filters")
-    return tuple(value)

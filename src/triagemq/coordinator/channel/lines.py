@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from triagemq.errors import TriageError
 
 __all__ = ["LARGEST_LINE_BYTES", "ControlError", "decode_line", "encode_line", "reachable"]
@@ -25,8 +27,8 @@ class ControlError(TriageError):
 
 
 def encode_line(message: dict[str, Any]) -> bytes:
-    """One object, with its end of line."""
-    return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    """One object, with its end of line; records in it become objects, too."""
+    return to_json(message, inf_nan_mode="strings") + b"\n"
 
 
 def decode_line(line: bytes) -> dict[str, Any]:

@@ -27,8 +27,7 @@ from triagemq.coordinator.channel.lines import (
     reachable,
 )
 from triagemq.coordinator.channel.state import DesiredState, state_message
-from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.orders_json import orders_from_json
+from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.coordinator.ports.samples import counted_to_json
 from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
 
@@ -137,12 +136,12 @@ class GatewayLink:
 
     async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
         """Have the gateway, which follows `before` (None: anything), follow `after`; does it want to hear all again?"""
-        answer = await self._ask("state", **state_message(before, after))
+        answer = await self._ask("state", **state_message(before, after).parts)
         return bool(answer.get("whole_next"))
 
     async def current(self) -> Orders:
         """The orders in force."""
-        return orders_from_json((await self._ask("current"))["orders"])
+        return parse_orders((await self._ask("current"))["orders"])
 
     async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.coordinator.decide.changes import TableChange
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.slots import Earlier, SlotTable
 from triagemq.plan import Decision, Plan
 from triagemq.scenario import Floats, Integers
 
@@ -28,8 +28,7 @@ def account(
     why: Sequence[str],
     plans: tuple[Plan | None, Plan],
     orders: tuple[Orders, Orders],
-    table: SlotTable,
-    was: Earlier,
+    change: TableChange,
 ) -> tuple[Decision, ...]:
     """The rows of one decision about the exchange `name`; plans and orders are those before and after."""
     reason = "; ".join(why) or "asked for"
@@ -38,22 +37,24 @@ def account(
     if before is after:
         kept = Decision("plan_kept", name, _generation(before), _generation(before), reason)
         return (kept, *ports)
-    change = _Change(plans[1], table, was)
+    treated = _Treated(plans[1], change)
     summary = Decision(
         "replanned",
         name,
         _generation(before),
         _generation(after),
-        f"{reason}: {change.summary(before, after)}",
+        f"{reason}: {treated.summary()}",
     )
-    return (summary, *ports, *change.rows(reason))
+    return (summary, *ports, *treated.rows(reason))
 
 
-class _Change:
+class _Treated:
     """Which subscriptions a plan treats differently than the orders before."""
 
-    def __init__(self, plan: Plan, table: SlotTable, was: Earlier) -> None:
+    def __init__(self, plan: Plan, change: TableChange) -> None:
+        table, was = change.table, change.was
         self._table = table
+        self._joined, self._left = int(was.is_new.sum()), len(was.gone)
         slot = np.maximum(was.topic_slot, 0)
         cell = (table.subscriber, slot)
         self.class_after: Integers = plan.subscription_class
@@ -68,12 +69,10 @@ class _Change:
         self.rated: Rows = np.flatnonzero(known & moved)
         self.changed: Rows = np.union1d(np.union1d(self.better, self.worse), self.rated)
 
-    def summary(self, before: Orders, after: Orders) -> str:
-        joined = sum(name not in before.slots for name in after.slots)
-        left = sum(name not in after.slots for name in before.slots)
+    def summary(self) -> str:
         counts = {
-            "subscribers join": joined,
-            "subscribers leave": left,
+            "subscribers join": self._joined,
+            "subscribers leave": self._left,
             "subscriptions new": len(self.new),
             "to a better class": len(self.better),
             "to a worse class": len(self.worse),

@@ -5,23 +5,20 @@ No I/O, no clock, no chance: the same situation after the same decision gives th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from triagemq.coordinator.decide.account import account
-from triagemq.coordinator.decide.building import build_orders, set_ports
+from triagemq.coordinator.decide.changes import TableChange
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.slots import Earlier, SlotTable, earlier, match_slots, recall
+from triagemq.coordinator.decide.slots import SlotTable, earlier, match_slots, recall
 from triagemq.forecast import plan_ahead
-from triagemq.plan import Decision, Plan
+from triagemq.plan import Decision, Plan, SetPort
 from triagemq.scenario import Integers, Scenario
 
 __all__ = ["Decided", "PlannerSettings", "Situation", "decide"]
-
-LEAST_DROP_CHANGE = 0.005
-"""Drop rates that would change by less than this, with all else as before, are left alone: hysteresis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +64,9 @@ class Situation:
 class Decided:
     """A plan and the orders that carry it out.
 
-    `changed` is False where the orders are those from before; then there is nothing to send. `decisions` is what is
-    new and worth recording, bounded in number.
+    `changed` is False where the orders are those from before; then there is nothing to send. `changed_for` are the
+    subscribers whose connections, slots or classes change. `decisions` is what is new and worth recording, bounded in
+    number.
     """
 
     scenario: Scenario
@@ -77,6 +75,7 @@ class Decided:
     decisions: tuple[Decision, ...]
     why: tuple[str, ...]
     changed: bool
+    changed_for: Sequence[str]
     table: SlotTable
 
     @property
@@ -118,23 +117,24 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
     )
     plan = replace(plan, decisions=(*plan.decisions, *situation.measured))
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
-    table = match_slots(scenario, plan, limits, was)
-    ports = set_ports(scenario, 1 if settings.priorities == "none" else classes, situation.paced_bps)
-    if table_before is not None and ports == orders_before.ports and _alike(table_before, table, was):
-        orders = orders_before
+    change = TableChange(match_slots(scenario, plan, limits, was), was)
+    table, orders = change.table, orders_before
+    changed_for: Sequence[str] = ()
+    ports = _ports(scenario, 1 if settings.priorities == "none" else classes, situation.paced_bps)
+    if table_before is not None and ports == orders_before.ports and change.is_next_to_nothing:
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
         table = replace(table, flow_drop=was.flow_drop[table.flow_subscriber, table.flow_slot])
     else:
-        orders = build_orders(ports, table, was, orders_before)
+        orders = change.orders(orders_before, ports).after(orders_before)
+        changed_for = change.for_whom()
     return Decided(
         scenario=scenario,
         plan=plan,
         orders=orders,
-        decisions=account(
-            scenario.name, situation.why, (plan_before, plan), (orders_before, orders), table, was
-        ),
+        decisions=account(scenario.name, situation.why, (plan_before, plan), (orders_before, orders), change),
         why=situation.why,
         changed=orders is not orders_before,
+        changed_for=changed_for,
         table=table,
     )
 
@@ -151,15 +151,16 @@ def _before(
             return previous.orders, previous.table, previous.plan, previous.scenario
 
 
-def _alike(before: SlotTable, table: SlotTable, was: Earlier) -> bool:
-    """Whether nothing but drop rates would change, and those by next to nothing."""
-    cell = (table.flow_subscriber, table.flow_slot)
-    return (
-        before.subscribers == table.subscribers
-        and len(was.gone_topics_of) == 0
-        and np.array_equal(was.topic_slot, table.topic_slot)
-        and len(before.flow_slot) == len(table.flow_slot)
-        and np.array_equal(was.flow_class[cell], table.flow_class)
-        and np.array_equal(was.flow_port[cell], table.flow_port)
-        and bool((np.abs(was.flow_drop[cell] - table.flow_drop) < LEAST_DROP_CHANGE).all())
-    )
+def _ports(scenario: Scenario, classes: int, paced_bps: Mapping[str, float]) -> dict[str, SetPort]:
+    """The scenario's ports, each with the classes that the data plane keeps apart.
+
+    The number is that of the settings and not of the classes in use: a port is not changed when a plan uses one fewer.
+    `paced_bps` is how fast ports send that are planned with another bandwidth.
+    """
+    ports = scenario.ports
+    return {
+        name: SetPort(name, paced_bps.get(name, bandwidth_bps), buffer_packets, classes)
+        for name, bandwidth_bps, buffer_packets in zip(
+            ports.name, ports.bandwidth_bps.tolist(), ports.buffer_packets.tolist(), strict=True
+        )
+    }

@@ -7,26 +7,35 @@ while that one is not connected. A change of orders takes effect between two pac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from triagemq.client.flows import FLOW_MARK, flow_client_id
-from triagemq.plan import SetPort
+from triagemq.errors import PlanError
+from triagemq.plan import SetFlow, SetPort
+from triagemq.plan.instructions import applied, difference
 
-__all__ = ["FLOW_MARK", "FlowOrder", "Orders", "client_id_of", "reranked", "subscriber_of"]
+__all__ = [
+    "FLOW_MARK",
+    "Orders",
+    "OrdersChange",
+    "client_id_of",
+    "dump_orders",
+    "flows_of",
+    "parse_orders",
+    "reranked",
+    "subscriber_of",
+    "what_is_wrong",
+]
 
 # No subscriber has a thousand connections.
 _SLOT_DIGITS = 3
 
-
-@dataclass(frozen=True, slots=True)
-class FlowOrder:
-    """What happens to packets to one connection. `flow_id` is the first plan's number of the flow, and stays."""
-
-    port: str
-    flow_id: int
-    priority_class: int
-    drop_rate: float
+SlotNumber = Annotated[int, Strict(), Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +44,52 @@ class Orders:
 
     generation: int = 0
     ports: Mapping[str, SetPort] = field(default_factory=dict)
-    flows: Mapping[str, FlowOrder] = field(default_factory=dict)
+    flows: Mapping[str, SetFlow[str]] = field(default_factory=dict)
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def lowest_class(self) -> int:
         """The class of whoever has no flow."""
         return max((port.classes for port in self.ports.values()), default=1) - 1
+
+    def since(self, before: Orders) -> OrdersChange:
+        """What has changed.
+
+        >>> before = Orders(1, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 1}})
+        >>> Orders(2, slots={"ff-7": {"smoke": 0}, "ff-9": {"smoke": 2}}).since(before).slots
+        {'ff-9': {'smoke': 2}, 'ff-8': None}
+        """
+        return OrdersChange(
+            self.generation,
+            None if self.ports == before.ports else self.ports,
+            difference(before.flows, self.flows),
+            difference(before.slots, self.slots),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OrdersChange:
+    """Orders as those before them and what is new or different: None is for flows and slots that are gone.
+
+    Of ports there are all or (None) the same as before: the first of them is that of whoever has no flow. Whole orders
+    are the change from nothing.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    generation: Annotated[int, Strict()]
+    ports: Mapping[str, SetPort] | None = None
+    flows: Mapping[str, SetFlow[str] | None] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, SlotNumber] | None] = field(default_factory=dict)
+
+    def after(self, before: Orders) -> Orders:
+        """The orders that they become."""
+        return Orders(
+            self.generation,
+            before.ports if self.ports is None else self.ports,
+            applied(before.flows, self.flows),
+            applied(before.slots, self.slots),
+        )
 
 
 client_id_of = flow_client_id
@@ -59,22 +107,64 @@ def subscriber_of(client_id: str) -> tuple[str, int]:
     return (name, int(number)) if is_slot else (client_id, 0)
 
 
-def reranked(
-    before: Orders, after: Orders, changed: Collection[str] | None = None
-) -> list[tuple[str, int]] | None:
-    """The subscribers and slots whose class differs; `changed`: nobody else's flow does. None: it may be anybody's.
+def flows_of(orders: Orders, name: str) -> dict[int, SetFlow[str]]:
+    """The flows of a subscriber by slot. A slot may be out of use while a higher one is in use."""
+    used = {0, *orders.slots.get(name, {}).values()}
+    return {
+        slot: flow
+        for slot in sorted(used)
+        if (flow := orders.flows.get(client_id_of(name, slot))) is not None
+    }
 
-    >>> before = Orders(flows={"a~0": FlowOrder("radio", 1, 0, 0.0), "b~0": FlowOrder("radio", 2, 1, 0.0)})
-    >>> reranked(before, Orders(flows={"a~0": FlowOrder("radio", 1, 0, 0.5), "b~0": FlowOrder("radio", 2, 0, 0.0)}))
+
+def reranked(before: Orders, after: Orders, change: OrdersChange) -> list[tuple[str, int]] | None:
+    """The subscribers and slots whose class a change changes; None: it may be anybody's.
+
+    >>> before = Orders(flows={name: SetFlow(name, "radio", 1, 1, 0.0) for name in ("a~0", "b~0")})
+    >>> flows = {"a~0": SetFlow("a~0", "radio", 1, 1, 0.5), "b~0": SetFlow("b~0", "radio", 1, 0, 0.0)}
+    >>> after = Orders(flows=flows)
+    >>> reranked(before, after, after.since(before))
     [('b', 0)]
     """
-    if before.lowest_class != after.lowest_class:
-        return None
-    names = {**before.flows, **after.flows} if changed is None else changed
     lowest = after.lowest_class
+    if before.lowest_class != lowest:
+        return None
 
-    def class_in(orders: Orders, name: str) -> int:
-        flow = orders.flows.get(name)
+    def rank(flow: SetFlow[str] | None) -> int:
         return lowest if flow is None else flow.priority_class
 
-    return [subscriber_of(name) for name in names if class_in(before, name) != class_in(after, name)]
+    return [
+        subscriber_of(name)
+        for name, flow in change.flows.items()
+        if rank(before.flows.get(name)) != rank(flow)
+    ]
+
+
+_WHOLE = TypeAdapter(OrdersChange)
+
+
+def dump_orders(orders: Orders) -> str:
+    """JSON, for a file or a database.
+
+    >>> orders = Orders(3, {"radio": SetPort("radio", float("inf"), 100, 8)})
+    >>> dump_orders(orders)
+    '{"generation":3,"ports":{"radio":{"port":"radio","bandwidth_bps":"Infinity",...}},"flows":{},"slots":{}}'
+    >>> parse_orders(dump_orders(orders)) == orders
+    True
+    """
+    return to_json(orders, inf_nan_mode="strings").decode()
+
+
+def parse_orders(value: object) -> Orders:
+    """Whole orders from JSON, as text or read already; PlanError says what is wrong with them."""
+    try:
+        read = _WHOLE.validate_json(value) if isinstance(value, str) else _WHOLE.validate_python(value)
+    except ValidationError as error:
+        raise PlanError(f"orders: {what_is_wrong(error, depth=1)}") from None
+    return read.after(Orders())
+
+
+def what_is_wrong(error: ValidationError, depth: int) -> str:
+    """Which part, and why: never the names further down than that, some of which are secrets."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(str(one) for one in first['loc'][:depth]) or 'all of it'}: {first['msg']}"

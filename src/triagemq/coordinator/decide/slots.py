@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.coordinator.decide.orders import Orders, subscriber_of
+from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
 from triagemq.plan import Plan
 from triagemq.scenario import Floats, Integers, Scenario
 
@@ -49,7 +49,8 @@ class Earlier:
     """An earlier table seen from a new scenario. -1 and NaN are "was not there".
 
     `topic_slot` has one entry per subscription of the new scenario; the matrices one row per subscriber of it and one
-    column per slot. `gone_topics_of` are the subscribers of which a subscription is gone.
+    column per slot. `is_new` marks the subscribers that were not there, `gone_topics_of` are those of which a
+    subscription is gone, `gone` the names of subscribers that are, and `gone_flows` the client ids of their flows.
     """
 
     topic_slot: Integers
@@ -57,7 +58,10 @@ class Earlier:
     flow_port: Integers
     flow_number: Integers
     flow_drop: Floats
+    is_new: NDArray[np.bool_]
     gone_topics_of: Integers
+    gone: tuple[str, ...]
+    gone_flows: tuple[str, ...]
     next_number: int
 
 
@@ -114,10 +118,13 @@ def earlier(before: SlotTable | None, scenario: Scenario, slots: int) -> Earlier
     numbers = np.full((3, count, slots), -1, dtype=np.int32)
     drop = np.full((count, slots), np.nan)
     topic_slot = np.full(len(wanted), -1, dtype=np.int32)
+    is_new = np.ones(count, dtype=bool)
     if before is None:
-        return Earlier(topic_slot, numbers[0], numbers[1], numbers[2], drop, np.empty(0, np.int32), 0)
+        nobody = np.empty(0, np.int32)
+        return Earlier(topic_slot, numbers[0], numbers[1], numbers[2], drop, is_new, nobody, (), (), 0)
     subscriber = _renumbered(before.subscribers, scenario.subscribers.name)
     port = _renumbered(before.ports, scenario.ports.name)
+    is_new[subscriber[subscriber >= 0]] = False
     owner = subscriber[before.flow_subscriber]
     there = owner >= 0
     cell = (owner[there], before.flow_slot[there])
@@ -125,8 +132,19 @@ def earlier(before: SlotTable | None, scenario: Scenario, slots: int) -> Earlier
     numbers[1][cell] = port[before.flow_port][there]
     numbers[2][cell] = before.flow_number[there]
     drop[cell] = before.flow_drop[there]
-    gone_topics_of = _slots_before(before, scenario, subscriber, topic_slot)
-    return Earlier(topic_slot, numbers[0], numbers[1], numbers[2], drop, gone_topics_of, before.next_number)
+    gone_flows = zip(before.flow_subscriber[~there].tolist(), before.flow_slot[~there].tolist(), strict=True)
+    return Earlier(
+        topic_slot=topic_slot,
+        flow_class=numbers[0],
+        flow_port=numbers[1],
+        flow_number=numbers[2],
+        flow_drop=drop,
+        is_new=is_new,
+        gone_topics_of=_slots_before(before, scenario, subscriber, topic_slot),
+        gone=tuple(before.subscribers[row] for row in np.flatnonzero(subscriber < 0).tolist()),
+        gone_flows=tuple(client_id_of(before.subscribers[row], slot) for row, slot in gone_flows),
+        next_number=before.next_number,
+    )
 
 
 def _slots_before(before: SlotTable, scenario: Scenario, subscriber: Rows, topic_slot: Integers) -> Integers:

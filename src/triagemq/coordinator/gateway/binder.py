@@ -10,11 +10,12 @@ gets none: its answers do not go over the subscribers' port.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 
-from triagemq.coordinator.decide.orders import FlowOrder, Orders, client_id_of, subscriber_of
+from triagemq.coordinator.decide.orders import Orders, OrdersChange, client_id_of, subscriber_of
 from triagemq.errors import PlanError
 from triagemq.plan import DataPlane, FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow
+from triagemq.plan.instructions import difference
 
 __all__ = ["UNPLANNED", "FlowBinder"]
 
@@ -29,46 +30,24 @@ class FlowBinder:
         self.orders = Orders()
         self._plane = plane
         self._identify = identify
-        self._default: FlowOrder | None = None
+        self._default: SetFlow[str] | None = None
         # By client id: its key, its name in the orders, and whether it gets messages without an order.
         self._clients: dict[str, tuple[FlowKey, str, bool]] = {}
         # By name in the orders: the clients that have it.
         self._named: dict[str, list[str]] = {}
         # Several clients may share an address behind a forwarder; the flow is that of the first.
         self._at: dict[FlowKey, list[str]] = {}
-        self._bound: dict[FlowKey, FlowOrder] = {}
+        self._bound: dict[FlowKey, SetFlow[str]] = {}
 
-    def order(self, orders: Orders, changed: Collection[str] | None = None) -> None:
-        """Put orders in force, all or (PlanError) none; `changed`: only the flows of these client ids differ."""
-        if changed is not None and orders.ports == self.orders.ports:
-            self._order_some(orders, changed)
-            return
-        check(orders)
-        default = default_flow(orders)
-        before, bound = self._bound, {}
-        instructions: list[Instruction] = [
-            port for name, port in orders.ports.items() if self.orders.ports.get(name) != port
-        ]
-        for key in self._at:
-            flow = self._wanted(key, orders, default)
-            if flow is not None:
-                bound[key] = flow
-                if before.get(key) != flow:
-                    instructions.append(_set_flow(key, flow))
-        instructions += [RemoveFlow(key) for key in before if key not in bound]
-        instructions += [RemovePort(name) for name in self.orders.ports if name not in orders.ports]
-        if instructions:
-            self._plane.apply(instructions)
-        self.orders, self._default, self._bound = orders, default, bound
-
-    def _order_some(self, orders: Orders, changed: Collection[str]) -> None:
-        check(orders, changed)
-        former, self.orders = self.orders, orders
-        try:
-            self._bind({self._clients[one][0] for name in changed for one in self._named.get(name, ())})
-        except PlanError:
-            self.orders = former
-            raise
+    def order(self, orders: Orders, change: OrdersChange | None = None) -> None:
+        """Put orders in force, all or (PlanError) none; `change` is what differs in them, if that is known."""
+        change = orders.since(self.orders) if change is None else change
+        check(orders, change)
+        if change.ports is None:
+            named = (self._named.get(name, ()) for name in change.flows)
+            self._bind({self._clients[one][0] for there in named for one in there}, orders)
+        else:
+            self._bind(self._at, orders)
 
     def connected(self, client_id: str, endpoint: tuple[str, int], *, subscribes: bool = True) -> None:
         """A client is at this address now, wherever it was before; PlanError if the data plane cannot send there."""
@@ -109,7 +88,7 @@ class FlowBinder:
         self._named = {}
         for client_id, (_, name, _) in self._clients.items():
             self._named.setdefault(name, []).append(client_id)
-        self.order(self.orders)
+        self._bind(self._at)
 
     def clients(self) -> dict[str, FlowKey]:
         """Everyone who is connected."""
@@ -124,9 +103,9 @@ class FlowBinder:
             flow = self.orders.flows.get(client_id_of(*self._identify(client_id)), self._default)
         return None if flow is None else (flow.flow_id, flow.priority_class)
 
-    def _wanted(self, key: FlowKey, orders: Orders, default: FlowOrder | None) -> FlowOrder | None:
+    def _wanted(self, key: FlowKey, orders: Orders, default: SetFlow[str] | None) -> SetFlow[str] | None:
         fallback = None
-        for client_id in self._at[key]:
+        for client_id in self._at.get(key, ()):
             _, name, subscribes = self._clients[client_id]
             found = orders.flows.get(name)
             if found is not None:
@@ -135,16 +114,22 @@ class FlowBinder:
                 fallback = default
         return fallback
 
-    def _bind(self, keys: Collection[FlowKey]) -> None:
-        instructions: list[Instruction] = []
-        changed: dict[FlowKey, FlowOrder | None] = {}
+    def _bind(self, keys: Iterable[FlowKey], orders: Orders | None = None) -> None:
+        """Give the addresses the flows that they should have by these orders, or by those in force."""
+        orders = self.orders if orders is None else orders
+        default = self._default if orders.ports is self.orders.ports else default_flow(orders)
+        changed: dict[FlowKey, SetFlow[str] | None] = {}
         for key in keys:
-            flow = self._wanted(key, self.orders, self._default) if key in self._at else None
-            if self._bound.get(key) != flow:
+            flow, bound = self._wanted(key, orders, default), self._bound.get(key)
+            if flow is not bound and flow != bound:
                 changed[key] = flow
-                instructions.append(RemoveFlow(key) if flow is None else _set_flow(key, flow))
+        ports = {} if orders.ports is self.orders.ports else difference(self.orders.ports, orders.ports)
+        instructions: list[Instruction] = [port for port in ports.values() if port is not None]
+        instructions += [RemoveFlow(key) if flow is None else flow.at(key) for key, flow in changed.items()]
+        instructions += [RemovePort(name) for name, port in ports.items() if port is None]
         if instructions:
             self._plane.apply(instructions)
+        self.orders, self._default = orders, default
         for key, flow in changed.items():
             if flow is None:
                 del self._bound[key]
@@ -164,10 +149,9 @@ class FlowBinder:
             del self._at[key]
 
 
-def check(orders: Orders, some: Collection[str] | None = None) -> None:
-    """PlanError if a flow (or one of `some`) does not fit its port: also one whose client has not connected yet."""
-    for client_id in orders.flows if some is None else some:
-        flow = orders.flows.get(client_id)
+def check(orders: Orders, change: OrdersChange) -> None:
+    """PlanError if a flow does not fit its port: also one whose client has not connected yet."""
+    for client_id, flow in (change.flows if change.ports is None else orders.flows).items():
         if flow is None:
             continue
         port = orders.ports.get(flow.port)
@@ -184,17 +168,13 @@ def check(orders: Orders, some: Collection[str] | None = None) -> None:
             )
 
 
-def default_flow(orders: Orders) -> FlowOrder | None:
+def default_flow(orders: Orders) -> SetFlow[str] | None:
     """What a subscriber gets for whom there is no order; None without a port.
 
     >>> from triagemq.plan import SetPort
     >>> default_flow(Orders(ports={"radio": SetPort("radio", 1e6, 100, 8)}))
-    FlowOrder(port='radio', flow_id=-1, priority_class=7, drop_rate=0.0)
+    SetFlow(key='', port='radio', flow_id=-1, priority_class=7, drop_rate=0.0)
     """
     for name, port in orders.ports.items():
-        return FlowOrder(name, UNPLANNED, port.classes - 1, 0.0)
+        return SetFlow("", name, UNPLANNED, port.classes - 1, 0.0)
     return None
-
-
-def _set_flow(key: FlowKey, flow: FlowOrder) -> SetFlow:
-    return SetFlow(key, flow.port, flow.flow_id, flow.priority_class, flow.drop_rate)

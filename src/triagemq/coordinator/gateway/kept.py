@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from triagemq.coordinator.channel.lines import decode_line
-from triagemq.coordinator.channel.state import DesiredState, changed_state
+from triagemq.coordinator.channel.state import DesiredState, parse_state
 from triagemq.errors import OutputError, TriageError
 
 __all__ = ["KeptState"]
@@ -42,8 +42,12 @@ class KeptState:
         except FileNotFoundError:
             return DesiredState()
         except (OSError, TriageError) as error:
-            # Starting without it is better than not starting: the coordinator tells everything again.
-            print(f"{self._path}: cannot be used, going on without it: {error}", file=sys.stderr, flush=True)
+            # Starting without it is better than not starting.
+            print(
+                f"{self._path}: cannot be used, going on without it until all is told again: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
             self.damaged = True
             self._whole_bytes = self._bytes = 0
             return DesiredState()
@@ -67,7 +71,7 @@ class KeptState:
             lines.pop()  # it was being written when the gateway was killed
         state = DesiredState()
         for line in lines or [b""]:
-            state = changed_state(state, decode_line(line)).state
+            state = parse_state(decode_line(line)).after(state)
             self._bytes += len(line)
             self._whole_bytes = self._whole_bytes or len(line)
         return state

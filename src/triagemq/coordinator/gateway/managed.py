@@ -12,7 +12,7 @@ import contextlib
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,14 @@ from typing import TYPE_CHECKING, Any
 from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
 from triagemq.coordinator.channel.lines import ControlError
 from triagemq.coordinator.channel.server import ControlServer
-from triagemq.coordinator.channel.state import DesiredState, changed_state, is_whole
-from triagemq.coordinator.decide.orders import Orders, client_id_of, reranked, subscriber_of
-from triagemq.coordinator.decide.orders_json import orders_to_json
+from triagemq.coordinator.channel.state import DesiredState, parse_state
+from triagemq.coordinator.decide.orders import (
+    Orders,
+    OrdersChange,
+    client_id_of,
+    reranked,
+    subscriber_of,
+)
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.coordinator.gateway.kept import KeptState
@@ -252,19 +257,20 @@ class ManagedGateway:
         print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
         self._author = ""
 
-    def _follow(self, orders: Orders, changed: set[str] | None = None) -> None:
-        """Put orders in force, or leave everything as it is; `changed`: only the flows of these client ids differ."""
+    def _follow(self, orders: Orders, change: OrdersChange | None = None) -> None:
+        """Put orders in force, or leave everything as it is; `change` is what differs in them, if that is known."""
         before = self.rules.orders
+        change = orders.since(before) if change is None else change
         slots = self.gateway.core.slots
         slots.order(orders.slots)
         self.rules.orders = orders
         try:
-            self._binder.order(orders, changed)
+            self._binder.order(orders, change)
         except PlanError:
             slots.order(before.slots)
             self.rules.orders = before
             raise
-        slots.ranked(reranked(before, orders, changed))
+        slots.ranked(reranked(before, orders, change))
         if self._trace is not None:
             self._trace.flows_changed()
 
@@ -346,7 +352,7 @@ class ManagedGateway:
                 self._tell_of_subscriptions()
                 return {}
             case "current":
-                return {"orders": orders_to_json(self.rules.orders)}
+                return {"orders": self.rules.orders}
             case "sessions":
                 return {
                     "sessions": {client_id: list(at[:2]) for client_id, (at, _) in self._told.items()},
@@ -370,19 +376,22 @@ class ManagedGateway:
     async def _take_state(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
         async with self._changing:
             before = DesiredState(self._author, self._version, self.rules.orders, self.rules.grants)
-            after, bases, flows = changed_state(before, request)
+            message = parse_state(request)
+            after = message.after(before)
             if self._access_required and not after.grants.required:
                 raise ControlError("this gateway was started to let nobody in without a grant")
-            if after.grants is not before.grants:
+            is_change = message.base is not None
+            if message.grants is not None:
+                bases = message.grants.by_base if is_change else None
                 self.gateway.change(lambda core: self._admit(core, after.grants, bases))
                 # Until it is kept, this is no state that a change could be told on.
                 self._author = ""
-            orders = after.orders or Orders()
-            reordered = orders is not before.orders
+            orders, reordered = after.orders or Orders(), message.orders is not None
             if reordered:
-                self.gateway.change(lambda core: self._follow(orders, flows))
+                change = message.orders if is_change else None
+                self.gateway.change(lambda core: self._follow(orders, change))
             # Without any orders to lose, grants alone are everything.
-            whole = is_whole(request) or ("grants" in request and orders == Orders())
+            whole = message.is_whole or (not is_change and message.grants is not None and orders == Orders())
             try:
                 await asyncio.to_thread(self._kept.keep, line, whole=whole)
             except BaseException:
@@ -394,11 +403,11 @@ class ManagedGateway:
                 self._control.tell({"event": "orders", "client_id": "", "endpoint": None})
             return {"version": self._version, "whole_next": self._kept.wants_whole}
 
-    def _admit(self, core: GatewayCore, grants: Grants, bases: set[str] | None) -> None:
+    def _admit(self, core: GatewayCore, grants: Grants, bases: Collection[str] | None) -> None:
         """Put grants in force; `bases`: only those of these client ids differ."""
         self.rules.grants, self.rules.closed = grants, False
         core.policy_changed()
-        if bases is None or not bases.isdisjoint(subscriber_of(client_id)[0] for client_id in core.sessions):
+        if bases is None or any(subscriber_of(client_id)[0] in bases for client_id in core.sessions):
             core.slots.identify_again()
             self._binder.identify_again()
 

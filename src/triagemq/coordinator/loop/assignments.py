@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from triagemq.coordinator.decide.orders import FlowOrder, Orders, client_id_of, subscriber_of
+from triagemq.coordinator.decide.orders import Orders, flows_of
 
-__all__ = ["Assignment", "Assignments", "changed_subscribers"]
+__all__ = ["Assignment", "Assignments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +79,3 @@ class Assignments:
                 others.discard(woken)
                 if not others:
                     del self._waiting[name]
-
-
-def flows_of(orders: Orders, name: str) -> dict[int, FlowOrder]:
-    """The flows of a subscriber by slot. A slot may be out of use while a higher one is in use."""
-    used = {0, *orders.slots.get(name, {}).values()}
-    return {
-        slot: flow
-        for slot in sorted(used)
-        if (flow := orders.flows.get(client_id_of(name, slot))) is not None
-    }
-
-
-def changed_subscribers(before: Orders, after: Orders) -> list[str]:
-    """The subscribers for which two orders differ in connections, slots or classes.
-
-    Numbers of flows do not count, nor do drop rates: with every client that comes or goes, everyone's may change a
-    little, and nobody has to do anything about it.
-
-    >>> one = Orders(1, {}, {"a~0": FlowOrder("radio", 0, 1, 0.0)}, {"a": {"smoke": 0}})
-    >>> two = Orders(2, {}, {"a~0": FlowOrder("radio", 7, 1, 0.5)}, {"a": {"smoke": 0}})
-    >>> changed_subscribers(one, two), changed_subscribers(Orders(), one)
-    ([], ['a'])
-    """
-    changed = {
-        name
-        for name, slots in after.slots.items()
-        if (old := before.slots.get(name)) is not slots and old != slots
-    }
-    for client_id, flow in after.flows.items():
-        known = before.flows.get(client_id)
-        if known is not flow and (known is None or known.priority_class != flow.priority_class):
-            changed.add(subscriber_of(client_id)[0])
-    changed |= {subscriber_of(client_id)[0] for client_id in before.flows.keys() - after.flows.keys()}
-    return [name for name in after.slots if name in changed]

@@ -17,7 +17,6 @@ from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.intents.json_text import PUBLISHER
 from triagemq.coordinator.intents.records import Key
-from triagemq.coordinator.loop.assignments import changed_subscribers
 from triagemq.coordinator.ports.watch import PortsNow
 from triagemq.coordinator.rates.watch import DeclaredRate, Rates
 from triagemq.errors import ParameterError
@@ -45,10 +44,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A decision, for whom it changes something, the ports it was made by, and how long it took."""
+    """A decision, the ports it was made by, and how long it took."""
 
     decided: Decided
-    changed_for: Sequence[str]
     ports: PortsNow
     seconds: float
 
@@ -99,11 +97,8 @@ class Replanner:
             paced_bps=bandwidths,
             measured=ports.decisions,
         )
-        before = self._previous if isinstance(self._previous, Orders) else self._previous.orders
-        decided = decide(situation, self._previous)
-        self._previous = decided
-        changed_for = changed_subscribers(before, decided.orders) if decided.changed else ()
-        return Planned(decided, changed_for, ports, time.perf_counter() - started)
+        self._previous = decided = decide(situation, self._previous)
+        return Planned(decided, ports, time.perf_counter() - started)
 
     def _take(self, step: Step) -> None:
         if not isinstance(step, tuple):

@@ -283,7 +283,7 @@ class Runtime:
         self.port_watch.planned(decided.scenario, decided.orders, planned.ports.survival)
         await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
         self._covered |= covered
-        self._changed_for |= dict.fromkeys(planned.changed_for)
+        self._changed_for |= dict.fromkeys(decided.changed_for)
         self.lead.want_orders(decided.orders)
         await self._tell()
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.loop.assignments import flows_of
+from triagemq.coordinator.decide.orders import Orders, flows_of
 from triagemq.coordinator.ports.estimates import Copies, Loss
 from triagemq.plan import FlowCounters
 from triagemq.scenario import Scenario

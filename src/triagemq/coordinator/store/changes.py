@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from triagemq.coordinator.access.tokens import Token, token_to_json
-from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.orders_json import orders_to_json
+from triagemq.coordinator.decide.orders import Orders, dump_orders
 from triagemq.coordinator.intents.json_text import dump_intent
 from triagemq.coordinator.intents.records import Key, Record
 from triagemq.coordinator.store.schema import (
@@ -122,7 +121,7 @@ def keeping_orders(orders: Orders) -> Change:
     def change(connection: Connection) -> None:
         connection.execute(delete(ORDERS))
         if size <= MOST_KEPT_TOPICS:
-            text = json.dumps(orders_to_json(orders), separators=(",", ":"), allow_nan=False)
+            text = dump_orders(orders)
             connection.execute(insert(ORDERS).values(number=0, generation=orders.generation, orders=text))
 
     return change

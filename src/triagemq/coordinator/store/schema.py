@@ -104,7 +104,7 @@ ORDERS = Table(
     _METADATA,
     Column("number", Integer, primary_key=True, autoincrement=False),  # always 0: one row
     Column("generation", BigInteger, nullable=False),
-    Column("orders", Text, nullable=False),  # JSON, see orders_json.py
+    Column("orders", Text, nullable=False),  # JSON, see decide/orders.py
 )
 TOPICS = Table(
     "topics",

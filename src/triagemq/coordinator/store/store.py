@@ -20,8 +20,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from triagemq.coordinator.access.tokens import Token, token_from_json
-from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.orders_json import orders_from_json
+from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.coordinator.intents.json_text import parse_intent
 from triagemq.coordinator.intents.records import Record
 from triagemq.coordinator.loop.health import Check
@@ -38,6 +37,7 @@ from triagemq.coordinator.store.schema import (
     TOPICS,
     open_database,
 )
+from triagemq.errors import PlanError
 from triagemq.plan import Decision
 
 __all__ = ["Store", "StoredDecision"]
@@ -164,10 +164,14 @@ class Store:
         return self._meta("generation")
 
     def orders(self) -> Orders:
-        """The last orders; at least their generation, if they were too large to keep."""
+        """The last orders; at least their generation, if they were too large to keep or cannot be read."""
         with self._reading() as connection:
             row = connection.execute(select(ORDERS)).first()
-        kept = Orders() if row is None else orders_from_json(json.loads(row.orders))
+        try:
+            kept = Orders() if row is None else parse_orders(row.orders)
+        except PlanError as error:
+            _LOG.warning("the orders in the database are of another version; slots are given anew: %s", error)
+            kept = Orders()
         return kept if kept.generation else Orders(self.generation())
 
     def bandwidths(self) -> dict[str, float]:

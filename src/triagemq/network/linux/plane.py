@@ -45,6 +45,7 @@ from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import (
     Counters,
+    FlowKey,
     Instruction,
     SetFlow,
     SetPort,
@@ -60,7 +61,7 @@ class _Move(NamedTuple):
     """What is to be entered in the ledger when a change has been made."""
 
     account: FlowAccount
-    flow: SetFlow | None
+    flow: SetFlow[FlowKey] | None
     policy: Policy | None
 
 

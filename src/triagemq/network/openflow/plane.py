@@ -23,8 +23,7 @@ from triagemq.network.openflow.rules import Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place
 from triagemq.network.openflow.topology import Network
 from triagemq.network.state import PlanState
-from triagemq.plan import Counters, DataPlane, FlowKey, Instruction, SetFlow
-from triagemq.plan.instructions import difference
+from triagemq.plan import Counters, DataPlane, FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow
 
 __all__ = ["FlowAtSwitch", "OpenFlowCounters", "OpenFlowDataPlane", "SwitchCounters"]
 
@@ -212,8 +211,14 @@ class OpenFlowDataPlane:
         try:
             self._call(self._controller.commit(prepared))
         except SwitchError as error:
-            old: list[Instruction] = [*self._state.ports.values(), *self._state.flows.values()]
-            self._queues.apply(difference([*old, *instructions], old))
+            ports, flows_before = self._state.ports, self._state.flows
+            self._queues.apply(
+                [
+                    *(ports[name] for name in change.ports if name in ports),
+                    *(flows_before.get(key) or RemoveFlow(key) for key in change.flows),
+                    *(RemovePort(name) for name in change.ports if name not in ports),
+                ]
+            )
             raise PlanError(f"the plan was not put into the network: {error}") from error
         self._state.commit(change)
         self._keys_at.update(keys_at)
@@ -223,7 +228,7 @@ class OpenFlowDataPlane:
             else:
                 self._limits[key] = limit
 
-    def _keys_after(self, flows: Mapping[FlowKey, SetFlow | None]) -> dict[str, dict[FlowKey, None]]:
+    def _keys_after(self, flows: Mapping[FlowKey, SetFlow[FlowKey] | None]) -> dict[str, dict[FlowKey, None]]:
         """The flows that each changed address will have."""
         keys_at: dict[str, dict[FlowKey, None]] = {}
         for key, flow in flows.items():

@@ -22,7 +22,7 @@ from triagemq.network.openflow.rules import (
     matching,
 )
 from triagemq.network.openflow.topology import Host, Routes
-from triagemq.plan import SetFlow
+from triagemq.plan import FlowKey, SetFlow
 
 __all__ = ["DISCOVERY_RULE", "LimitedFlow", "address_fields", "address_rules", "base_rules", "known_host"]
 
@@ -39,7 +39,7 @@ CONTROL_QUEUE = 0
 class LimitedFlow:
     """A flow of a plan, and the rate limit it has, if any."""
 
-    flow: SetFlow
+    flow: SetFlow[FlowKey]
     limit: RateLimit | None = None
 
 
