@@ -18,9 +18,8 @@ from fastapi import FastAPI
 from triagemq.coordinator.access.grants import Grant
 from triagemq.coordinator.access.tokens import Role, new_token
 from triagemq.coordinator.api import create_app
-from triagemq.coordinator.channel.lines import ControlError
-from triagemq.coordinator.channel.link import GatewayLink, GatewayRefusalError, Measured
-from triagemq.coordinator.channel.state import DesiredState
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 from tests.exchange.real import Child, free_udp_port
 
 from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.channel.lines import encode_line, reachable
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.state import DesiredState
+from triagemq.coordinator.channel.messages import DesiredState, encode_line, reachable
 from triagemq.coordinator.decide.orders import Orders
 
 Found = TypeVar("Found")

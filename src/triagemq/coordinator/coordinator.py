@@ -12,7 +12,7 @@ from triagemq import __version__
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.channel.lead import GatewayLead, Link
-from triagemq.coordinator.channel.link import GatewayRefusalError, Measured
+from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
 from triagemq.coordinator.decide.network import Network

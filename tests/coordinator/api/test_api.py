@@ -21,7 +21,7 @@ from tests.coordinator.coordinating import (
 from websockets.asyncio.client import connect
 
 from triagemq.coordinator.api.prometheus import text_format
-from triagemq.coordinator.channel.link import Measured
+from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.assignments import Assignment
 from triagemq.coordinator.loop.figures import Live

@@ -11,9 +11,7 @@ from tests.coordinator.coordinating import FakeLink
 
 from triagemq.coordinator.access.grants import Grant, Grants
 from triagemq.coordinator.channel.lead import GatewayLead
-from triagemq.coordinator.channel.lines import ControlError
-from triagemq.coordinator.channel.link import GatewayRefusalError
-from triagemq.coordinator.channel.state import DesiredState
+from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError
 from triagemq.coordinator.decide.orders import Orders
 
 

@@ -14,10 +14,17 @@ import pytest
 
 from triagemq.coordinator.access.grants import Grant, Grants
 from triagemq.coordinator.channel import server as control_server
-from triagemq.coordinator.channel.lines import ControlError, encode_line, reachable
-from triagemq.coordinator.channel.link import GatewayLink, GatewayRefusalError, SessionEvent
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import (
+    ControlError,
+    DesiredState,
+    GatewayRefusalError,
+    SessionEvent,
+    encode_line,
+    parse_state,
+    reachable,
+)
 from triagemq.coordinator.channel.server import ControlServer
-from triagemq.coordinator.channel.state import DesiredState, parse_state
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.plan import SetFlow, SetPort
 

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.coordinator.channel.lines import decode_line, encode_line
-from triagemq.coordinator.channel.state import DesiredState, parse_state, state_message
+from triagemq.coordinator.channel.messages import (
+    DesiredState,
+    decode_line,
+    encode_line,
+    parse_state,
+    shallow,
+    state_message,
+)
 from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.errors import PlanError
@@ -234,7 +240,7 @@ def test_changes_lead_where_whole_orders_lead(history: list[Orders], clients: li
         stay = named({f"x~{number}": flow("cable", number, 0, 0.0) for number in range(20)})
         now = replace(some, flows={**some.flows, **stay})
         told = state_message(DesiredState("me", 1, before), DesiredState("me", 2, now))
-        heard = parse_state(decode_line(encode_line(told.parts)))
+        heard = parse_state(decode_line(encode_line(shallow(told))))
         after = heard.after(DesiredState("me", 1, before)).orders
         assert after == now
         assert heard.orders is not None

@@ -16,8 +16,13 @@ from tests.coordinator.managed import Control, ManagedProcess
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.channel.lines import ControlError, encode_line
-from triagemq.coordinator.channel.state import DesiredState, state_message
+from triagemq.coordinator.channel.messages import (
+    ControlError,
+    DesiredState,
+    encode_line,
+    shallow,
+    state_message,
+)
 from triagemq.coordinator.decide.orders import Orders, client_id_of
 from triagemq.coordinator.gateway.kept import KeptState
 from triagemq.coordinator.gateway.process import main
@@ -315,7 +320,7 @@ def test_a_damaged_state_is_none_and_says_so(
     assert kept.read() == DesiredState()
     assert kept.damaged
     assert "state.json: cannot be used" in capsys.readouterr().err
-    line = encode_line(state_message(None, DesiredState("me", 1, Orders(4), Grants(True))).parts)
+    line = encode_line(shallow(state_message(None, DesiredState("me", 1, Orders(4), Grants(True)))))
     kept.keep(line, whole=False)
     assert KeptState(tmp_path).read() == DesiredState("me", 1, Orders(4), Grants(True))
 

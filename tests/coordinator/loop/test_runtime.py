@@ -32,7 +32,7 @@ from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Child, Mosquitto
 
 from triagemq.certificates import own_certificate
-from triagemq.coordinator.channel.state import DesiredState
+from triagemq.coordinator.channel.messages import DesiredState
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.refusals import StoreError

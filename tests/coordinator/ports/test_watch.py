@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.network.virtual_time import VirtualTime
 
-from triagemq.coordinator.channel.link import Measured
+from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.loop import measuring as measuring
 from triagemq.coordinator.loop.measuring import Measuring
 from triagemq.coordinator.ports.estimates import Drain

@@ -13,7 +13,7 @@ from tests.client.loopback import QUICK
 from tests.live.up.exchanging import TWO_PORTS, decisions, exchange, rest, status_of, until
 
 from triagemq.client import Publisher, Subscriber
-from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.messages import ControlError
 from triagemq.live.up.exchange import Exchange
 
 PROCESSES = ("broker", "gateway", "coordinator", "publishers", "subscribers")

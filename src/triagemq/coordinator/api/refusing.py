@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import RequestError, TooMuchError, UnauthorisedError
 from triagemq.errors import TriageError
 

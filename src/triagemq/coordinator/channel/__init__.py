@@ -1,1 +1,10 @@
-"""Between coordinator and gateway: lines of JSON on a socket, the wanted state, and its confirmation."""
+"""How coordinator and gateway talk, and how the one leads the other.
+
+What comes in are the orders and grants that are wanted, what comes out is a gateway that follows them, and what it
+measures:
+
+* `messages`: what they say to each other; the state that is wanted, whole or as a change, and what was measured
+* `lead`: the coordinator's mind: the gateway is told until it has confirmed the version that is wanted
+* `link`: the coordinator's end of the socket
+* `server`: the gateway's end
+"""

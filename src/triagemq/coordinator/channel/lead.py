@@ -16,9 +16,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from triagemq.coordinator.access.grants import Grants
-from triagemq.coordinator.channel.lines import ControlError
-from triagemq.coordinator.channel.link import GatewayRefusalError, Measured
-from triagemq.coordinator.channel.state import DesiredState
+from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.orders import Orders
 
 __all__ = ["GatewayLead", "Link"]

@@ -15,74 +15,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triagemq.coordinator.channel.lines import (
+from pydantic import TypeAdapter
+
+from triagemq.coordinator.channel.messages import (
     LARGEST_LINE_BYTES,
     ControlError,
+    DesiredState,
+    GatewayRefusalError,
+    Measured,
+    SessionEvent,
     decode_line,
     encode_line,
     reachable,
+    shallow,
+    state_message,
 )
-from triagemq.coordinator.channel.state import DesiredState, state_message
 from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.coordinator.ports.samples import counted_to_json
-from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
+from triagemq.plan import FlowCounters, FlowKey, PortCounters
 
-__all__ = ["GatewayLink", "GatewayRefusalError", "Measured", "SessionEvent"]
+__all__ = ["GatewayLink"]
 
 _PAUSE_SECONDS = 0.1
 _MOST_EVENTS = 100_000
-
-
-class GatewayRefusalError(ControlError):
-    """The gateway is there, and does not do what it is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
-
-    `topics` are publications and payload bytes since then, each publication counted once; if an earlier `mark` was
-    given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
-    published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
-    `version` name the state that it follows, `generation` its orders.
-    """
-
-    epoch: str
-    at_ns: int
-    topics: Mapping[str, tuple[int, int]]
-    counters: Mapping[str, Any]
-    ports: Mapping[str, PortCounters]
-    flows: Mapping[str, FlowCounters]
-    generation: int
-    sessions: int
-    broker_connected: bool
-    broker_problem: str = ""
-    storage_problem: str = ""
-    author: str = ""
-    version: int = 0
-    broker_since_ns: int | None = None
-    begun: Sequence[str] = ()
-    mark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionEvent:
-    """A client has "connected" (or come from another endpoint) or has "gone", or new "orders" are in force.
-
-    Or messages go to a client from now on or no more ("subscribes"), or the broker has taken "subscriptions". `flow` is
-    what orders call the flow of a client that has connected. `overrun`: some news before it are lost.
-    """
-
-    kind: str
-    client_id: str
-    endpoint: tuple[str, int] | None
-    overrun: bool = False
-    flow: str = ""
-    subscribes: bool = False
+_MEASURED = TypeAdapter(Measured)
 
 
 class GatewayLink:
@@ -136,7 +96,7 @@ class GatewayLink:
 
     async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
         """Have the gateway, which follows `before` (None: anything), follow `after`; does it want to hear all again?"""
-        answer = await self._ask("state", **state_message(before, after).parts)
+        answer = await self._ask("state", **shallow(state_message(before, after)))
         return bool(answer.get("whole_next"))
 
     async def current(self) -> Orders:
@@ -163,7 +123,7 @@ class GatewayLink:
 
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
-        return _measured(await self._ask("measure", flows=flows, topics=topics, after=after))
+        return _MEASURED.validate_python(await self._ask("measure", flows=flows, topics=topics, after=after))
 
     async def save_broker(self) -> None:
         """Have whoever runs the broker make it write down what it holds."""
@@ -314,28 +274,3 @@ def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
 
 def _endpoint(where: Sequence[Any]) -> tuple[str, int]:
     return str(where[0]), int(where[1])
-
-
-def _measured(answer: Mapping[str, Any]) -> Measured:
-    return Measured(
-        epoch=answer["epoch"],
-        at_ns=answer["at_ns"],
-        topics={topic: (count, size) for topic, (count, size) in answer["topics"].items()},
-        counters=answer["counters"],
-        ports={name: _port(port["queues"], port["control"]) for name, port in answer["ports"].items()},
-        flows={client_id: FlowCounters(*values) for client_id, values in answer["flows"].items()},
-        generation=answer["generation"],
-        sessions=answer["sessions"],
-        broker_connected=answer["broker_connected"],
-        broker_problem=answer["broker_problem"],
-        storage_problem=answer["storage_problem"],
-        author=answer["author"],
-        version=answer["version"],
-        broker_since_ns=answer["broker_since_ns"],
-        begun=answer["begun"],
-        mark=answer["mark"],
-    )
-
-
-def _port(queues: Iterable[Sequence[Any]], control: Sequence[Any]) -> PortCounters:
-    return PortCounters(tuple(QueueCounters(*queue) for queue in queues), QueueCounters(*control))

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from triagemq.coordinator.channel.lines import (
+from triagemq.coordinator.channel.messages import (
     LARGEST_LINE_BYTES,
     ControlError,
     decode_line,

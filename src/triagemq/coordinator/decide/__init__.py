@@ -1,1 +1,10 @@
-"""One decision: what is known now and what was decided before in; a plan, orders and reasons out. Pure."""
+"""One decision: what is known now and what was decided before in; a plan, orders and reasons out. Pure.
+
+* `network`: the fixed part of an exchange
+* `decide`: the decision as a whole
+* `slots`: which connection of a subscriber carries which topic, so that as little as possible moves
+* `changes`: what that changes, worked out once
+* `orders`: what a gateway is told: ports, flows, ways of topics; whole, or what has changed
+* `account`: the reasons, for an operator to read
+* `forecasts`, `what_if`: what the plan will do, and what another situation would
+"""

@@ -1,1 +1,9 @@
-"""The gateway as a process that is led: MQTT-SN gateway, data plane, control channel and trace put together."""
+"""The gateway as a process that is led: MQTT-SN gateway, data plane, control channel and trace put together.
+
+* `process`, `config`: how it is started
+* `managed`: takes the state that is wanted, puts it in force, keeps it, and says what it counts
+* `kept`: that state on disk, from which it starts
+* `binder`: gives the flows of orders the addresses of clients, and tells the data plane what has changed
+* `follower`: the same for a data plane elsewhere: in the kernel, on switches
+* `trace_numbers`: the numbers that its trace uses
+"""

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec
 
-from triagemq.coordinator.channel.lines import ControlError
-from triagemq.coordinator.channel.link import GatewayLink, SessionEvent
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError, SessionEvent
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.errors import TriageError
 

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from triagemq.coordinator.channel.lines import decode_line
-from triagemq.coordinator.channel.state import DesiredState, parse_state
+from triagemq.coordinator.channel.messages import DesiredState, decode_line, parse_state
 from triagemq.errors import OutputError, TriageError
 
 __all__ = ["KeptState"]

@@ -12,15 +12,14 @@ import contextlib
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
-from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.messages import ControlError, DesiredState, Measured, parse_state, shallow
 from triagemq.coordinator.channel.server import ControlServer
-from triagemq.coordinator.channel.state import DesiredState, parse_state
 from triagemq.coordinator.decide.orders import (
     Orders,
     OrdersChange,
@@ -338,14 +337,14 @@ class ManagedGateway:
             case "version":
                 return {"author": self._author, "version": self._version}
             case "measure":
-                return self._measure(
-                    broker_since_ns=await self._broker_since_ns()
-                    if request.get("topics") is not False
-                    else None,
+                with_topics = request.get("topics") is not False
+                measured = self._measure(
+                    broker_since_ns=await self._broker_since_ns() if with_topics else None,
                     with_flows=request.get("flows") is not False,
-                    with_topics=request.get("topics") is not False,
+                    with_topics=with_topics,
                     after=request.get("after"),
                 )
+                return shallow(measured)
             case "backup":
                 return self._back_up(request.get("path"))
             case "save_broker":
@@ -430,22 +429,21 @@ class ManagedGateway:
 
     def _measure(
         self, *, broker_since_ns: int | None, with_flows: bool, with_topics: bool, after: object
-    ) -> dict[str, Any]:
+    ) -> Measured:
         """`after` is the mark of an earlier answer: of topics, what has changed since is told, else everything."""
         core = self.gateway.core
-        topics: dict[str, Any] = {"topics": {}, "begun": [], "mark": ""}
+        topics: Mapping[str, tuple[int, int]] = {}
+        begun: Sequence[str] = ()
+        mark = ""
         if with_topics:
             epoch, _, step = after.partition(" ") if isinstance(after, str) else ("", "", "")
             known = int(step) if epoch == self._epoch and step.isdecimal() else 0
             changed = core.publications.counts.changed_since(known, self.gateway.clock())
-            topics = {
-                "topics": changed.topics,
-                "begun": changed.begun if known else [],
-                "mark": f"{self._epoch} {changed.step}",
-            }
+            topics, begun = changed.topics, changed.begun if known else ()
+            mark = f"{self._epoch} {changed.step}"
         counters = self._plane.counters(with_flows=with_flows)
         flows = {
-            client_id: astuple(counters.flows[key])
+            client_id: counters.flows[key]
             for client_id, key in (self._binder.clients().items() if with_flows else ())
             if key in counters.flows
         }
@@ -454,25 +452,24 @@ class ManagedGateway:
             "bad_requests": self._control.bad_requests,
             "trace_rows_lost": 0 if self._trace is None else self._trace.writer.lost_rows,
         }
-        return {
-            "epoch": self._epoch,
-            "at_ns": self.gateway.clock(),
-            **topics,
-            "counters": core.counters.as_json() | own | {"unmanaged": astuple(counters.unmanaged)},
-            "ports": {
-                name: {"queues": [astuple(queue) for queue in port.queues], "control": astuple(port.control)}
-                for name, port in counters.ports.items()
-            },
-            "flows": flows,
-            "generation": self.generation,
-            "author": self._author,
-            "version": self._version,
-            "sessions": len(core.sessions),
-            "broker_connected": self.gateway.broker_is_connected,
-            "broker_problem": self.gateway.broker_words,
-            "storage_problem": self.gateway.storage_problem,
-            "broker_since_ns": broker_since_ns,
-        }
+        return Measured(
+            epoch=self._epoch,
+            at_ns=self.gateway.clock(),
+            topics=topics,
+            counters=core.counters.as_json() | own | {"unmanaged": astuple(counters.unmanaged)},
+            ports=counters.ports,
+            flows=flows,
+            generation=self.generation,
+            sessions=len(core.sessions),
+            broker_connected=self.gateway.broker_is_connected,
+            broker_problem=self.gateway.broker_words,
+            storage_problem=self.gateway.storage_problem,
+            author=self._author,
+            version=self._version,
+            broker_since_ns=broker_since_ns,
+            begun=begun,
+            mark=mark,
+        )
 
     # The trace.
 

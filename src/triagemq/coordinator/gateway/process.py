@@ -1,8 +1,8 @@
 """`python -m triagemq.coordinator.gateway.process CONFIG.json`: a managed gateway as a process of its own.
 
 It prints one line of JSON when it is ready, ends cleanly on SIGTERM or SIGINT, and may be killed at any moment: started
-again with the same state it goes on with the sessions, messages and orders that it had. gateway_config.py says what the
-file holds.
+again with the same state it goes on with the sessions, messages and orders that it had. config.py says what
+the file holds.
 """
 
 from __future__ import annotations

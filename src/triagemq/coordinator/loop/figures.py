@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
-from triagemq.coordinator.channel.link import Measured
+from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop.assignments import Assignment
 from triagemq.plan import FlowCounters, PortCounters

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from triagemq.coordinator.channel.lead import GatewayLead
-from triagemq.coordinator.channel.lines import ControlError
-from triagemq.coordinator.channel.link import Measured
+from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.ports.watch import PortWatch
 from triagemq.coordinator.rates.known import KnownRates

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from triagemq.coordinator.channel.lead import GatewayLead
-from triagemq.coordinator.channel.link import GatewayRefusalError, Measured
+from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.json_text import SUBSCRIBER, kind_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple
 from typing import Any
 
-from triagemq.coordinator.channel.lines import ControlError
+from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.gateway.trace_numbers import PortNumbers
 from triagemq.plan import FlowCounters, FlowKey, PortCounters, QueueCounters
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from triagemq.coordinator.channel.link import Measured
+from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.rates.watch import RateChange, Rates, RateWatch
 from triagemq.mqttsn import valid_topic_name
 

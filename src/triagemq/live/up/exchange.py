@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from triagemq.certificates import own_certificate
-from triagemq.coordinator.channel.lines import ControlError
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.exposure import Exposed, check_listeners, with_brackets
 from triagemq.exchange.private_files import private_directory, write_private

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from triagemq.clock import unix_clock
-from triagemq.coordinator.channel.lines import ControlError
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import ParameterError

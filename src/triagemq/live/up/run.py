@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from triagemq.coordinator.channel.lines import ControlError
-from triagemq.coordinator.channel.link import GatewayLink, Measured
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop.figures import Traffic, class_traffic

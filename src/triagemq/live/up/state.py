@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from triagemq.coordinator.access.tokens import Role, TokenBook, new_token
-from triagemq.coordinator.channel.lines import ControlError
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.coordinator.store.changes import adding_token
 from triagemq.coordinator.store.store import Store

@@ -1,23 +1,61 @@
-"""What a gateway should do, as one state with one version: orders and grants, told whole or as a change.
+"""What coordinator and gateway say to each other: a Unix stream socket, one JSON object a line, both ways.
 
-A coordinator numbers the states it wants; `author` is its process, so that nobody takes another's number for its own. A
+What a gateway should do is one state with one version, orders and grants together, told whole or as a change. A
+coordinator numbers the states it wants; `author` is its process, so that nobody takes another's number for its own. A
 change names the version that it starts from; a gateway that follows another refuses it and is told everything. The
 gateway keeps each message as it came, and reads what it keeps as it reads what it is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from triagemq.coordinator.access.grants import Grants, GrantsChange
-from triagemq.coordinator.channel.lines import ControlError
 from triagemq.coordinator.decide.orders import Orders, OrdersChange, what_is_wrong
+from triagemq.errors import TriageError
+from triagemq.plan import FlowCounters, PortCounters
 
-__all__ = ["DesiredState", "StateMessage", "parse_state", "state_message"]
+__all__ = [
+    "LARGEST_LINE_BYTES",
+    "ControlError",
+    "DesiredState",
+    "GatewayRefusalError",
+    "Measured",
+    "SessionEvent",
+    "StateMessage",
+    "decode_line",
+    "encode_line",
+    "parse_state",
+    "reachable",
+    "shallow",
+    "state_message",
+]
+
+LARGEST_LINE_BYTES = 256 << 20
+"""Orders for a hundred thousand flows and a million subscriptions have room in it."""
+
+# sun_path has 108 octets on Linux, fewer elsewhere.
+_LONGEST_PATH = 100
+
+
+class ControlError(TriageError):
+    """The gateway cannot be reached over its control socket, or has refused what it was told."""
+
+
+class GatewayRefusalError(ControlError):
+    """The gateway is there, and does not do what it is told."""
+
+
+# What a gateway should do.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +82,6 @@ class StateMessage:
     base: Annotated[int, Strict()] | None = None
     orders: OrdersChange | None = None
     grants: GrantsChange | None = None
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        """All that it says, by name; what is as before is left out."""
-        said = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return {name: value for name, value in said if value is not None}
 
     @property
     def is_whole(self) -> bool:
@@ -117,3 +149,92 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
     if found.base is None and any(None in part.values() for each in parts for part in each or ()):
         raise ControlError("a change needs the `base` that it changes")
     return found
+
+
+# What it does.
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
+
+    `topics` are publications and payload bytes since then, each publication counted once; if an earlier `mark` was
+    given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
+    published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
+    `version` name the state that it follows, `generation` its orders.
+    """
+
+    epoch: str
+    at_ns: int
+    topics: Mapping[str, tuple[int, int]]
+    counters: Mapping[str, Any]
+    ports: Mapping[str, PortCounters]
+    flows: Mapping[str, FlowCounters]
+    generation: int
+    sessions: int
+    broker_connected: bool
+    broker_problem: str = ""
+    storage_problem: str = ""
+    author: str = ""
+    version: int = 0
+    broker_since_ns: int | None = None
+    begun: Sequence[str] = ()
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """A client has "connected" (or come from another endpoint) or has "gone", or new "orders" are in force.
+
+    Or messages go to a client from now on or no more ("subscribes"), or the broker has taken "subscriptions". `flow` is
+    what orders call the flow of a client that has connected. `overrun`: some news before it are lost.
+    """
+
+    kind: str
+    client_id: str
+    endpoint: tuple[str, int] | None
+    overrun: bool = False
+    flow: str = ""
+    subscribes: bool = False
+
+
+# How it is said.
+
+
+def shallow(record: Any) -> dict[str, Any]:
+    """What a record says, by name; what is None is left out."""
+    said = ((one.name, getattr(record, one.name)) for one in fields(record))
+    return {name: value for name, value in said if value is not None}
+
+
+def encode_line(message: dict[str, Any]) -> bytes:
+    """One object, with its end of line; records in it become objects, too."""
+    return to_json(message, inf_nan_mode="strings") + b"\n"
+
+
+def decode_line(line: bytes) -> dict[str, Any]:
+    """The object of a line; ControlError if it holds none."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ControlError("control channel: a line that is not JSON") from None
+    if not isinstance(message, dict):
+        raise ControlError("control channel: a line that is not a JSON object")
+    return message
+
+
+@contextlib.contextmanager
+def reachable(path: Path) -> Iterator[str]:
+    """A name for a socket by which the kernel can find it: paths of sockets must be short, those of files need not.
+
+    A long one goes through a descriptor of its directory; it serves for bind and connect, inside the `with` only.
+    """
+    absolute = str(path.absolute())
+    if len(os.fsencode(absolute)) <= _LONGEST_PATH:
+        yield absolute
+        return
+    directory = os.open(path.absolute().parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
