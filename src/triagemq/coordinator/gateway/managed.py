@@ -261,12 +261,12 @@ class ManagedGateway:
         before = self.rules.orders
         change = orders.since(before) if change is None else change
         slots = self.gateway.core.slots
-        slots.order(orders.slots)
+        slots.order(orders.slots, change.slots)
         self.rules.orders = orders
         try:
             self._binder.order(orders, change)
         except PlanError:
-            slots.order(before.slots)
+            slots.order(before.slots, change.slots)
             self.rules.orders = before
             raise
         slots.ranked(reranked(before, orders, change))

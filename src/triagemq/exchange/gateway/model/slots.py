@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from triagemq.exchange.gateway.model.sessions import Session, SessionState
+from triagemq.plan.instructions import difference
 
 __all__ = ["Identify", "Slots", "own_name"]
 
@@ -44,13 +45,11 @@ class Slots:
         """The name of the subscriber or publisher whose client id it is."""
         return self._identify(client_id)[0]
 
-    def order(self, ordered: Mapping[str, Mapping[str, int]]) -> None:
-        """From now on topics go this way."""
+    def order(self, ordered: Mapping[str, Mapping[str, int]], changed: Iterable[str] | None = None) -> None:
+        """From now on topics go this way; `changed` are the subscribers whose topics go another, if that is known."""
         before, self.ordered = self.ordered, ordered
-        for name in before.keys() | ordered.keys():
-            was, now = before.get(name), ordered.get(name)
-            if was is not now and was != now:
-                self._forget_routes(name)
+        for name in difference(before, ordered) if changed is None else changed:
+            self._forget_routes(name)
 
     def ranked(self, places: Iterable[tuple[str, int]] | None) -> None:
         """The classes of these subscribers' slots, or of all, have changed: messages go to them in another order."""
