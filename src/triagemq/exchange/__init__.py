@@ -15,7 +15,7 @@ outlets, egress              out through the socket, or through a data plane tha
 live_trace, trace_journal    and told
 
 broker/                      where the broker is, or one of our own
-exposure, private_files, topic_patterns    rules for everything that listens, keeps secrets, or names topics
+exposure, private_files      rules for everything that listens or keeps secrets
 """
 
 from triagemq.errors import BrokerError, GatewayError, MqttError

@@ -5,6 +5,7 @@
     peek(datagram)                  message type and header length, without decoding the rest
     encode_publish, publish_header  what a gateway sends most, without message objects;
     encapsulation_header            the same for what goes in front of it to a forwarder
+    topics, filters                 which topic names and filters are valid; what a filter takes in
 
 >>> decode(encode(Register(topic_id=0, message_id=1, topic_name="floor3/smoke")))
 Register(topic_id=0, message_id=1, topic_name='floor3/smoke')
@@ -22,6 +23,7 @@ from triagemq.mqttsn.codes import (
 )
 from triagemq.mqttsn.decoding import decode
 from triagemq.mqttsn.encoding import encapsulation_header, encode
+from triagemq.mqttsn.filters import matches
 from triagemq.mqttsn.header import peek
 from triagemq.mqttsn.messages import (
     Advertise,
@@ -60,7 +62,6 @@ from triagemq.mqttsn.topics import (
     MAXIMUM_TOPIC_LEVELS,
     is_brokers_own,
     is_shared,
-    matches,
     publishable_topic_name,
     short_topic_id,
     short_topic_name,

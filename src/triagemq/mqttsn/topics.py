@@ -1,4 +1,4 @@
-"""Topic names, topic filters, and how one matches the other (MQTT 3.1.1, section 4.7).
+"""Topic names and topic filters that are valid (MQTT 3.1.1, section 4.7); what they match is in filters.py.
 
 What MQTT only advises against (control characters and non-characters, section 1.5.3) is refused here, and so are more
 levels than Mosquitto takes: a broker may end the connection over them, and a gateway shares it among all its clients.
@@ -18,7 +18,6 @@ __all__ = [
     "MAXIMUM_TOPIC_LEVELS",
     "is_brokers_own",
     "is_shared",
-    "matches",
     "publishable_topic_name",
     "short_topic_id",
     "short_topic_name",
@@ -119,31 +118,6 @@ def valid_topic_filter(topic_filter: str) -> bool:
     (True, True, False)
     """
     return topic_filter_problem(topic_filter) is None and _fits(topic_filter)
-
-
-def matches(topic_filter: str, topic_name: str) -> bool:
-    """Does a valid filter take in a valid name?
-
-    `#` takes in its parent level too, and a wildcard in front takes in no name that begins with `$`.
-
-    >>> matches("floor3/+/smoke", "floor3/kitchen/smoke"), matches("floor3/#", "floor3")
-    (True, True)
-    >>> matches("#", "$SYS/uptime"), matches("+", "floor3/kitchen")
-    (False, False)
-    """
-    if topic_filter == topic_name:
-        return True
-    if topic_name[:1] == "$" and topic_filter[:1] in ("+", "#"):
-        return False
-    wanted = topic_filter.split("/")
-    levels = topic_name.split("/")
-    if wanted[-1] == "#":
-        wanted.pop()
-        if len(levels) < len(wanted):
-            return False
-    elif len(levels) != len(wanted):
-        return False
-    return all(want in ("+", level) for want, level in zip(wanted, levels, strict=False))
 
 
 def short_topic_id(name: str) -> int:

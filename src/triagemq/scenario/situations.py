@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario.conditions import (
     Condition,
     Conditions,
@@ -21,7 +22,6 @@ from triagemq.scenario.conditions import (
     WorthChange,
 )
 from triagemq.scenario.model import Floats, Integers, Scenario
-from triagemq.scenario.wildcards import TopicTree, is_pattern
 
 __all__ = ["Situation", "situations"]
 
@@ -190,8 +190,8 @@ class _Columns:
     def _change_worth(self, factors: Mapping[str, float]) -> None:
         """The scenario's weights times a profile's factors; of several that match, the topic's own, else the first."""
         factor = np.ones(len(self.scenario.topics))
-        patterns = [topic for topic in factors if is_pattern(topic)]
-        for topic in (*reversed(patterns), *(topic for topic in factors if not is_pattern(topic))):
+        patterns = [topic for topic in factors if has_wildcard(topic)]
+        for topic in (*reversed(patterns), *(topic for topic in factors if not has_wildcard(topic))):
             factor[self._is_topic(topic)] = factors[topic]
         wanted = self.scenario.subscriptions
         self.now["utility_weight"] = wanted.utility_weight * factor[wanted.topic]
@@ -199,7 +199,7 @@ class _Columns:
     def _is_topic(self, topic: str) -> Flags:
         found = np.zeros(len(self.scenario.topics), dtype=np.bool_)
         rows = {name: row for row, name in enumerate(self.scenario.topics.name)}
-        found[[rows[name] for name in self.topics.matching(topic)]] = True
+        found[[rows[name] for name in self.topics.taken_in_by(topic)]] = True
         return found
 
     def situation(self, time: float, backups: Mapping[int, int]) -> Situation:

@@ -42,8 +42,8 @@ from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker.users import BrokerUser
-from triagemq.exchange.topic_patterns import covers
 from triagemq.mqttsn import Disconnect, PingReq, PingResp, matches, valid_topic_filter
+from triagemq.mqttsn.filters import covers
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from triagemq.coordinator.intents.asked import (
     Utility,
 )
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.intents.filters import FilterTree
 from triagemq.coordinator.intents.published import UNANNOUNCED
 from triagemq.coordinator.rates.watch import Rates
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import matches
+from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario import ArrivalProcess, Scenario, UtilityShape, loads
 from triagemq.scenario.generators import building
 
@@ -241,12 +241,12 @@ PATTERNS = st.tuples(st.lists(LEVELS | st.just("+"), max_size=3), st.sampled_fro
 
 @given(st.lists(PATTERNS, max_size=12), st.lists(PATTERNS, max_size=12), TOPICS)
 def test_patterns_are_found_by_topic(patterns: list[str], others: list[str], topic: str) -> None:
-    tree = FilterTree()
+    tree = TopicTree()
     for pattern in [*patterns, *others]:
         tree.add(pattern)
     for pattern in set(others) - set(patterns):
         tree.remove(pattern)
-    assert sorted(tree.matching(topic)) == sorted(each for each in set(patterns) if matches(each, topic))
+    assert sorted(tree.taking_in(topic)) == sorted(each for each in set(patterns) if matches(each, topic))
 
 
 STEPS = st.lists(

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, ConfigDict, Strict
 
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
 from triagemq.exchange import Policy
-from triagemq.exchange.topic_patterns import within
 from triagemq.mqttsn import valid_topic_filter
+from triagemq.mqttsn.filters import within
 from triagemq.plan.instructions import applied, difference
 
 __all__ = ["Grant", "Grants", "GrantsChange", "ManagedPolicy", "Rules"]

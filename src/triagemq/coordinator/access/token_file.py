@@ -21,7 +21,7 @@ from triagemq.coordinator.refusals import RequestError
 from triagemq.errors import ParameterError
 from triagemq.exchange import Policy
 from triagemq.exchange.private_files import write_private
-from triagemq.exchange.topic_patterns import within
+from triagemq.mqttsn.filters import within
 
 __all__ = ["TokenFile", "TokenPolicy", "TokenRules"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.exchange.broker.users import hashed_password
-from triagemq.exchange.topic_patterns import within
+from triagemq.mqttsn.filters import within
 
 __all__ = [
     "ANYONE",

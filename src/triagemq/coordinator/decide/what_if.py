@@ -10,8 +10,8 @@ import numpy as np
 from triagemq.coordinator.intents.asked import SubscriptionIntent
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import matches
+from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario import Floats, Scenario, Subscribers, Subscriptions
-from triagemq.scenario.wildcards import TopicTree
 
 __all__ = ["Changes", "changed"]
 
@@ -87,7 +87,7 @@ def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
     row_of = {pair: row for row, pair in enumerate(pairs)}
 
     def found(field_name: str, pattern: str) -> list[int]:
-        topics = [topic_number[topic] for topic in tree.matching(pattern)]
+        topics = [topic_number[topic] for topic in tree.taken_in_by(pattern)]
         if not topics:
             raise ParameterError(field_name, f"no topic is matched by {pattern!r}")
         return topics

@@ -14,12 +14,11 @@ import numpy as np
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.announced import Announced, announced
 from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents.filters import FilterTree
 from triagemq.coordinator.intents.published import DeclaredRate, declared_rates, published
 from triagemq.coordinator.intents.wanted import Wanted, wanted_by, wanted_tables
 from triagemq.coordinator.rates.watch import Rates
+from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Integers, Scenario, Topics
-from triagemq.scenario.wildcards import TopicTree, is_pattern
 
 __all__ = ["IntentBook"]
 
@@ -45,9 +44,9 @@ class IntentBook:
         self._wanted: dict[str, Wanted] = {}
         self._topic_number: dict[str, int] = {}
         self._topic_names: list[str] = []
-        self._topics = TopicTree(())
+        self._topics = TopicTree()
         self._look_at = _LEAST_TOPICS
-        self._filters = FilterTree()
+        self._filters = TopicTree()
         self._users: dict[str, set[str]] = {}
 
     @property
@@ -174,11 +173,11 @@ class IntentBook:
     def _know(self, topics: Mapping[str, object] | tuple[str, ...]) -> None:
         """Number topics that are new, and have the patterns that match one expanded anew."""
         for topic in topics:
-            if topic in self._topic_number or is_pattern(topic):
+            if topic in self._topic_number or has_wildcard(topic):
                 continue
             self._topic_number[topic] = len(self._topic_names)
             self._topic_names.append(topic)
             self._topics.add(topic)
-            for pattern in self._filters.matching(topic):
+            for pattern in self._filters.taking_in(topic):
                 for name in self._users[pattern]:
                     self._wanted[name].columns = None

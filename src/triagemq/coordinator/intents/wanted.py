@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.asked import SubscriberIntent, SubscriptionIntent
 from triagemq.errors import ParameterError
+from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Floats, Integers, Subscribers, Subscriptions, UtilityShape
-from triagemq.scenario.wildcards import TopicTree, filter_mistake, is_pattern
+from triagemq.scenario.wildcards import filter_mistake
 
 __all__ = ["Wanted", "wanted_by", "wanted_tables"]
 
@@ -39,7 +40,7 @@ class Wanted:
         """Work out `columns`, sorted by the topics' names."""
         term_of = {topic: term for term, topic in enumerate(self.exact)}
         for term, pattern in enumerate(self.patterns, start=len(self.exact)):
-            for topic in topics.matching(pattern):
+            for topic in topics.taken_in_by(pattern):
                 term_of.setdefault(topic, term)
         chosen = sorted(term_of)
         self.columns = (
@@ -58,8 +59,8 @@ def wanted_by(intent: SubscriberIntent) -> Wanted:
         if wrong is not None:
             raise ParameterError(f"subscription {each.topic_filter!r}", "; ".join(wrong))
         first.setdefault(each.topic_filter, each)
-    exact = tuple(topic for topic in first if not is_pattern(topic))
-    patterns = tuple(topic for topic in first if is_pattern(topic))
+    exact = tuple(topic for topic in first if not has_wildcard(topic))
+    patterns = tuple(topic for topic in first if has_wildcard(topic))
     terms = np.array([_terms(first[topic]) for topic in (*exact, *patterns)], dtype=np.float64)
     terms = np.ascontiguousarray(terms.reshape(-1, COLUMNS).T)
     _check(intent, (*exact, *patterns), terms)

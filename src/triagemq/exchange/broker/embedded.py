@@ -28,7 +28,7 @@ from amqtt.plugins.base import (  # type: ignore[import-untyped, unused-ignore]
 )
 
 from triagemq.exchange.broker.users import BrokerUser, is_password, read_users
-from triagemq.exchange.topic_patterns import within
+from triagemq.mqttsn.filters import within
 
 __all__ = ["UsersPlugin", "serve"]
 

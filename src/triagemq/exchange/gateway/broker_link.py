@@ -18,7 +18,7 @@ from triagemq.exchange.gateway.spreading import spread, spread_retained
 from triagemq.exchange.mqtt.packets import REFUSED, ConnectAnswer, Message
 from triagemq.exchange.mqtt.session import Login, MqttSession
 from triagemq.exchange.mqtt.suspicion import Packet
-from triagemq.exchange.topic_patterns import overlap
+from triagemq.mqttsn.filters import overlap
 
 __all__ = [
     "leave",

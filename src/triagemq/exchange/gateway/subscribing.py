@@ -9,7 +9,6 @@ from triagemq.exchange.gateway.model.messages import Subscription
 from triagemq.exchange.gateway.model.sessions import Session
 from triagemq.exchange.gateway.model.topics import REGISTERED, SUBSCRIBED, KnownTopic
 from triagemq.exchange.mqtt.packets import REFUSED
-from triagemq.exchange.topic_patterns import has_wildcard
 from triagemq.mqttsn import (
     RegAck,
     Register,
@@ -21,6 +20,7 @@ from triagemq.mqttsn import (
     Unsubscribe,
     is_shared,
 )
+from triagemq.mqttsn.filters import has_wildcard
 
 __all__ = ["drop", "register", "subscribe", "unsubscribe"]
 

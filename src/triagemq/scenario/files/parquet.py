@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.mqttsn.filters import has_wildcard
 from triagemq.scenario.files.document import empirical_mean, sample_mistake
 from triagemq.scenario.files.explain import Problems, nearest, unknown_key
 from triagemq.scenario.files.rules import (
@@ -39,7 +40,7 @@ from triagemq.scenario.model import (
     SizeSamples,
     Subscriptions,
 )
-from triagemq.scenario.wildcards import is_pattern, topic_mistake
+from triagemq.scenario.wildcards import topic_mistake
 
 __all__ = [
     "read_publication_table",
@@ -86,7 +87,7 @@ def read_subscription_table(
         return None
 
     def not_a_topic(name: str) -> tuple[str, str] | None:
-        if is_pattern(name):
+        if has_wildcard(name):
             return f"{name!r} is a pattern", "write one row per topic"
         if name in listed_topics:
             return f"nobody publishes {name}", "add a row to the publications, or remove this one"

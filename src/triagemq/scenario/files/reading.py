@@ -13,10 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from triagemq.errors import ScenarioError
+from triagemq.mqttsn.filters import has_wildcard
 from triagemq.scenario.files.document import USUAL_PROFILE, ScenarioFile
 from triagemq.scenario.files.explain import explain, listed, nearest, unknown_key
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedList, LinedMapping
-from triagemq.scenario.wildcards import is_pattern
 
 __all__ = ["Document", "read_document"]
 
@@ -55,7 +55,7 @@ class Document:
 
     def unmatched(self, topic: str, published: Collection[str]) -> tuple[str, str]:
         """What to say about a topic or pattern that none of what is published matches, and what to write instead."""
-        if is_pattern(topic):
+        if has_wildcard(topic):
             return "matches no topic that is published", f"published are: {listed(published) or 'none'}"
         return self.file.unknown("topic", topic, published, "the publishes of a publisher")
 

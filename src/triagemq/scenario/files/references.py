@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario.files.document import (
     USUAL_PROFILE,
     BrokerLinkEntry,
@@ -24,7 +25,7 @@ from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import Floats, Integers
-from triagemq.scenario.wildcards import TopicTree, filter_mistake, topic_mistake
+from triagemq.scenario.wildcards import filter_mistake, topic_mistake
 
 __all__ = ["broker_column", "check_condition_topics", "check_references", "check_rows", "joining_port"]
 
@@ -242,7 +243,7 @@ def check_condition_topics(document: Document, published: PublicationRows) -> No
         if mistake is None and entry.publisher in publishers:
             own = published.table.topic[published.table.publisher == publishers.index(entry.publisher)]
             topics = [names[row] for row in np.unique(own)]
-            if not TopicTree(topics).matching(entry.topic):
+            if not TopicTree(topics).taken_in_by(entry.topic):
                 mistake = (
                     f"{entry.publisher} does not publish {entry.topic}",
                     f"it publishes {listed(topics)}",
@@ -255,7 +256,7 @@ def _unpublished(
     document: Document, topic: str, tree: TopicTree, published: Collection[str]
 ) -> tuple[str, str] | None:
     wrong = filter_mistake(topic)
-    return wrong if wrong is not None or tree.matching(topic) else document.unmatched(topic, published)
+    return wrong if wrong is not None or tree.taken_in_by(topic) else document.unmatched(topic, published)
 
 
 def check_rows(document: Document, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from triagemq.errors import ScenarioError
+from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario.files.document import (
     FileEntry,
     PublicationEntry,
@@ -36,7 +37,7 @@ from triagemq.scenario.files.rules import (
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
 from triagemq.scenario.kinds import SizeDistribution, UtilityShape
 from triagemq.scenario.model import Codes, Floats, Integers, SizeSamples
-from triagemq.scenario.wildcards import TopicTree, filter_mistake, is_pattern, topic_mistake
+from triagemq.scenario.wildcards import filter_mistake, topic_mistake
 
 __all__ = ["read_publications", "read_subscriptions"]
 
@@ -211,8 +212,8 @@ def read_subscriptions(document: Document, publications: PublicationRows) -> Sub
         expanded: dict[str, str] = {}
         for pattern in wanted:
             place = (*owned, pattern)
-            if is_pattern(pattern) and pattern not in matches:
-                matches[pattern] = tree.matching(pattern)
+            if has_wildcard(pattern) and pattern not in matches:
+                matches[pattern] = tree.taken_in_by(pattern)
             found = _topics_of(document, place, pattern, matches, publications)
             rows.count(max(1, len(found)), place)
             if pattern in entries:

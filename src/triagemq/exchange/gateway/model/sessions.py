@@ -24,8 +24,8 @@ from triagemq.exchange.gateway.model.timers import Timer
 from triagemq.exchange.gateway.model.topics import ClientTopics, Topic
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
-from triagemq.exchange.topic_patterns import has_wildcard
 from triagemq.mqttsn import TopicIdType, matches
+from triagemq.mqttsn.filters import has_wildcard
 
 __all__ = [
     "BrokerLink",
