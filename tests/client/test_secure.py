@@ -17,11 +17,12 @@ import pytest
 from tests.client.loopback import QUICK, BadNetwork, connected, gateway_with_broker, until
 from tests.exchange.real import GatewayProcess, Mosquitto, ended
 
+from triagemq.addresses import GatewayAddress
 from triagemq.certificates import own_certificate
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.flows import Flows
-from triagemq.client.settings import ConnectionSettings, GatewayAddress
+from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity, ServerSecurity, no_association_alert
 from triagemq.errors import GatewayUnreachableError, MissingDependencyError, ParameterError
 from triagemq.exchange import Gateway

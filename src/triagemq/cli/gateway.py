@@ -101,7 +101,7 @@ def gateway(
     json: options.Json = False,
 ) -> None:
     """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
-    from triagemq.client.settings import host_and_port
+    from triagemq.addresses import host_and_port
     from triagemq.exchange import (
         BrokerLoss,
         Credentials,

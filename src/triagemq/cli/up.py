@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from triagemq.addresses import host_and_port
 from triagemq.cli import options
 from triagemq.cli.options import percent, print_deadlines, print_json, screen, seconds_of, utility_line
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.cli.up_screen import comparison_table, live_screen, live_table, next_steps
-from triagemq.client.settings import host_and_port
 from triagemq.errors import ParameterError, TriageError
 
 if TYPE_CHECKING:

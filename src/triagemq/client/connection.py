@@ -19,10 +19,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from triagemq.addresses import GatewayAddress
 from triagemq.client.events import Event, Inbox
 from triagemq.client.lifeline import Lifeline, LifeMessage, State
 from triagemq.client.publishing import Publishing
-from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
+from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import Questions, filter_reference
 from triagemq.dtls import LONGEST_MESSAGE
 from triagemq.errors import ClosedError, DecodeError, ParameterError, RefusedError

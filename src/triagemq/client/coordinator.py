@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from triagemq.client.settings import GatewayAddress
+from triagemq.addresses import GatewayAddress
 from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
 from triagemq.hiding import without_password
 

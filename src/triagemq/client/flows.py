@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.settings import ConnectionSettings, GatewayAddress
+from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError
 
 __all__ = ["FLOW_MARK", "Flows", "flow_client_id"]

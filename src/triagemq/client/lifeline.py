@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable
 from enum import Enum
 
-from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
+from triagemq.addresses import GatewayAddress
+from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.sockets import DatagramSocket, SecureSocket
 from triagemq.client.wire import refused
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError

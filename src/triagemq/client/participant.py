@@ -16,10 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Self
 
+from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Coordinator
 from triagemq.client.events import Event
-from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
+from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import (
     ClientError,
     ClosedError,

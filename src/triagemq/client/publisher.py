@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator
 from triagemq.client.participant import Lease, Participant
-from triagemq.client.settings import ConnectionSettings, GatewayAddress, Will
+from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import require_topic_name, without_registration
 from triagemq.client.wire import unreachable
 from triagemq.errors import (

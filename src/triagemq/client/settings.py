@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import valid_topic_name
 
-__all__ = ["ConnectionSettings", "GatewayAddress", "Will", "host_and_port"]
+__all__ = ["ConnectionSettings", "Will"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +66,3 @@ class ConnectionSettings:
         for topic_id, name in self.predefined_topics.items():
             if not 0 < topic_id < 0xFFFF or not valid_topic_name(name):
                 raise ParameterError("predefined_topics", f"{topic_id}: {name!r} is no topic id and name")
-
-
-class GatewayAddress(NamedTuple):
-    """Where a gateway is, and whether it speaks DTLS.
-
-    >>> GatewayAddress.parse("mqttsns://gateway.example:10000")
-    GatewayAddress(host='gateway.example', port=10000, secure=True)
-    >>> str(GatewayAddress.parse("127.0.0.1:10000"))
-    '127.0.0.1:10000'
-    """
-
-    host: str
-    port: int
-    secure: bool = False
-
-    @classmethod
-    def parse(cls, text: str, parameter: str = "gateway", *, lowest_port: int = 1) -> GatewayAddress:
-        """HOST:PORT, or the same with mqttsns:// (DTLS) or mqttsn:// before it."""
-        scheme, mark, rest = text.rpartition("://")
-        if scheme not in ("", "mqttsn", "mqttsns") or (mark and not scheme):
-            raise ParameterError(parameter, f"must be HOST:PORT or mqttsns://HOST:PORT, is {text!r}")
-        return cls(*host_and_port(rest.rstrip("/"), parameter, lowest_port=lowest_port), scheme == "mqttsns")
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"mqttsns://{host}:{self.port}" if self.secure else f"{host}:{self.port}"
-
-
-def host_and_port(text: str, parameter: str = "gateway", *, lowest_port: int = 1) -> tuple[str, int]:
-    """The two parts of an address; port 0 is for those who listen, and leave the choice to the system.
-
-    >>> host_and_port("127.0.0.1:10000"), host_and_port("[::1]:10000")
-    (('127.0.0.1', 10000), ('::1', 10000))
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not lowest_port <= int(port) <= 0xFFFF:
-        raise ParameterError(parameter, f"must be HOST:PORT, as 127.0.0.1:10000, is {text!r}")
-    return host.strip("[]"), int(port)

@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 import uvicorn
 
+from triagemq.addresses import place
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.coordinator.api import create_app
 from triagemq.coordinator.channel.link import GatewayLink
@@ -99,8 +100,7 @@ async def _answer_requests(
     if server.started:
         host, port = listening[0].getsockname()[:2]
         scheme = "http" if settings.tls_certificate is None else "https"
-        address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-        print(json.dumps({"ready": True, "address": address}), flush=True)
+        print(json.dumps({"ready": True, "address": f"{scheme}://{place(host, port)}"}), flush=True)
     try:
         await serving
     finally:

@@ -6,9 +6,10 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from triagemq.addresses import at_host, host_of
 from triagemq.errors import ParameterError
 
-__all__ = ["Exposed", "check_listeners", "is_loopback", "reached_by", "with_brackets"]
+__all__ = ["Exposed", "check_listeners", "is_loopback", "reached_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +77,8 @@ def reached_by(address: str, host: str) -> str:
     >>> reached_by("192.0.2.1:10000", "192.0.2.7")
     '192.0.2.1:10000'
     """
-    scheme, mark, place = address.rpartition("://")
-    listens, _, port = place.rpartition(":")
     try:
-        wildcard = ipaddress.ip_address(listens.strip("[]")).is_unspecified
+        wildcard = ipaddress.ip_address(host_of(address)).is_unspecified
     except ValueError:
         wildcard = False
-    return f"{scheme}{mark}{with_brackets(host)}:{port}" if wildcard else address
-
-
-def with_brackets(host: str) -> str:
-    """As it stands in front of a port."""
-    bare = host.strip("[]")
-    return f"[{bare}]" if ":" in bare else bare
+    return at_host(address, host) if wildcard else address

@@ -467,7 +467,7 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
         ("[]", "must be a JSON object"),
         ('{"listen": "x"}', "broker: is missing"),
         ({"colour": 1}, "colour: there is no such field"),
-        ({"listen": "here"}, "listen: 'here' is not HOST:PORT"),
+        ({"listen": "here"}, "listen: must be HOST:PORT, as 127.0.0.1:10000, is 'here'"),
         ({"dataplane": "wires"}, 'dataplane: must be "embedded", "reported" or "none"'),
         ({"seed": "one"}, "seed: 'one' is not what is wanted"),
         ({"scenario": "nowhere.yaml"}, "nowhere.yaml"),

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from triagemq.addresses import host_and_port
 from triagemq.errors import ParameterError
 
 __all__ = ["GatewayConfig", "load_gateway_config"]
@@ -92,10 +93,7 @@ class GatewayConfig:
     @property
     def address(self) -> tuple[str, int]:
         """`listen` in two parts."""
-        host, _, port = self.listen.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
-            raise ParameterError("listen", f"{self.listen!r} is not HOST:PORT")
-        return host.strip("[]"), int(port)
+        return host_and_port(self.listen, "listen", lowest_port=0)
 
 
 def load_gateway_config(path: Path | str) -> GatewayConfig:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triagemq.addresses import place
 from triagemq.coordinator.gateway.config import GatewayConfig, load_gateway_config
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK
@@ -105,10 +106,9 @@ def _log(words: str) -> None:
 
 
 def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:
-    host, port = running.gateway.address
     ready = {
         "ready": True,
-        "listen": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "listen": place(*running.gateway.address),
         "control": config.control,
         "broker_reached": running.gateway.broker_is_connected,
         "generation": running.generation,

@@ -6,6 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
+from triagemq.addresses import place
 from triagemq.errors import ParameterError
 from triagemq.hiding import without_password
 
@@ -75,8 +76,7 @@ class BrokerAddress:
 
     def __str__(self) -> str:
         """Without the password: this goes into logs and error messages."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+        return f"{'mqtts' if self.tls else 'mqtt'}://{place(self.host, self.port)}"
 
     def with_password(self) -> str:
         """The whole address, as `parse` reads it; for files that nobody else reads, never for messages.

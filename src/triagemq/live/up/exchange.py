@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from triagemq.addresses import at_host, host_and_port, host_of
 from triagemq.certificates import own_certificate
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
-from triagemq.exchange.exposure import Exposed, check_listeners, with_brackets
+from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.exchange.private_files import private_directory, write_private
 from triagemq.live.processes import HURRY_SECONDS, Child, EndedError
 from triagemq.live.up.state import hold, own_token
@@ -83,7 +84,7 @@ class ExchangeOptions:
         tls = None if certificate is not None else "--tls-certificate with --tls-key"
         found = [
             Exposed("REST", "--rest", self.rest_host, tokens, tls),
-            Exposed("MQTT-SN", "--gateway", _host(self.gateway), tokens, None if self.dtls else "--dtls"),
+            Exposed("MQTT-SN", "--gateway", host_of(self.gateway), tokens, None if self.dtls else "--dtls"),
         ]
         if self.broker_listener is not None:
             further = self.broker_listener
@@ -269,17 +270,13 @@ class Exchange:
 
     def _as_advertised(self, address: str) -> str:
         """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
-        if self.options.advertise is None:
-            return address
-        place, _, port = address.rpartition(":")
-        scheme, mark, _ = place.rpartition("://")
-        return f"{scheme}{mark}{with_brackets(self.options.advertise)}:{port}"
+        return address if self.options.advertise is None else at_host(address, self.options.advertise)
 
     def _certificate(self) -> tuple[Path, Path]:
         given = self.options.coordinator
         if given.get("tls_certificate") is not None and given.get("tls_key") is not None:
             return Path(given["tls_certificate"]), Path(given["tls_key"])
-        hosts = [_host(self.options.gateway), *([self.options.advertise] if self.options.advertise else [])]
+        hosts = [host_of(self.options.gateway), *([self.options.advertise] if self.options.advertise else [])]
         return own_certificate(self.state / "certificate", hosts)
 
     async def _start_coordinator(self) -> None:
@@ -299,7 +296,8 @@ class Exchange:
 
         def ready(said: dict[str, Any]) -> None:
             self.rest = said["address"]
-            self._write("coordinator", config | {"port": int(self.rest.rstrip("/").rpartition(":")[2])})
+            _, port = host_and_port(self.rest.rpartition("://")[2])
+            self._write("coordinator", config | {"port": port})
 
         await self._child("coordinator", _COORDINATOR, config, ready)
 
@@ -396,7 +394,3 @@ class Exchange:
                     if event.kind in ("subscriptions", "connected") or event.overrun:
                         broker.save_soon()
             await asyncio.sleep(0.5)
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0].strip("[]")

@@ -12,8 +12,8 @@ import random
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
+from triagemq.addresses import host_and_port
 from triagemq.clock import unix_clock
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
@@ -131,11 +131,10 @@ def listeners_of(gateway: str, rest: str) -> list[Listener]:
     >>> listeners_of("mqttsns://127.0.0.1:10000", "http://127.0.0.1:8080")[0]
     Listener(protocol='udp', address='127.0.0.1', port=10000)
     """
-    where = {"udp": urlsplit(f"//{gateway.rpartition('://')[2]}"), "tcp": urlsplit(rest)}
     return [
         Listener(protocol, str(address[0]), int(address[1]))
-        for protocol, kind in _KINDS.items()
-        for *_, address in socket.getaddrinfo(where[protocol].hostname, where[protocol].port, type=kind)
+        for (protocol, kind), url in zip(_KINDS.items(), (gateway, rest), strict=True)
+        for *_, address in socket.getaddrinfo(*host_and_port(url.rpartition("://")[2].rstrip("/")), type=kind)
     ]
 
 

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from triagemq.errors import NetworkError
+from triagemq.addresses import host_and_port
+from triagemq.errors import NetworkError, ParameterError
 
 __all__ = ["Meeting", "Place", "parse_place"]
 
@@ -28,11 +29,11 @@ def parse_place(text: str) -> Place:
     PosixPath('/run/switch/core.mgmt')
     """
     scheme, _, rest = text.partition(":")
-    host, _, port = rest.rpartition(":")
     if scheme == "unix" and rest:
         return Path(rest)
-    if scheme == "tcp" and host and port.isdigit() and int(port) < 65536:
-        return host.strip("[]"), int(port)
+    if scheme == "tcp":
+        with contextlib.suppress(ParameterError):
+            return host_and_port(rest, lowest_port=0)
     raise NetworkError(f"{text!r} is no place to meet switches; write tcp:127.0.0.1:6653 or unix:/path")
 
 

@@ -1,0 +1,80 @@
+"""Where something is on a network, as people write it and messages show it: HOST:PORT, perhaps behind a scheme."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triagemq.errors import ParameterError
+
+__all__ = ["GatewayAddress", "at_host", "host_and_port", "host_of", "place", "with_brackets"]
+
+
+def host_and_port(text: str, parameter: str = "gateway", *, lowest_port: int = 1) -> tuple[str, int]:
+    """The two parts of HOST:PORT; port 0 is for those who listen, and leave the choice to the system.
+
+    >>> host_and_port("127.0.0.1:10000"), host_and_port("[::1]:10000")
+    (('127.0.0.1', 10000), ('::1', 10000))
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not lowest_port <= int(port) <= 0xFFFF:
+        raise ParameterError(parameter, f"must be HOST:PORT, as 127.0.0.1:10000, is {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def place(host: str, port: int) -> str:
+    """HOST:PORT, as `host_and_port` reads it.
+
+    >>> place("127.0.0.1", 10000), place("::1", 10000)
+    ('127.0.0.1:10000', '[::1]:10000')
+    """
+    return f"{with_brackets(host)}:{port}"
+
+
+def with_brackets(host: str) -> str:
+    """A host as it stands in front of a port."""
+    bare = host.strip("[]")
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def host_of(address: str) -> str:
+    """The host of HOST:PORT, whatever is before it, and whatever the port is.
+
+    >>> host_of("mqttsns://[::1]:0"), host_of("127.0.0.1:10000")
+    ('::1', '127.0.0.1')
+    """
+    return address.rpartition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def at_host(address: str, host: str) -> str:
+    """The same scheme and port at another host.
+
+    >>> at_host("mqttsns://0.0.0.0:10000", "192.0.2.7"), at_host("[::]:10000", "2001:db8::7")
+    ('mqttsns://192.0.2.7:10000', '[2001:db8::7]:10000')
+    """
+    scheme, mark, rest = address.rpartition("://")
+    return f"{scheme}{mark}{with_brackets(host)}:{rest.rpartition(':')[2]}"
+
+
+class GatewayAddress(NamedTuple):
+    """Where a gateway is, and whether it speaks DTLS.
+
+    >>> GatewayAddress.parse("mqttsns://gateway.example:10000")
+    GatewayAddress(host='gateway.example', port=10000, secure=True)
+    >>> str(GatewayAddress.parse("127.0.0.1:10000"))
+    '127.0.0.1:10000'
+    """
+
+    host: str
+    port: int
+    secure: bool = False
+
+    @classmethod
+    def parse(cls, text: str, parameter: str = "gateway") -> GatewayAddress:
+        """HOST:PORT, or the same with mqttsns:// (DTLS) or mqttsn:// before it."""
+        scheme, mark, rest = text.rpartition("://")
+        if scheme not in ("", "mqttsn", "mqttsns") or (mark and not scheme):
+            raise ParameterError(parameter, f"must be HOST:PORT or mqttsns://HOST:PORT, is {text!r}")
+        return cls(*host_and_port(rest.rstrip("/"), parameter), scheme == "mqttsns")
+
+    def __str__(self) -> str:
+        return f"{'mqttsns://' if self.secure else ''}{place(self.host, self.port)}"
