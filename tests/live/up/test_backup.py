@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from triagemq.cli.token import app as token_command
 from triagemq.client import BlockingPublisher, BlockingSubscriber, ConnectionSettings
-from triagemq.coordinator.gateway.trace_numbers import next_run
+from triagemq.coordinator.gateway.trace import next_run
 from triagemq.trace import Trace, TraceWriter, runs
 from triagemq.trace.keeping import remove_old_runs
 

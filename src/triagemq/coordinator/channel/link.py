@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from triagemq.coordinator.channel.messages import (
     LARGEST_LINE_BYTES,
     ControlError,
+    Counted,
     DesiredState,
     GatewayRefusalError,
     Measured,
@@ -35,7 +36,6 @@ from triagemq.coordinator.channel.messages import (
     state_message,
 )
 from triagemq.coordinator.decide.orders import Orders, parse_orders
-from triagemq.coordinator.ports.samples import counted_to_json
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
 
 __all__ = ["GatewayLink"]
@@ -119,7 +119,8 @@ class GatewayLink:
         at_ns: int,
     ) -> str:
         """What queues behind the gateway have counted; the epoch of the gateway that has heard it."""
-        return str((await self._ask("queues", **counted_to_json(ports, flows, gone, at_ns)))["epoch"])
+        counted = Counted(ports, tuple(flows.items()), tuple(gone), at_ns)
+        return str((await self._ask("queues", **shallow(counted)))["epoch"])
 
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""

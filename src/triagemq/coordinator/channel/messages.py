@@ -9,7 +9,6 @@ gateway keeps each message as it came, and reads what it keeps as it reads what 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,16 +16,17 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from triagemq.coordinator.access.grants import Grants, GrantsChange
 from triagemq.coordinator.decide.orders import Orders, OrdersChange, what_is_wrong
 from triagemq.errors import TriageError
-from triagemq.plan import FlowCounters, PortCounters
+from triagemq.plan import FlowCounters, FlowKey, PortCounters
 
 __all__ = [
     "LARGEST_LINE_BYTES",
     "ControlError",
+    "Counted",
     "DesiredState",
     "GatewayRefusalError",
     "Measured",
@@ -34,6 +34,7 @@ __all__ = [
     "StateMessage",
     "decode_line",
     "encode_line",
+    "parse_counted",
     "parse_state",
     "reachable",
     "shallow",
@@ -198,6 +199,35 @@ class SessionEvent:
     subscribes: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What queues behind a gateway had counted: all ports, the flows that have changed, and those that are gone."""
+
+    ports: Mapping[str, PortCounters]
+    flows: Sequence[tuple[FlowKey, FlowCounters]]
+    gone: Sequence[FlowKey]
+    at_ns: int
+
+
+_COUNTED = TypeAdapter(Counted)
+
+
+def parse_counted(message: Mapping[str, Any]) -> Counted:
+    """A message as it came; ControlError says what is wrong with it.
+
+    >>> from triagemq.plan import QueueCounters
+    >>> key = FlowKey("10.0.0.1", 20000)
+    >>> ports = {"radio": PortCounters((QueueCounters(1, 1),), QueueCounters())}
+    >>> said = Counted(ports, [(key, FlowCounters(0, 5))], [key], 7)
+    >>> parse_counted(decode_line(encode_line(shallow(said)))) == said
+    True
+    """
+    try:
+        return _COUNTED.validate_python(message)
+    except ValidationError as error:
+        raise ControlError(f"queues: {what_is_wrong(error, depth=1)}") from None
+
+
 # How it is said.
 
 
@@ -215,8 +245,8 @@ def encode_line(message: dict[str, Any]) -> bytes:
 def decode_line(line: bytes) -> dict[str, Any]:
     """The object of a line; ControlError if it holds none."""
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
+        message = from_json(line)
+    except ValueError:
         raise ControlError("control channel: a line that is not JSON") from None
     if not isinstance(message, dict):
         raise ControlError("control channel: a line that is not a JSON object")

@@ -5,5 +5,5 @@
 * `kept`: that state on disk, from which it starts
 * `binder`: gives the flows of orders the addresses of clients, and tells the data plane what has changed
 * `follower`: the same for a data plane elsewhere: in the kernel, on switches
-* `trace_numbers`: the numbers that its trace uses
+* `trace`: the place, the ids and the rows of its trace
 """

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
-from triagemq.coordinator.channel.messages import ControlError, DesiredState, Measured, parse_state, shallow
+from triagemq.coordinator.channel.messages import (
+    ControlError,
+    DesiredState,
+    Measured,
+    parse_counted,
+    parse_state,
+    shallow,
+)
 from triagemq.coordinator.channel.server import ControlServer
 from triagemq.coordinator.decide.orders import (
     Orders,
@@ -30,8 +37,7 @@ from triagemq.coordinator.decide.orders import (
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.coordinator.gateway.kept import KeptState
-from triagemq.coordinator.gateway.trace_numbers import next_run, numbering
-from triagemq.coordinator.ports.samples import counted_from_json, decision_columns, sample_columns
+from triagemq.coordinator.gateway.trace import decision_columns, next_run, numbering, sample_columns
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
 from triagemq.errors import GatewayError, PlanError
 from triagemq.exchange import (
@@ -361,7 +367,8 @@ class ManagedGateway:
             case "queues":
                 if not isinstance(self._plane, ReportedDataPlane):
                     raise ControlError("this gateway has its own queues, or does not want to hear of others")
-                self._plane.report(*counted_from_json(request))
+                counted = parse_counted(request)
+                self._plane.report(counted.ports, dict(counted.flows), counted.gone, counted.at_ns)
                 return {"epoch": self._epoch}
             case "measured":
                 return self._take_measured(request.get("from_ns"), request.get("classes"))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from triagemq.coordinator.gateway.binder import UNPLANNED
-from triagemq.coordinator.ports.samples import PortNumbers, sample_columns
+from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
 from triagemq.live.figures import packets_of
 from triagemq.live.receipts import SENT, read_receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
