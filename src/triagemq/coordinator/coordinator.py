@@ -28,8 +28,7 @@ from triagemq.coordinator.loop.figures import (
     port_figures,
     topic_figures,
 )
-from triagemq.coordinator.loop.health import Check, health_of
-from triagemq.coordinator.loop.metrics import Metrics
+from triagemq.coordinator.loop.health import Check, Metrics, health_of
 from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.ports.watch import PortWatch

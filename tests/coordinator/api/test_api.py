@@ -478,7 +478,7 @@ def test_reports_about_topics_that_are_not_assigned_count_nowhere() -> None:
 
 
 def test_prometheus_text_is_escaped() -> None:
-    from triagemq.coordinator.loop.metrics import Histogram
+    from triagemq.coordinator.loop.health import Histogram
 
     text = text_format({"x": ("counter", "Help.", [({"a": 'b"\n\\'}, 1.5)])}, Histogram())
     assert r'x{a="b\"\n\\"} 1.5' in text

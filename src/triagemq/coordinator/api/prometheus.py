@@ -8,7 +8,7 @@ from typing import Any
 
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER
-from triagemq.coordinator.loop.metrics import Histogram
+from triagemq.coordinator.loop.health import Histogram
 from triagemq.coordinator.ports.estimates import Interval
 
 __all__ = ["exposition", "text_format"]

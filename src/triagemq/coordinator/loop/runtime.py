@@ -20,11 +20,9 @@ from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.json_text import SUBSCRIBER, kind_of
 from triagemq.coordinator.intents.records import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
-from triagemq.coordinator.loop.health import Check
+from triagemq.coordinator.loop.health import Check, Metrics
 from triagemq.coordinator.loop.measuring import Measuring
-from triagemq.coordinator.loop.metrics import Metrics
-from triagemq.coordinator.loop.pacing import Pacing
-from triagemq.coordinator.loop.replanning import Planned, Replanner, Step
+from triagemq.coordinator.loop.replanning import Pacing, Planned, Replanner, Step
 from triagemq.coordinator.ports.watch import PortWatch
 from triagemq.coordinator.rates.known import KnownRates
 from triagemq.coordinator.refusals import StoreError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triagemq.coordinator.loop.pacing import MOST_REASONS, Pacing
+from triagemq.coordinator.loop.replanning import MOST_REASONS, Pacing
 
 
 @given(st.lists(st.floats(0, 1.5), max_size=80))
