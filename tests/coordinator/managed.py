@@ -94,7 +94,7 @@ class Control:
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         self._socket.sendall(encode_line({"id": 1, "do": what, **arguments}))
-        while "event" in (answer := self.line()):
+        while "id" not in (answer := self.line()):
             self.events.append(answer)
         return answer
 

@@ -34,7 +34,7 @@ class Gateway:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.sessions: dict[str, list[Any]] = {}
+        self.sessions: list[SessionEvent] = []
         self.state = DesiredState()
 
     async def answer(self, what: str, request: dict[str, Any], line: bytes) -> dict[str, Any]:
@@ -173,14 +173,14 @@ def test_the_link_comes_back_and_says_so(tmp_path: Path) -> None:
         watching = asyncio.create_task(watch())
         for number in range(1, 4):
             gateway = Gateway()
-            gateway.sessions = {"there": ["10.0.0.1", number]}
+            gateway.sessions = [SessionEvent("connected", "there", ("10.0.0.1", number))]
             server = ControlServer(path, gateway.answer)
             await server.start()
             await until(lambda number=number: len(connections) == number and len(seen) == 2 * number - 1)  # type: ignore[misc]
             assert link.connected
             asking = asyncio.create_task(link._ask("slow"))
             await until(lambda gateway=gateway: gateway.told[-1][0] == "slow")  # type: ignore[misc]
-            server.tell({"event": "gone", "client_id": "there", "endpoint": None})
+            server.tell(SessionEvent("gone", "there"))
             await until(lambda number=number: len(seen) == 2 * number)  # type: ignore[misc]
             await server.close()
             with pytest.raises(ControlError, match="lost"):
@@ -211,7 +211,7 @@ def test_garbage_is_answered_and_harms_nobody(tmp_path: Path, line: bytes) -> No
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(line + b"\n" + encode_line({"id": 9, "do": "sessions"}))
         assert json.loads(await reader.readline())["ok"] is False
-        assert json.loads(await reader.readline()) == {"id": 9, "ok": True, "sessions": {}}
+        assert json.loads(await reader.readline()) == {"id": 9, "ok": True, "sessions": []}
         writer.close()
         await server.close()
 
@@ -256,7 +256,7 @@ def test_who_does_not_read_delays_nobody(tmp_path: Path, monkeypatch: pytest.Mon
         watcher = asyncio.create_task(anext(link.events()))
         await until(lambda: len(server._watchers) == 2)
         for _ in range(10_000):
-            server.tell({"event": "connected", "client_id": "x" * 100, "endpoint": ["10.0.0.1", 1]})
+            server.tell(SessionEvent("connected", "x" * 100, ("10.0.0.1", 1)))
             await asyncio.sleep(0)
         assert (await watcher).client_id == "x" * 100
         assert len(server._watchers) == 1

@@ -388,17 +388,18 @@ def test_control_packets_are_marked_and_watchers_hear_of_clients(
             if not step:
                 control.orders(orders_for(1, {}))
         host, port = client.socket.getsockname()
-        assert control.ask("sessions")["sessions"] == {"plain": [host, port]}
+        present = control.ask("sessions")["sessions"]
+        assert [(one["client_id"], one["endpoint"]) for one in present] == [("plain", [host, port])]
         client.send(Disconnect())
         assert marks(client, 1) == [("Disconnect", 0xC0)]
-        while not control.events or control.events[-1]["event"] != "gone":
+        while not control.events or control.events[-1]["kind"] != "gone":
             control.events.append(control.line())
-        moves = [event for event in control.events if event["event"] in ("connected", "gone")]
-        assert [event["event"] for event in moves] == ["connected", "gone"] * 2
+        moves = [event for event in control.events if event["kind"] in ("connected", "gone")]
+        assert [event["kind"] for event in moves] == ["connected", "gone"] * 2
         assert {event["client_id"] for event in moves} == {"plain"}
         # Queues elsewhere make a flow for one that gets messages, and for no other.
         gets = [
-            event["subscribes"] for event in control.events if event["event"] in ("connected", "subscribes")
+            event["subscribes"] for event in control.events if event["kind"] in ("connected", "subscribes")
         ]
         assert gets == [False, True] * 2
         assert control.events[0]["endpoint"] == [host, port]

@@ -43,6 +43,7 @@ __all__ = ["GatewayLink"]
 _PAUSE_SECONDS = 0.1
 _MOST_EVENTS = 100_000
 _MEASURED = TypeAdapter(Measured)
+_EVENTS = TypeAdapter(list[SessionEvent])
 
 
 class GatewayLink:
@@ -136,23 +137,12 @@ class GatewayLink:
 
     async def present(self) -> list[SessionEvent]:
         """Everyone who is connected, as if each had come just now."""
-        answer = await self._ask("sessions")
-        subscribers, flows = set(answer.get("subscribers", ())), answer.get("flows", {})
-        return [
-            SessionEvent(
-                "connected",
-                client_id,
-                _endpoint(where),
-                flow=flows.get(client_id, ""),
-                subscribes=client_id in subscribers,
-            )
-            for client_id, where in answer["sessions"].items()
-        ]
+        return _EVENTS.validate_python((await self._ask("sessions"))["sessions"])
 
     async def sessions(self) -> dict[str, tuple[str, int]]:
         """Where each connected client is."""
-        answer = await self._ask("sessions")
-        return {client_id: _endpoint(where) for client_id, where in answer["sessions"].items()}
+        present = await self.present()
+        return {event.client_id: event.endpoint for event in present if event.endpoint is not None}
 
     async def events(self) -> AsyncIterator[SessionEvent]:
         """Clients that come and go from now on. After a reconnection of the link, those that are there come again."""
@@ -219,10 +209,12 @@ class GatewayLink:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
             message = decode_line(line)
-            if "event" in message:
-                self._heard(message)
+            if "id" not in message:
+                for event in _EVENTS.validate_python([message]):
+                    for queue in self._watchers:
+                        _put(queue, event)
                 continue
-            number = message.get("id")
+            number = message["id"]
             answered = self._waiting.get(number) if isinstance(number, int) else None
             if answered is not None and not answered.done():
                 answered.set_result(message)
@@ -252,18 +244,6 @@ class GatewayLink:
             for queue in watchers:
                 _put(queue, event)
 
-    def _heard(self, message: Mapping[str, Any]) -> None:
-        client_id, where = str(message.get("client_id")), message.get("endpoint")
-        event = SessionEvent(
-            str(message["event"]),
-            client_id,
-            None if where is None else _endpoint(where),
-            flow=str(message.get("flow", "")),
-            subscribes=message.get("subscribes") is True,
-        )
-        for queue in self._watchers:
-            _put(queue, event)
-
 
 def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
     """A reader that does not read loses the oldest, and is told."""
@@ -271,7 +251,3 @@ def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
         queue.get_nowait()
         event = replace(event, overrun=True)
     queue.put_nowait(event)
-
-
-def _endpoint(where: Sequence[Any]) -> tuple[str, int]:
-    return str(where[0]), int(where[1])

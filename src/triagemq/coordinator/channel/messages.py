@@ -192,8 +192,8 @@ class SessionEvent:
     """
 
     kind: str
-    client_id: str
-    endpoint: tuple[str, int] | None
+    client_id: str = ""
+    endpoint: tuple[str, int] | None = None
     overrun: bool = False
     flow: str = ""
     subscribes: bool = False

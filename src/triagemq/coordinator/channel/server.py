@@ -18,9 +18,11 @@ from typing import Any
 from triagemq.coordinator.channel.messages import (
     LARGEST_LINE_BYTES,
     ControlError,
+    SessionEvent,
     decode_line,
     encode_line,
     reachable,
+    shallow,
 )
 from triagemq.errors import TriageError
 
@@ -76,11 +78,11 @@ class ControlServer:
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def tell(self, event: SessionEvent) -> None:
         """News for everyone who watches."""
         if not self._watchers:
             return
-        line = encode_line(event)
+        line = encode_line(shallow(event))
         for writer in list(self._watchers):
             if writer.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
                 self._watchers.discard(writer)

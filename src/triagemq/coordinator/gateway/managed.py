@@ -22,6 +22,7 @@ from triagemq.coordinator.channel.messages import (
     ControlError,
     DesiredState,
     Measured,
+    SessionEvent,
     parse_counted,
     parse_state,
     shallow,
@@ -284,7 +285,7 @@ class ManagedGateway:
         if isinstance(news, Gone):
             self._binder.gone(client_id)
             if self._told.pop(client_id, None) is not None:
-                self._control.tell({"event": "gone", "client_id": client_id, "endpoint": None})
+                self._control.tell(SessionEvent("gone", client_id))
             return
         try:
             self._binder.connected(client_id, news.endpoint[:2], subscribes=news.subscribes)
@@ -294,15 +295,13 @@ class ManagedGateway:
         if told != now:
             self._told[client_id] = now
             moved = told is None or told[0] != news.endpoint
-            self._control.tell(
-                {
-                    "event": "connected" if moved else "subscribes",
-                    "client_id": client_id,
-                    "endpoint": list(news.endpoint[:2]),
-                    "flow": self._flow_name(client_id),
-                    "subscribes": news.subscribes,
-                }
-            )
+            self._control.tell(self._arrival(client_id, "connected" if moved else "subscribes"))
+
+    def _arrival(self, client_id: str, kind: str = "connected") -> SessionEvent:
+        (host, port, *_), subscribes = self._told[client_id]
+        # What orders call the flow of a client, whose own id may be a key instead of a name.
+        flow = client_id_of(*self.rules.identify(client_id))
+        return SessionEvent(kind, client_id, (host, port), flow=flow, subscribes=subscribes)
 
     def _back_up(self, path: object) -> dict[str, Any]:
         if not isinstance(path, str):
@@ -322,11 +321,7 @@ class ManagedGateway:
 
     def _tell_of_subscriptions(self) -> None:
         self._subscriptions_news = None
-        self._control.tell({"event": "subscriptions", "client_id": "", "endpoint": None})
-
-    def _flow_name(self, client_id: str) -> str:
-        """What orders call the flow of a client, whose own id may be a key instead of a name."""
-        return client_id_of(*self.rules.identify(client_id))
+        self._control.tell(SessionEvent("subscriptions"))
 
     def _name_of(self, client_id: str) -> str:
         return self.rules.identify(client_id)[0]
@@ -359,11 +354,7 @@ class ManagedGateway:
             case "current":
                 return {"orders": self.rules.orders}
             case "sessions":
-                return {
-                    "sessions": {client_id: list(at[:2]) for client_id, (at, _) in self._told.items()},
-                    "flows": {client_id: self._flow_name(client_id) for client_id in self._told},
-                    "subscribers": [client_id for client_id, (_, gets) in self._told.items() if gets],
-                }
+                return {"sessions": [self._arrival(client_id) for client_id in self._told]}
             case "queues":
                 if not isinstance(self._plane, ReportedDataPlane):
                     raise ControlError("this gateway has its own queues, or does not want to hear of others")
@@ -406,7 +397,7 @@ class ManagedGateway:
                 raise
             self._author, self._version = after.author, after.version
             if reordered:
-                self._control.tell({"event": "orders", "client_id": "", "endpoint": None})
+                self._control.tell(SessionEvent("orders"))
             return {"version": self._version, "whole_next": self._kept.wants_whole}
 
     def _admit(self, core: GatewayCore, grants: Grants, bases: Collection[str] | None) -> None:
