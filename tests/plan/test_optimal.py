@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from triagemq.plan.drops import DROP_POLICIES, DropProblem
-from triagemq.plan.drops.concave import concave_flows
-from triagemq.plan.drops.example import one_port
-from triagemq.plan.drops.problem import subscription_columns
+from triagemq.plan.drops.problem import one_port, subscription_columns
 from triagemq.plan.drops.waterfilling import fill_ports
+from triagemq.plan.drops.worth import concave_flows
 from triagemq.scenario import UtilityShape
 
 with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import compiled
 from triagemq.plan import PriorityProblem
-from triagemq.plan.grouping import group_rows
+from triagemq.plan.ranking import group_rows
 from triagemq.scenario import Floats, Integers
 
 __all__ = ["lloyd"]

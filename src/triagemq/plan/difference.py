@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.plan.grouping import Rows
 from triagemq.plan.model import Plan
+from triagemq.plan.ranking import Rows
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
 __all__ = ["PlanDifference", "SubscriptionChanges", "diff", "matched"]

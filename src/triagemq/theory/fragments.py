@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.theory.bernoulli import SERIES_LIMIT, remainder, remainder_slope
+from triagemq.theory.overload import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
 from triagemq.theory.work_level import Batches, Work, check_batches, mean_waits
 

@@ -29,8 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.first_copy import FirstCopies
+from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import Times
-from triagemq.theory.stability import carried_share
 from triagemq.theory.validate import per_row, reals
 from triagemq.theory.work_level import Batches, Work, check_batches
 

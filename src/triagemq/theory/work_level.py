@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory.first_copy import FirstCopies, first_copies
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
-from triagemq.theory.stability import carried_share
+from triagemq.theory.overload import carried_share
 from triagemq.theory.validate import integers, per_row, reals
 
 __all__ = ["Batches", "Work", "check_batches", "copies_ahead", "mean_waits"]
