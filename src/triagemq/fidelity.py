@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError
 from triagemq.forecast import REASONS, Forecast, best_forecast, finite_or_none, summary
 from triagemq.forecast.doubts import CLAIMED
-from triagemq.forecast.sampling import MOST_COPIES
+from triagemq.forecast.forecast import MOST_COPIES
 from triagemq.plan import Plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate

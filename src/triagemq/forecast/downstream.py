@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.doubts import Doubts, Reason
-from triagemq.forecast.meeting import met_waits
 from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
-from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, passed_before, slower
+from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
 from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops

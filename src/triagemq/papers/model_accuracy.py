@@ -26,8 +26,7 @@ from triagemq.papers.experiment import (
     percent,
 )
 from triagemq.papers.paper_model import paper_latency
-from triagemq.papers.runs import class_figures, half_width
-from triagemq.papers.simulations import grouped, simulated, table2_case
+from triagemq.papers.runs import class_figures, grouped, half_width, simulated, table2_case
 from triagemq.plan import Plan, make_plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.generators import table2

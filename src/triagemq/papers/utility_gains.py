@@ -29,8 +29,7 @@ from triagemq.papers.freshness_scan import (
     freshness_table,
     scan_freshness,
 )
-from triagemq.papers.runs import TABLE2_BUFFER_PACKETS
-from triagemq.papers.simulations import grouped, simulated, table2_case
+from triagemq.papers.runs import TABLE2_BUFFER_PACKETS, grouped, simulated, table2_case
 from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Subscriptions, achieved_utility, maximum_utility
 from triagemq.scenario.generators import table2
