@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.forecast import REASONS, Forecast, best_forecast, finite_or_none, summary
+from triagemq.forecast import REASONS, Forecast, best_forecast, summary
 from triagemq.forecast.doubts import CLAIMED
 from triagemq.forecast.forecast import MOST_COPIES
+from triagemq.plain import plain
 from triagemq.plan import Plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
@@ -184,7 +185,7 @@ class Comparison:
             }
             for place, row in enumerate(told):
                 row[name] = {
-                    **{key: finite_or_none(values[place]) for key, values in columns.items()},
+                    **{key: plain(values[place]) for key, values in columns.items()},
                     "known": bool(figure.known[place]),
                     "outside": bool(figure.outside[place]),
                 }

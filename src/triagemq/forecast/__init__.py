@@ -12,7 +12,6 @@ from triagemq.forecast.planning import plan_ahead
 from triagemq.forecast.summary import (
     explanation,
     figures_by_class,
-    finite_or_none,
     subscription_rows,
     summary,
     utility_figures,
@@ -25,7 +24,6 @@ __all__ = [
     "best_forecast",
     "explanation",
     "figures_by_class",
-    "finite_or_none",
     "forecast",
     "plan_ahead",
     "subscription_rows",

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from triagemq.forecast.doubts import CLAIMED, Doubts
 from triagemq.forecast.downstream import cross_network
@@ -22,6 +21,7 @@ from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.theory import Times, share_within
+from triagemq.theory.interval import t_quantile
 
 __all__ = ["MOST_COPIES", "best_forecast", "forecast"]
 
@@ -229,7 +229,7 @@ def _follow(
         progress=progress,
     )
     found = result.subscriptions
-    quantile = float(stdtrit(replications - 1, 0.975))
+    quantile = float(t_quantile(replications))
     return _Found(
         success=found.success_rate,
         latency=found.mean_latency_seconds,

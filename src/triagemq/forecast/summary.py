@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from triagemq.forecast.doubts import REASONS
 from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
+from triagemq.plain import plain
 from triagemq.plan import Plan, demand, explain, subscription_row
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
@@ -23,7 +24,6 @@ from triagemq.theory import mixture_percentile, percentile
 __all__ = [
     "explanation",
     "figures_by_class",
-    "finite_or_none",
     "port_loads",
     "subscription_rows",
     "summary",
@@ -87,11 +87,11 @@ def subscription_rows(
             "priority_class": int(plan.subscription_class[row]),
             "drop_rate": float(plan.flows.drop_rate[plan.flow[row]]),
             "success_rate": float(predicted.success[row]),
-            "mean_latency_seconds": finite_or_none(predicted.latency_seconds[row]),
-            **{name: finite_or_none(column[row]) for name, column in percentiles.items()},
-            "max_latency_seconds": finite_or_none(subscriptions.max_latency_seconds[row]),
+            "mean_latency_seconds": plain(predicted.latency_seconds[row]),
+            **{name: plain(column[row]) for name, column in percentiles.items()},
+            "max_latency_seconds": plain(subscriptions.max_latency_seconds[row]),
             "max_latency_share": float(subscriptions.max_latency_share[row]) or None,
-            "share_within_max_latency": finite_or_none(predicted.share_within[row]),
+            "share_within_max_latency": plain(predicted.share_within[row]),
             "utility": float(predicted.utility[row]),
             "maximum_utility": float(predicted.maximum_utility[row]),
             "sampled": bool(predicted.sampled[row]),
@@ -112,11 +112,6 @@ def utility_figures(achieved: Floats, maximum: Floats) -> dict[str, float | None
         "rate": float(achieved.sum() / maximum.sum()) if wanted.any() else None,
         "rate_mean": float((achieved[wanted] / maximum[wanted]).mean()) if wanted.any() else None,
     }
-
-
-def finite_or_none(value: float) -> float | None:
-    """JSON has no infinity and no NaN: both are null."""
-    return float(value) if np.isfinite(value) else None
 
 
 def figures_by_class(predicted: Forecast, level: Integers) -> list[dict[str, Any]]:
@@ -192,10 +187,7 @@ def _percentiles(predicted: Forecast, rows: NDArray[np.bool_], *, known: bool) -
     if not known:
         return dict.fromkeys(PERCENTILES)
     received, times = predicted.received_rate[rows], predicted.times[rows]
-    return {
-        name: finite_or_none(mixture_percentile(times, received, share))
-        for name, share in PERCENTILES.items()
-    }
+    return {name: plain(mixture_percentile(times, received, share)) for name, share in PERCENTILES.items()}
 
 
 def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:

@@ -23,7 +23,6 @@ from triagemq.papers.experiment import (
     Progress,
     Series,
     duration,
-    known,
     percent,
 )
 from triagemq.papers.runs import (
@@ -35,6 +34,7 @@ from triagemq.papers.runs import (
     simulated_figures,
     table2_case,
 )
+from triagemq.plain import plain
 from triagemq.plan import Plan, demand, make_plan
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario
@@ -348,10 +348,10 @@ def _figures(
                 "classes": [
                     {
                         "priority_class": level,
-                        "success_rate": known(found.success[level]),
-                        "mean_latency_seconds": known(found.latency_seconds[level]),
-                        "forecast_success_rate": known(said.success[level]),
-                        "forecast_latency_seconds": known(said.latency_seconds[level]),
+                        "success_rate": plain(found.success[level]),
+                        "mean_latency_seconds": plain(found.latency_seconds[level]),
+                        "forecast_success_rate": plain(said.success[level]),
+                        "forecast_latency_seconds": plain(said.latency_seconds[level]),
                         "printed": configuration.printed_text[level] or None,
                     }
                     for level in range(CLASSES)

@@ -20,8 +20,8 @@ from triagemq.papers.experiment import (
     PrintedTable,
     Progress,
     Series,
-    known,
 )
+from triagemq.plain import plain
 from triagemq.plan import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.plan.demand import total_by
 from triagemq.plan.ranking import group_rows
@@ -294,7 +294,7 @@ def _figures(measures: dict[str, dict[str, Floats]], city: dict[str, float]) -> 
     return {
         "class_counts": list(CLASS_COUNTS),
         **{
-            measure: {name: [known(value) for value in line] for name, line in lines.items()}
+            measure: {name: [plain(value) for value in line] for name, line in lines.items()}
             for measure, lines in measures.items()
         },
         "seconds_for_10000_flows_in_9_classes": city,

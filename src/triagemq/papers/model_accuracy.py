@@ -22,15 +22,16 @@ from triagemq.papers.experiment import (
     Progress,
     Series,
     duration,
-    known,
     percent,
 )
 from triagemq.papers.paper_model import paper_latency
-from triagemq.papers.runs import class_figures, grouped, half_width, simulated, table2_case
+from triagemq.papers.runs import class_figures, grouped, simulated, table2_case
+from triagemq.plain import plain
 from triagemq.plan import Plan, make_plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
+from triagemq.theory.interval import half_width
 
 __all__ = ["BY_LOAD", "BY_SUBSCRIBERS"]
 
@@ -178,8 +179,8 @@ def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Co
         predicted=forecasts,
         paper=paper,
         # Every seed has its own mean; what is noise is the difference to that seed's own forecast.
-        interval=half_width(latencies[:, 0] - latencies[:, 1]),
-        joint_interval=half_width(latencies[:, 0] - latencies[:, 1], means=cases * CLASSES),
+        interval=half_width(latencies[:, 0] - latencies[:, 1], axis=0),
+        joint_interval=half_width(latencies[:, 0] - latencies[:, 1], axis=0, means=cases * CLASSES),
     )
 
 
@@ -299,10 +300,10 @@ def _figures(compared: Comparison) -> dict[str, Any]:
         "classes": [
             {
                 "priority_class": level,
-                "simulated_latency_seconds": known(compared.simulated[level]),
-                "ci95_seconds": known(compared.interval[level]),
-                "forecast_latency_seconds": known(compared.predicted[level]),
-                "paper_model_latency_seconds": known(compared.paper[level]),
+                "simulated_latency_seconds": plain(compared.simulated[level]),
+                "ci95_seconds": plain(compared.interval[level]),
+                "forecast_latency_seconds": plain(compared.predicted[level]),
+                "paper_model_latency_seconds": plain(compared.paper[level]),
                 "within_bounds": bool(compared.shown(compared.interval)[level]),
             }
             for level in range(CLASSES)

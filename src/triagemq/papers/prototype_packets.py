@@ -29,11 +29,11 @@ from triagemq.papers.experiment import (
     Progress,
     Series,
     duration,
-    known,
     part_of,
     percent,
 )
 from triagemq.papers.paper_model import paper_latency
+from triagemq.plain import plain
 from triagemq.scenario import Floats, save
 from triagemq.scenario.generators import prototype
 
@@ -281,7 +281,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "rho": run.rho,
         "subscribers": run.subscribers,
         "deliveries": run.deliveries,
-        **{name: [known(value) for value in getattr(run, name)] for name in columns},
+        **{name: [plain(value) for value in getattr(run, name)] for name in columns},
     }
 
 

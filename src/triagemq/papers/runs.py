@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import stdtrit
 
 from triagemq.errors import PipelineError
 from triagemq.forecast import Forecast
@@ -34,7 +33,6 @@ __all__ = [
     "class_figures",
     "forecast_figures",
     "grouped",
-    "half_width",
     "on_spark",
     "simulated",
     "simulated_figures",
@@ -44,7 +42,6 @@ __all__ = [
 TABLE2_BUFFER_PACKETS = 2000.0
 """The switch buffer k of PrioDeX 6.2 and FireDeX 5.3."""
 
-CONFIDENCE = 0.95
 
 REPLICATIONS = 2
 """Independent parts of every simulation: they use two cores, and the result is the same on any number."""
@@ -175,15 +172,3 @@ def simulated_figures(levels: Sequence[Integers], measured: Sequence[Subscriptio
         np.concatenate([each.delivered for each in measured]).astype(np.float64),
         np.concatenate([each.mean_latency_seconds for each in measured]),
     )
-
-
-def half_width(samples: Floats, *, means: int = 1) -> Floats:
-    """Half of the 95 % interval (Student's t) of the mean over the first axis; NaN with fewer than two samples.
-
-    With several `means` the intervals are wide enough to hold all of them together in 95 % of all runs (Bonferroni).
-    """
-    count = len(samples)
-    if count < 2:
-        return np.full(samples.shape[1:], np.nan)
-    quantile = float(stdtrit(count - 1, 1 - (1 - CONFIDENCE) / 2 / means))
-    return np.asarray(quantile * samples.std(axis=0, ddof=1) / np.sqrt(count))
