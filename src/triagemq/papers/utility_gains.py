@@ -57,7 +57,7 @@ ROWS = list(CONFIGURATIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class SeedFigures:
     """One seed's success and latency per configuration (rows) and subscription (columns)."""
 
     subscriptions: Subscriptions
@@ -101,7 +101,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     )
 
 
-def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured]:
+def _measure(seeds: int, publications: int, progress: Progress) -> list[SeedFigures]:
     """Every configuration on every draw of Table 2."""
     drawn = [table2(seed=seed, buffer_packets=TABLE2_BUFFER_PACKETS) for seed in range(seeds)]
     cases = [
@@ -117,7 +117,7 @@ def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured
     ]
     by_seed = grouped(simulated(cases, progress), len(CONFIGURATIONS))
     return [
-        Measured(
+        SeedFigures(
             scenario.subscriptions,
             np.stack([np.nan_to_num(each.success_rate) for each in results]),
             # What never arrives has no latency, and is worth nothing whatever its freshness.
@@ -127,7 +127,7 @@ def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured
     ]
 
 
-def _mean_rates(seeds: list[Measured], time_constant: float = np.inf) -> tuple[Floats, Floats]:
+def _mean_rates(seeds: list[SeedFigures], time_constant: float = np.inf) -> tuple[Floats, Floats]:
     rates = [each.utility_rate(time_constant) for each in seeds]
     return np.mean([rate for rate, _ in rates], axis=0), np.mean([mean for _, mean in rates], axis=0)
 

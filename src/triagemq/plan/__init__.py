@@ -29,7 +29,7 @@ from triagemq.plan.instructions import (
 )
 from triagemq.plan.margin import step_targets
 from triagemq.plan.model import LEAST_GAIN, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
-from triagemq.plan.planner import SCOPES, Planner, make_plan
+from triagemq.plan.planner import SCOPES, make_plan
 from triagemq.plan.previous import RANK_BAND, Carried, carry
 from triagemq.plan.priorities import (
     PRIORITY_ALGORITHMS,
@@ -68,7 +68,6 @@ __all__ = [
     "OutgoingPacket",
     "Plan",
     "PlanDifference",
-    "Planner",
     "PlannerChoice",
     "PortCounters",
     "PortLoads",

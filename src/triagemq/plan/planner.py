@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,25 +21,12 @@ from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, Pri
 from triagemq.plan.registry import resolve
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
 
-__all__ = ["RANKINGS", "SCOPES", "Planner", "algorithms", "make_plan"]
+__all__ = ["RANKINGS", "SCOPES", "algorithms", "make_plan"]
 
 RANKINGS: dict[str, ranking.Ranking] = {"info": ranking.value}
 """Priority algorithms that rank subscriptions by something else than value per byte."""
 
 SCOPES = ("port", "global")
-
-
-class Planner(Protocol):
-    """Anything that plans: deterministic under a seed, and pure."""
-
-    def __call__(
-        self,
-        scenario: Scenario,
-        *,
-        seed: int = 0,
-        previous: Plan | None = None,
-        before: Scenario | None = None,
-    ) -> Plan: ...
 
 
 def algorithms(
