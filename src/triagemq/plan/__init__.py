@@ -1,4 +1,13 @@
-"""Planners: from what is wanted to flows, priority classes and drop rates, one algorithm a file."""
+"""Planners: from what is wanted to flows, priority classes and drop rates.
+
+In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `explain` tells it in words.
+
+- `planner` goes through it: `demand` is what a subscription asks of the network, `ranking` what it is worth for that;
+  then `flows`, `priorities` and `drops` decide, each with algorithms by name (`registry`) that pass one `contract`.
+- `margin` plans steps a little higher than asked; `previous` keeps what an earlier plan still says, `difference` tells
+  what changed.
+- `instructions` carry a plan out, on a `dataplane`.
+"""
 
 from triagemq.plan.contract import ContractError, check_policy
 from triagemq.plan.dataplane import (
