@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -146,10 +147,8 @@ def summarise(
     late_counts: bool,
 ) -> SimulationResult:
     """Add the replications up, in their order, and compute what is reported."""
-    total = replications[0].tally
-    for other in replications[1:]:
-        total = add_tallies(total, other.tally)
     tallies = [each.tally for each in replications]
+    total = reduce(add_tallies, tallies)
     judged = not late_counts and bool(
         (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
     )
@@ -198,9 +197,7 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
 
     Several replications: Student's t over their means. One: batch means over the time of publication.
     """
-    total = tallies[0]
-    for other in tallies[1:]:
-        total = add_tallies(total, other)
+    total = reduce(add_tallies, tallies)
     mean = ratio(_exact_sums(total.batch_latency_ns), total.batch_delivered.sum(axis=1))
     if len(tallies) == 1:
         samples = ratio(tallies[0].batch_latency_ns.astype(np.float64), tallies[0].batch_delivered)

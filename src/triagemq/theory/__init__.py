@@ -4,8 +4,8 @@ Rates are per second and service times in seconds, or any other consistent pair.
 priority. A wait ends when service starts; a sojourn ends when it is complete. No finite mean is `inf`.
 
 - Arguments are checked by `validate`; `ladder` sums over the classes of many queues at once.
-- Means: `waits` of whole packets, `fragments` of events that are cut, both by `work_level`, which needs a batch's
-  `first_copy`; `variability` of arrivals that are not Poisson; `overload` and full buffers.
+- Means: `waits` of whole packets, `fragments` of events that are cut, both by `work_level`; `variability` of arrivals
+  that are not Poisson; `overload` and full buffers.
 - Beyond means: `cumulants` add up along a path, `spread` has those of a queue, `percentiles` follow from them.
 - `interval` is how sure a measured mean is.
 """

@@ -16,7 +16,7 @@ classes that come until it starts: a busy period, whose cumulants are X times c1
 
 with Hn as Jn of the higher classes. Without batches this is Kesten and Runnenburg's second moment (Takagi, Queueing
 Analysis, vol. 1, section 3.2). Approximate are: what a first copy at an idle port changes, of which the mean is right
-(first_copy.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
+(work_level.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
 exponential ones do, or not at all.
 """
 
@@ -28,11 +28,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory.cumulants import Cumulants
-from triagemq.theory.first_copy import FirstCopies
 from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import Times
 from triagemq.theory.validate import per_row, reals
-from triagemq.theory.work_level import Batches, Work, check_batches
+from triagemq.theory.work_level import Batches, FirstCopies, Work, check_batches
 
 __all__ = ["queue_times", "sojourn_times"]
 
