@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError
 from triagemq.forecast import REASONS, Forecast, best_forecast, summary
 from triagemq.forecast.doubts import CLAIMED
-from triagemq.forecast.forecast import MOST_COPIES
+from triagemq.forecast.prediction import MOST_COPIES
 from triagemq.plain import plain
 from triagemq.plan import Plan
 from triagemq.scenario import Floats, Scenario

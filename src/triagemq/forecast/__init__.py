@@ -1,14 +1,14 @@
 """Theory composed along the path of every subscription: what a plan will do, in milliseconds.
 
-In come a scenario and a plan, out goes a Forecast (`model`): `forecast` follows the path, `upstream` from publishers to
-brokers, then `downstream` through `switches` and `ports`, where `tandem` knows what queues in a row and brokers have in
-common. Each adds its `doubts`. `summary` tells it in few figures and in words; `planning` plans by it.
+In come a scenario and a plan, out goes a Forecast (`model`): `prediction` follows the path, `upstream` from publishers
+to brokers, then `downstream` through `switches` and `ports`, where `tandem` knows what queues in a row and brokers have
+in common. Each adds its `doubts`. `summary` tells it in few figures and in words; `planning` plans by it.
 """
 
 from triagemq.forecast.doubts import REASONS, Reason
-from triagemq.forecast.forecast import best_forecast, forecast
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.planning import plan_ahead
+from triagemq.forecast.prediction import best_forecast, forecast
 from triagemq.forecast.summary import (
     explanation,
     figures_by_class,

@@ -26,7 +26,7 @@ class Forecast:
 
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
-    `sampled` says which figures are those of a sample of events, not of formulas (see sampling.py).
+    `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py).
     """
 
     published_rate: Floats

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.doubts import REASONS
-from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
+from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
 from triagemq.plan import Plan, demand, explain, subscription_row
 from triagemq.plan.demand import total_by
