@@ -6,6 +6,7 @@ that a trace would hold, in integers: whoever computes the same figures from the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,7 +192,8 @@ def new_tally(
 
 def add_tallies(first: Tally, second: Tally) -> Tally:
     """Both together."""
-    return Tally(*(one + other for one, other in zip(first, second, strict=True)))._replace(
+    columns: Iterable[tuple[Any, Any]] = zip(first, second, strict=True)
+    return Tally(*(one + other for one, other in columns))._replace(
         longest_ns=np.maximum(first.longest_ns, second.longest_ns),
         last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
         deadline_ns=first.deadline_ns,
