@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
 from triagemq.forecast import REASONS, Forecast, best_forecast, summary
-from triagemq.forecast.doubts import CLAIMED
+from triagemq.forecast.model import CLAIMED
 from triagemq.forecast.prediction import MOST_COPIES
 from triagemq.plain import plain
 from triagemq.plan import Plan

@@ -2,11 +2,10 @@
 
 In come a scenario and a plan, out goes a Forecast (`model`): `prediction` follows the path, `upstream` from publishers
 to brokers, then `downstream` through `switches` and `ports`, where `tandem` knows what queues in a row and brokers have
-in common. Each adds its `doubts`. `summary` tells it in few figures and in words; `planning` plans by it.
+in common. Each adds its doubts. `summary` tells it in few figures and in words; `planning` plans by it.
 """
 
-from triagemq.forecast.doubts import REASONS, Reason
-from triagemq.forecast.model import Forecast
+from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.planning import plan_ahead
 from triagemq.forecast.prediction import best_forecast, forecast
 from triagemq.forecast.summary import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.doubts import Doubts, Reason
+from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.doubts import CLAIMED, Doubts
 from triagemq.forecast.downstream import cross_network
-from triagemq.forecast.model import Forecast
+from triagemq.forecast.model import CLAIMED, Doubts, Forecast
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility

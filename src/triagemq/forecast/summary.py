@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.doubts import REASONS
-from triagemq.forecast.model import Forecast
+from triagemq.forecast.model import REASONS, Forecast
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
 from triagemq.plan import Plan, demand, explain, subscription_row

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Integers
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
-from triagemq.theory.work_level import Batches
+from triagemq.theory.work_level import CopyBatches
 
 __all__ = [
     "OVERLAP_DOUBT",
@@ -147,7 +147,7 @@ def batch_at(queue: Integers, batch: Integers, keep: Floats, classes: Integers |
     return _along(build_ladder(groups, level), keep)
 
 
-def batch_of(batches: Batches) -> BatchAt:
+def batch_of(batches: CopyBatches) -> BatchAt:
     """Who else comes with every copy of batches whose waits are known."""
     assert batches.together is not None
     return _along(batches.together, batches.keep)

@@ -31,7 +31,7 @@ from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import Times
 from triagemq.theory.validate import per_row, reals
-from triagemq.theory.work_level import Batches, FirstCopies, Work, check_batches
+from triagemq.theory.work_level import CopyBatches, FirstCopies, Work, check_batches
 
 __all__ = ["queue_times", "sojourn_times"]
 
@@ -73,7 +73,7 @@ def queue_times(
     )
 
 
-def sojourn_times(work: Work, batches: Batches) -> Times:
+def sojourn_times(work: Work, batches: CopyBatches) -> Times:
     """The law of the time from an event's arrival to the end of its last packet; infinite in an unstable class.
 
     The copies of an event are taken to share its size.
@@ -208,7 +208,7 @@ def _through_busy_period(
     )
 
 
-def _copies(work: Work, event: Cumulants, batches: Batches) -> _Copies:
+def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
     """Moments of numbers of copies that survive.
 
     The n-th factorial moment of such a number is the sum over ordered n-tuples of the product of their keep

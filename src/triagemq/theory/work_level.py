@@ -47,7 +47,15 @@ from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.overload import carried_share
 from triagemq.theory.validate import integers, per_row, reals
 
-__all__ = ["Batches", "FirstCopies", "Work", "check_batches", "copies_ahead", "first_copies", "mean_waits"]
+__all__ = [
+    "CopyBatches",
+    "FirstCopies",
+    "Work",
+    "check_batches",
+    "copies_ahead",
+    "first_copies",
+    "mean_waits",
+]
 
 # Gauss-Legendre with n nodes is exact for 2n copies. Beyond 16 the integrand falls like exp(-m t) from t = 1 - z = 0
 # with m copies expected: 12/m of the way holds all of it but 1e-5.
@@ -83,7 +91,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Batches:
+class CopyBatches:
     """Where each subscription queues and which copies come with it; no `topics` means Poisson arrivals.
 
     With `random_order` the copies of an event come in any order, else in that of their classes.
@@ -125,13 +133,13 @@ def check_batches(
     copies_scale: ArrayLike | None,
     *,
     random_order: bool = False,
-) -> Batches:
+) -> CopyBatches:
     """Check the arguments that priority_waits and fragmented_waits share.
 
     >>> check_batches(2, [0, 1], None, None, None, None).keep
     array([1., 1.])
     """
-    return Batches(
+    return CopyBatches(
         classes=integers("classes", classes, length),
         queues=np.zeros(length, dtype=np.int64) if queues is None else integers("queues", queues, length),
         topics=None if batch_topics is None else integers("batch_topics", batch_topics, length),
@@ -143,7 +151,7 @@ def check_batches(
     )
 
 
-def copies_ahead(batches: Batches) -> NDArray[np.float64]:
+def copies_ahead(batches: CopyBatches) -> NDArray[np.float64]:
     """b_r: mean number of copies of r's own publication that are served before r's copy.
 
     theory.md section 2: every other subscription of the topic on the queue counts its keep probability, whole
@@ -162,7 +170,7 @@ def copies_ahead(batches: Batches) -> NDArray[np.float64]:
     return ahead * batches.copies_scale
 
 
-def mean_waits(work: Work, batches: Batches, *, together: bool = True) -> NDArray[np.float64]:
+def mean_waits(work: Work, batches: CopyBatches, *, together: bool = True) -> NDArray[np.float64]:
     """Mean time from an event's arrival to the start of its last packet, by the formula at the file's top.
 
     Without `together` as if every copy came by itself.
