@@ -21,6 +21,7 @@ from triagemq.forecast.model import CLAIMED
 from triagemq.forecast.prediction import MOST_COPIES
 from triagemq.plain import plain
 from triagemq.plan import Plan
+from triagemq.plan.demand import copy_rate
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
 
@@ -258,9 +259,7 @@ def compare(
 
 def seconds_for_copies(scenario: Scenario, copies: float) -> float:
     """How long it takes until so many copies are made, on average."""
-    publications = scenario.publications
-    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
-    rate = float((publications.rate_per_second * subscribed[publications.topic]).sum())
+    rate = copy_rate(scenario)
     if rate <= 0:
         raise ParameterError("scenario", "publishes nothing that anyone subscribes to")
     return copies / rate

@@ -18,6 +18,7 @@ from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import CLAIMED, Doubts, Forecast
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
+from triagemq.plan.demand import copy_rate
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.theory import Times, share_within
 from triagemq.theory.interval import t_quantile
@@ -215,13 +216,11 @@ def _follow(
     """Follow about so many copies, in independent replications; what is under way at their ends never arrives."""
     from triagemq.simulate import simulate  # compiled kernels, which formulas alone do not need
 
-    rate = scenario.publications.rate_per_second
-    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
-    copy_rate = float((rate * subscribed[scenario.publications.topic]).sum())
+    event_rate = float(scenario.publications.rate_per_second.sum())
     result = simulate(
         scenario,
         plan,
-        duration_seconds=max(copies / replications / copy_rate, _FEWEST_EVENTS / float(rate.sum())),
+        duration_seconds=max(copies / replications / copy_rate(scenario), _FEWEST_EVENTS / event_rate),
         replications=replications,
         seed=_SEED,
         percentiles=True,
