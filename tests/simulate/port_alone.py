@@ -31,7 +31,7 @@ from triagemq.simulate.records import (
     new_port_queues,
 )
 from triagemq.simulate.result import class_latencies
-from triagemq.simulate.source import PublicationLaw, Sizes, new_source, publish
+from triagemq.simulate.source import Publishing, Sizes, new_source, publish
 from triagemq.simulate.switches import cross_switches
 from triagemq.trace.schema import Outcome
 
@@ -82,7 +82,7 @@ class _Queue:
         share, alias = alias_table(rate)
         nothing, nobody = np.zeros(streams), np.zeros(streams, dtype=np.int32)
         self._rate = float(rate.sum())
-        self._law = PublicationLaw(
+        self._law = Publishing(
             np.arange(streams, dtype=np.int32),
             share,
             alias,

@@ -23,8 +23,8 @@ from triagemq.simulate.switches import packets_of
 
 __all__ = [
     "Generated",
-    "PublicationLaw",
     "PublicationStream",
+    "Publishing",
     "Sizes",
     "Source",
     "new_source",
@@ -43,7 +43,7 @@ _AT_ONCE = 4096
 """Events that a stream draws at a time."""
 
 
-class PublicationLaw(NamedTuple):
+class Publishing(NamedTuple):
     """How events come about in one epoch: the merged Poisson process, and the law of every other publication."""
 
     poisson_row: Integers
@@ -104,12 +104,12 @@ class Generated:
         restart(self._law, before, self._seeds, self._source, now)
 
 
-def publishing(scenario: Scenario, rate: Floats) -> PublicationLaw:
+def publishing(scenario: Scenario, rate: Floats) -> Publishing:
     publications = scenario.publications
     process = publications.arrival_process.astype(np.int32)
     poisson = np.flatnonzero((process == ArrivalProcess.POISSON) & (rate > 0)).astype(np.int32)
     share, alias = alias_table(rate[poisson])
-    return PublicationLaw(
+    return Publishing(
         poisson_row=poisson,
         poisson_share=share,
         poisson_alias=alias,
@@ -137,7 +137,7 @@ def sizes_of(scenario: Scenario) -> Sizes:
     )
 
 
-def new_source(law: PublicationLaw, seeds: Seeds) -> Source:
+def new_source(law: Publishing, seeds: Seeds) -> Source:
     """A source at time 0, every publication somewhere in the middle of its life."""
     others = np.flatnonzero(law.process != ArrivalProcess.POISSON).astype(np.int32)
     source = Source(
@@ -151,7 +151,7 @@ def new_source(law: PublicationLaw, seeds: Seeds) -> Source:
     return source
 
 
-def restart(law: PublicationLaw, before: PublicationLaw, seeds: Seeds, source: Source, now: float) -> None:
+def restart(law: Publishing, before: Publishing, seeds: Seeds, source: Source, now: float) -> None:
     """Go on under a new law from `now`; a publication whose rate has changed starts afresh, in a random phase."""
     _start_changed(law, before.rate, before.poisson_rate, seeds, source, now)
     # A sorted array is a heap.
@@ -171,7 +171,7 @@ def next_publication(source: Source) -> float:
 
 @kernel
 def publish(
-    law: PublicationLaw,
+    law: Publishing,
     sizes: Sizes,
     seeds: Seeds,
     source: Source,
@@ -240,7 +240,7 @@ def _draw_exponential(seeds: Seeds, source: Source) -> float:
 
 @kernel
 def _start_changed(
-    law: PublicationLaw,
+    law: Publishing,
     rate_before: Floats,
     poisson_rate_before: float,
     seeds: Seeds,
@@ -261,7 +261,7 @@ def _start_changed(
 
 
 @step
-def _first_time(law: PublicationLaw, seeds: Seeds, source: Source, publication: int, now: float) -> float:
+def _first_time(law: Publishing, seeds: Seeds, source: Source, publication: int, now: float) -> float:
     """The first event after `now` of a publication that has been going on for ever (its equilibrium residual)."""
     mean = 1.0 / law.rate[publication]
     process = law.process[publication]
@@ -284,7 +284,7 @@ def _first_time(law: PublicationLaw, seeds: Seeds, source: Source, publication: 
 
 
 @step
-def _next_time(law: PublicationLaw, seeds: Seeds, source: Source, publication: int, time: float) -> float:
+def _next_time(law: Publishing, seeds: Seeds, source: Source, publication: int, time: float) -> float:
     """The event after the one at `time`."""
     mean = 1.0 / law.rate[publication]
     process = law.process[publication]
