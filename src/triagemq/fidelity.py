@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.forecast import REASONS, Forecast, best_forecast, finite_or_none, summary
-from triagemq.forecast.doubts import CLAIMED
-from triagemq.forecast.sampling import MOST_COPIES
+from triagemq.forecast import REASONS, Forecast, best_forecast, summary
+from triagemq.forecast.model import CLAIMED
+from triagemq.forecast.prediction import MOST_COPIES
+from triagemq.plain import plain
 from triagemq.plan import Plan
+from triagemq.plan.demand import copy_rate
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
 
@@ -184,7 +186,7 @@ class Comparison:
             }
             for place, row in enumerate(told):
                 row[name] = {
-                    **{key: finite_or_none(values[place]) for key, values in columns.items()},
+                    **{key: plain(values[place]) for key, values in columns.items()},
                     "known": bool(figure.known[place]),
                     "outside": bool(figure.outside[place]),
                 }
@@ -257,9 +259,7 @@ def compare(
 
 def seconds_for_copies(scenario: Scenario, copies: float) -> float:
     """How long it takes until so many copies are made, on average."""
-    publications = scenario.publications
-    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
-    rate = float((publications.rate_per_second * subscribed[publications.topic]).sum())
+    rate = copy_rate(scenario)
     if rate <= 0:
         raise ParameterError("scenario", "publishes nothing that anyone subscribes to")
     return copies / rate

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from triagemq import progress
 from triagemq.cli.reproduce import reproduce
 from triagemq.errors import ParameterError
-from triagemq.papers import registry, simulations
+from triagemq.papers import registry, runs
 from triagemq.papers.experiment import Claim, Effort, Experiment, Findings, Panel, PrintedTable, Series
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -89,7 +89,7 @@ def test_simulations_of_a_quick_run_are_kept_apart(tmp_path: Path, monkeypatch: 
     kept: list[Path | None] = []
 
     def note(effort: Effort, progress: object) -> Findings:
-        where = simulations._ON_SPARK.get()
+        where = runs._ON_SPARK.get()
         kept.append(None if where is None else where.directory)
         return found(holds=True)
 

@@ -19,7 +19,7 @@ from triagemq.papers import (
     experiment,
     figures_of,
     reproduce,
-    simulations,
+    runs,
     write_files,
 )
 from triagemq.pipeline import SparkOptions
@@ -177,13 +177,13 @@ def test_many_seeds_on_spark_give_the_same_figures_as_in_process(
     effort = {"seeds": 2, "publications": 2000}
     here = reproduce("firedex", "9", **effort)  # type: ignore[arg-type]
     asked: list[int] = []
-    on_spark = simulations.simulate_cases
+    on_spark = runs.simulate_cases
 
     def counted(cases: Any, **given: Any) -> Any:
         asked.append(len(cases))
         return on_spark(cases, **given)
 
-    monkeypatch.setattr(simulations, "simulate_cases", counted)
+    monkeypatch.setattr(runs, "simulate_cases", counted)
     shares: list[float] = []
     where = OnSpark(SparkOptions(master="local[2]"), tmp_path, least_seconds=0.0)
     there = reproduce("firedex", "9", **effort, spark=where, progress=shares.append)  # type: ignore[arg-type]
@@ -200,6 +200,6 @@ def test_few_or_short_simulations_and_machines_without_spark_stay_in_this_proces
     assert where.pays([20.0] * 8)
     assert not where.pays([100.0] * 7)
     assert not where.pays([1.0] * 20)
-    monkeypatch.setattr(simulations, "find_spec", lambda name: None)
+    monkeypatch.setattr(runs, "find_spec", lambda name: None)
     assert not where.pays([20.0] * 8)
     assert OnSpark(SparkOptions(master="spark://somewhere:7077")).pays([20.0] * 8)

@@ -7,11 +7,10 @@ import pytest
 
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, summary
-from triagemq.papers.class_variance import paper_variances
+from triagemq.papers.class_variance import lloyd, paper_variances
 from triagemq.papers.freshness_scan import TIME_CONSTANTS, scan_freshness
-from triagemq.papers.lloyd import lloyd
 from triagemq.papers.paper_model import paper_latency
-from triagemq.papers.runs import class_figures, forecast_figures, half_width
+from triagemq.papers.runs import class_figures, forecast_figures
 from triagemq.plan import PriorityProblem, make_plan, within_class_variance
 from triagemq.scenario.generators import building, table2
 
@@ -117,10 +116,3 @@ def test_a_time_constant_that_gives_both_printed_gains_is_found() -> None:
     scan = scan_freshness(("policy",), np.full(len(TIME_CONSTANTS), 1.94 / 1.42 * none[target]), none, fresh)
     assert scan.nearest() == (target, 0)
     assert scan.as_json()["gain_over_no_priorities"] == pytest.approx(0.94)
-
-
-def test_the_interval_is_students() -> None:
-    assert half_width(np.array([[1.0], [3.0]]))[0] == pytest.approx(12.706, rel=1e-3)
-    assert np.isnan(half_width(np.array([[1.0]]))[0])
-    # Five of them together: each at 99 %.
-    assert half_width(np.array([[1.0], [3.0]]), means=5)[0] == pytest.approx(63.657, rel=1e-3)

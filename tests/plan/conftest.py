@@ -8,10 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from triagemq.plan.drops.concave import concave_flows
-from triagemq.plan.drops.levels import step_levels
 from triagemq.plan.drops.problem import DropProblem, subscription_columns
 from triagemq.plan.drops.waterfilling import fill_ports
+from triagemq.plan.drops.worth import concave_flows, step_levels
 from triagemq.scenario import UtilityShape
 
 

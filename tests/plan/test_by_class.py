@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triagemq.plan.drops import DROP_POLICIES
-from triagemq.plan.drops.example import one_port
+from triagemq.plan.drops.problem import one_port
 
 BY_CLASS = ["flat", "linear", "exponential"]
 

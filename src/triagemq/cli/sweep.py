@@ -14,6 +14,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, screen
+from triagemq.plain import plain
 from triagemq.progress import Bar
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _by_setting(summary: pa.Table, varied: Sequence[str]) -> list[dict[str, Any]
     """One entry per setting with the figures of the whole, and those of its classes inside."""
     settings: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in summary.to_pylist():
-        values = {name: _finite(row[name]) for name in varied}
+        values = {name: plain(row[name]) for name in varied}
         entry = settings.setdefault(tuple(values.values()), {**values, "seeds": row["seeds"], "classes": []})
         latency = ("success_rate", "mean_latency_seconds")
         utility = ("utility_rate", "utility_rate_mean")
@@ -141,11 +142,6 @@ def _by_setting(summary: pa.Table, varied: Sequence[str]) -> list[dict[str, Any]
 
 def _figures(row: dict[str, Any], names: Sequence[str]) -> dict[str, float | None]:
     return {column: row[column] for name in names for column in (name, f"{name}_ci95")}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity; a buffer without limit is null."""
-    return None if value == float("inf") else value
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], varied: Sequence[str]) -> Table:

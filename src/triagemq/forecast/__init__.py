@@ -1,18 +1,20 @@
-"""Theory composed along the path of every subscription: what a plan will do, in milliseconds."""
+"""Theory composed along the path of every subscription: what a plan will do, in milliseconds.
 
-from triagemq.forecast.doubts import REASONS, Reason
-from triagemq.forecast.forecast import forecast
-from triagemq.forecast.model import Forecast
+In come a scenario and a plan, out goes a Forecast (`model`): `prediction` follows the path, `upstream` from publishers
+to brokers, then `downstream` through `switches` and `ports`, where `tandem` knows what queues in a row and brokers have
+in common. Each adds its doubts. `summary` tells it in few figures and in words; `planning` plans by it.
+"""
+
+from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.planning import plan_ahead
-from triagemq.forecast.sampling import best_forecast
+from triagemq.forecast.prediction import best_forecast, forecast
 from triagemq.forecast.summary import (
+    explanation,
     figures_by_class,
-    finite_or_none,
     subscription_rows,
     summary,
     utility_figures,
 )
-from triagemq.forecast.words import explanation
 
 __all__ = [
     "REASONS",
@@ -21,7 +23,6 @@ __all__ = [
     "best_forecast",
     "explanation",
     "figures_by_class",
-    "finite_or_none",
     "forecast",
     "plan_ahead",
     "subscription_rows",

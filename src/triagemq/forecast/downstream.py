@@ -10,17 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.doubts import Doubts, Reason
-from triagemq.forecast.meeting import met_waits
+from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
-from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, passed_before, slower
+from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
 from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
 from triagemq.theory import Cumulants, FirstPackets, Times
 
-__all__ = ["Copies", "cross_network"]
+__all__ = ["Crossing", "cross_network"]
 
 MOST_TOGETHER = 1 << 14
 """Ports are crossed by about so many copies at a time: what these need stays in the processor's cache."""
@@ -29,7 +28,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Copies:
+class Crossing:
     """Columns over subscriptions: the share of notifications that arrives, and how long they took from the home broker.
 
     `times` is the law of the whole way from the publisher, but for constants.
@@ -42,7 +41,7 @@ class Copies:
 
 def cross_network(
     scenario: Scenario, plan: Plan, asked: Demand, arrivals: TopicArrivals, doubts: Doubts
-) -> Copies:
+) -> Crossing:
     """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way."""
     path = _Path(scenario, plan, asked, arrivals, doubts)
     hops = np.pad(port_hops(scenario), ((0, 0), (0, 1)), constant_values=-1)
@@ -57,7 +56,7 @@ def cross_network(
             further = hops[asked.port[rows], hop + 1] >= 0
             path.cross(rows, port[rows], behind, found, further, first=hop == 0)
     subscriber = scenario.subscriptions.subscriber
-    return Copies(
+    return Crossing(
         path.survival * asked.whole_share,
         path.seconds + scenario.subscribers.propagation_seconds[subscriber],
         path.times,

@@ -1,17 +1,100 @@
-"""The Forecast: success rate, mean latency and utility of every subscription under a plan, predicted."""
+"""The Forecast: success rate, mean latency and utility of every subscription under a plan, predicted; and where it is
+less than exact, the reason and the error to expect.
+
+Every stage of the path says how many seconds of its delay, and what share of its success, may be wrong, and why. What
+adds up to less than `CLAIMED` of the whole is within what an unflagged forecast claims, and is not worth a word.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from triagemq.forecast.doubts import REASONS
 from triagemq.scenario import Floats
 from triagemq.theory import Times, percentile
 
-__all__ = ["Forecast"]
+__all__ = ["CLAIMED", "REASONS", "Doubts", "Forecast", "Reason"]
+
+CLAIMED = 0.02
+"""An unflagged forecast claims to be within this share of the truth."""
+
+
+class Reason(IntEnum):
+    """What makes a figure approximate; NONE is a figure that claims to be right."""
+
+    NONE = 0
+    OVERLOAD = 1
+    ARRIVALS = 2
+    BUFFER = 3
+    TANDEM = 4
+    BROKERS = 5
+
+
+REASONS: tuple[str, ...] = (
+    "",
+    "overloaded queue",
+    "arrivals not Poisson",
+    "finite buffers",
+    "queues in a row",
+    "copies through several brokers",
+)
+"""In words, by code."""
+
+
+class Doubts:
+    """Adds up what may be wrong, over the subscriptions of one scenario.
+
+    >>> doubts = Doubts(2)
+    >>> doubts.add(Reason.BUFFER, [0], seconds=[0.5], success=0.1)
+    >>> reason, latency_error, success_error = doubts.judge(np.array([2.0, 1.0]), np.ones(2))
+    >>> reason, latency_error, success_error
+    (array([3, 0], dtype=int8), array([0.25, 0.  ]), array([0.1, 0. ]))
+    """
+
+    def __init__(self, subscriptions: int) -> None:
+        self._seconds, self._success = np.zeros(subscriptions), np.zeros(subscriptions)
+        self._largest = np.zeros(subscriptions)
+        self._reason = np.zeros(subscriptions, dtype=np.int8)
+        self._success_reason = np.zeros(subscriptions, dtype=np.int8)
+        self._largest_success = np.zeros(subscriptions)
+
+    def add(
+        self, reason: Reason, rows: ArrayLike, *, seconds: ArrayLike = 0.0, success: ArrayLike = 0.0
+    ) -> None:
+        """These subscriptions' latency may be off by so many seconds, their success by such a share of it."""
+        rows = np.asarray(rows)
+        for given, total, largest, named in (
+            (seconds, self._seconds, self._largest, self._reason),
+            (success, self._success, self._largest_success, self._success_reason),
+        ):
+            stated = np.asarray(given, dtype=np.float64)
+            # What is infinite or unknown itself has no share that may be wrong.
+            amount = np.broadcast_to(np.where(np.isfinite(stated), stated, 0.0), rows.shape)
+            total[rows] += amount
+            # But what makes a figure unknown is named.
+            weight = np.broadcast_to(np.where(np.isnan(stated), np.inf, amount), rows.shape)
+            leading = weight > largest[rows]
+            largest[rows[leading]] = weight[leading]
+            named[rows[leading]] = reason
+
+    def judge(
+        self, latency: Floats, success: Floats, claimed: float = CLAIMED
+    ) -> tuple[NDArray[np.int8], Floats, Floats]:
+        """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
+        known = np.isfinite(latency) & (latency > 0)
+        latency_error = np.divide(self._seconds, latency, out=np.zeros_like(self._seconds), where=known)
+        latency_error[latency_error <= claimed] = 0.0
+        success_error = np.where(self._success > claimed, self._success, 0.0)
+        reason = np.where(
+            latency_error > 0, self._reason, np.where(success_error > 0, self._success_reason, 0)
+        )
+        unknown = ~np.isfinite(latency) & (success > 0)
+        endless = np.isinf(latency) | (self._reason == Reason.NONE)
+        reason = np.where(unknown, np.where(endless, Reason.OVERLOAD, self._reason), reason)
+        return reason.astype(np.int8), latency_error, success_error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +109,7 @@ class Forecast:
 
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
-    `sampled` says which figures are those of a sample of events, not of formulas (see sampling.py).
+    `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py).
     """
 
     published_rate: Floats

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.forecast.forecast import forecast
 from triagemq.forecast.model import Forecast
+from triagemq.forecast.prediction import forecast
 from triagemq.plan import LEAST_GAIN, Decision, LatencyFactors, Plan, carry, make_plan
 from triagemq.scenario import Floats, Scenario, deadline_factor, deadline_figures
 from triagemq.theory import share_within

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.doubts import Doubts, Reason
+from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.tandem import BatchAt, Spread, batch_of, overlap, sharpness
 from triagemq.forecast.upstream import NOT_POISSON
 from triagemq.plan.demand import total_by
@@ -29,7 +29,7 @@ from triagemq.theory import (
     sojourn_times,
     split_ca2,
 )
-from triagemq.theory.work_level import Batches, Work, copies_ahead
+from triagemq.theory.work_level import CopyBatches, Work, copies_ahead
 
 __all__ = ["AtPorts", "Crossed", "cross_ports", "overlapped"]
 
@@ -92,7 +92,7 @@ class Crossed:
     port_load: Floats
     port_scv: Floats
     work: Work
-    batches: Batches
+    batches: CopyBatches
 
 
 def cross_ports(
@@ -227,7 +227,7 @@ def _variability_factor(
 
 
 def _buffer_for_batches(
-    copies: AtPorts, work: Work, batches: Batches, load: Floats, packet_rate: Floats
+    copies: AtPorts, work: Work, batches: CopyBatches, load: Floats, packet_rate: Floats
 ) -> Floats:
     """The buffer that would lose as much if packets came one by one and with exponential sizes, as M/M/1/K has them.
 

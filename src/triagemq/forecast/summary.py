@@ -1,23 +1,28 @@
-"""A forecast in few figures: per port, per class and in utility. Aggregates as theory.md section 1 defines them."""
+"""A forecast in few figures: per port, per class and in utility. Aggregates as theory.md section 1 defines them.
+
+And of one subscription in words: why a plan treats it as it does, and what that comes to (`explanation`).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.doubts import REASONS
-from triagemq.forecast.model import Forecast
-from triagemq.plan import Plan, demand
+from triagemq.forecast.model import REASONS, Forecast
+from triagemq.forecast.prediction import forecast
+from triagemq.plain import plain
+from triagemq.plan import Plan, demand, explain, subscription_row
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
-from triagemq.theory import mixture_percentile
+from triagemq.theory import mixture_percentile, percentile
 
 __all__ = [
+    "explanation",
     "figures_by_class",
-    "finite_or_none",
     "port_loads",
     "subscription_rows",
     "summary",
@@ -81,11 +86,11 @@ def subscription_rows(
             "priority_class": int(plan.subscription_class[row]),
             "drop_rate": float(plan.flows.drop_rate[plan.flow[row]]),
             "success_rate": float(predicted.success[row]),
-            "mean_latency_seconds": finite_or_none(predicted.latency_seconds[row]),
-            **{name: finite_or_none(column[row]) for name, column in percentiles.items()},
-            "max_latency_seconds": finite_or_none(subscriptions.max_latency_seconds[row]),
+            "mean_latency_seconds": plain(predicted.latency_seconds[row]),
+            **{name: plain(column[row]) for name, column in percentiles.items()},
+            "max_latency_seconds": plain(subscriptions.max_latency_seconds[row]),
             "max_latency_share": float(subscriptions.max_latency_share[row]) or None,
-            "share_within_max_latency": finite_or_none(predicted.share_within[row]),
+            "share_within_max_latency": plain(predicted.share_within[row]),
             "utility": float(predicted.utility[row]),
             "maximum_utility": float(predicted.maximum_utility[row]),
             "sampled": bool(predicted.sampled[row]),
@@ -106,11 +111,6 @@ def utility_figures(achieved: Floats, maximum: Floats) -> dict[str, float | None
         "rate": float(achieved.sum() / maximum.sum()) if wanted.any() else None,
         "rate_mean": float((achieved[wanted] / maximum[wanted]).mean()) if wanted.any() else None,
     }
-
-
-def finite_or_none(value: float) -> float | None:
-    """JSON has no infinity and no NaN: both are null."""
-    return float(value) if np.isfinite(value) else None
 
 
 def figures_by_class(predicted: Forecast, level: Integers) -> list[dict[str, Any]]:
@@ -186,10 +186,7 @@ def _percentiles(predicted: Forecast, rows: NDArray[np.bool_], *, known: bool) -
     if not known:
         return dict.fromkeys(PERCENTILES)
     received, times = predicted.received_rate[rows], predicted.times[rows]
-    return {
-        name: finite_or_none(mixture_percentile(times, received, share))
-        for name, share in PERCENTILES.items()
-    }
+    return {name: plain(mixture_percentile(times, received, share)) for name, share in PERCENTILES.items()}
 
 
 def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:
@@ -199,3 +196,64 @@ def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:
     return list(dict.fromkeys(scenario.topics.name[topic] for topic in scenario.subscriptions.topic[order]))[
         :EXAMPLES
     ]
+
+
+def explanation(
+    scenario: Scenario, plan: Plan, subscriber: str, topic: str, predicted: Forecast | None = None
+) -> dict[str, Any]:
+    """One subscription, as `triage plan --explain --json` and REST have it: words and figures.
+
+    `explanation` is what `plan.explain` says and a line on what the subscription will get, how late it comes and how
+    sure that is; `forecast` its row of `triage forecast --json --full`. Both are of `predicted`, or else of formulas.
+
+    >>> from triagemq.plan import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> wanted = scenario.subscriptions
+    >>> who, what = scenario.subscribers.name[wanted.subscriber[0]], scenario.topics.name[wanted.topic[0]]
+    >>> explanation(scenario, make_plan(scenario), who, what)["explanation"].splitlines()[-1].split(":")[0]
+    'Forecast'
+    """
+    words = explain(scenario, plan, subscriber, topic)
+    row = subscription_row(scenario, subscriber, topic)
+    predicted = predicted or forecast(scenario, plan)
+    return {
+        "subscriber": subscriber,
+        "topic": topic,
+        "explanation": f"{words}\nForecast: {_foreseen(scenario, predicted, row)}",
+        "forecast": subscription_rows(scenario, plan, predicted, [row])[0],
+    }
+
+
+def _foreseen(scenario: Scenario, predicted: Forecast, row: int) -> str:
+    mean = float(predicted.latency_seconds[row])
+    if predicted.received_rate[row] <= 0:
+        return "nothing arrives."
+    arriving = f"{predicted.success[row]:.2%} of all arrive"
+    if not math.isfinite(mean):
+        return f"{arriving}, later and later: a queue on the way is overloaded."
+    times = predicted.times[[row]]
+    p95, p99 = (float(percentile(times, share)[0]) for share in (0.95, 0.99))
+    doubts = [REASONS[int(predicted.reason[row])]]
+    doubts += [
+        f"{name} ± {error[row]:.0%}"
+        for name, error in (("latency", predicted.latency_error), ("success", predicted.success_error))
+        if error[row] > 0
+    ]
+    sure = f"; approximate: {', '.join(doubts)}" if doubts[0] else ""
+    sure += "; from a sample of events, since no formula is known" if predicted.sampled[row] else ""
+    tail = f"95 % of them within {p95:.3g} s and 99 % within {p99:.3g} s"
+    return f"{arriving}, after {mean:.3g} s in the mean, {tail}{_deadline(scenario, predicted, row)}{sure}."
+
+
+def _deadline(scenario: Scenario, predicted: Forecast, row: int) -> str:
+    """How much comes in time of a subscription that asks for a share within a latency."""
+    asked, limit = (
+        float(column[row])
+        for column in (scenario.subscriptions.max_latency_share, scenario.subscriptions.max_latency_seconds)
+    )
+    if asked <= 0:
+        return ""
+    got = float(predicted.share_within[row])
+    met = "as asked for" if got >= asked else f"where {asked:.4g} is asked for"
+    return f"; {got:.1%} within {limit:.6g} s, {met}"

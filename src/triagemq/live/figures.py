@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
+from triagemq.plain import plain
 from triagemq.scenario import (
     Floats,
     Integers,
@@ -27,6 +27,7 @@ from triagemq.scenario import (
     deadline_figures,
     maximum_utility,
 )
+from triagemq.theory.interval import half_width, t_quantile
 from triagemq.trace import Outcome, Trace, runs
 from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
@@ -172,7 +173,7 @@ def _class_row(
     longest_ns = int(arrived.max(initial=0))
     histogram = np.bincount(bins_of(arrived), minlength=BINS)
     percentiles = {
-        f"p{round(100 * share)}_seconds": _plain(percentile_ns(histogram, share, longest_ns) * 1e-9)
+        f"p{round(100 * share)}_seconds": plain(percentile_ns(histogram, share, longest_ns) * 1e-9)
         for share in (0.5, 0.95, 0.99)
     }
     return {
@@ -183,13 +184,13 @@ def _class_row(
         "success_rate": float(delivered.mean()),
         # What had not come when the run ended was never delivered.
         "late": 0,
-        "success_ci95": _plain(_half_width(delivered.astype(np.float64), batch, 0.95)),
-        "success_ci99": _plain(_half_width(delivered.astype(np.float64), batch)),
+        "success_ci95": plain(_half_width(delivered.astype(np.float64), batch, 0.95)),
+        "success_ci99": plain(_half_width(delivered.astype(np.float64), batch)),
         "mean_latency_seconds": int(arrived.sum()) / len(arrived) * 1e-9 if len(arrived) else None,
-        "ci95_seconds": _plain(_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], 0.95)),
+        "ci95_seconds": plain(_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], 0.95)),
         **percentiles,
         **{
-            f"p{round(100 * share)}_ci95_seconds": _plain(
+            f"p{round(100 * share)}_ci95_seconds": plain(
                 _percentile_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], share)
             )
             for share in (0.95, 0.99)
@@ -208,7 +209,7 @@ def _half_width(values: Floats, batch: NDArray[np.int64], confidence: float = _C
     means = np.bincount(batch, values, minlength=_BATCHES)[used] / counts[used]
     centre = float((means * weight).mean())
     spread = math.sqrt(float(((weight * (means - centre)) ** 2).sum()) / (len(means) - 1))
-    return float(stdtrit(len(means) - 1, (1 + confidence) / 2)) * spread / math.sqrt(len(means))
+    return float(t_quantile(len(means), confidence)) * spread / math.sqrt(len(means))
 
 
 def _percentile_half_width(values: Floats, batch: NDArray[np.int64], share: float) -> float:
@@ -218,9 +219,7 @@ def _percentile_half_width(values: Floats, batch: NDArray[np.int64], share: floa
         for each in np.unique(batch)
         if (some := values[batch == each]).size * (1 - share) >= 1
     ]
-    if len(found) < 2:
-        return math.nan
-    return float(stdtrit(len(found) - 1, 0.975)) * float(np.std(found, ddof=1)) / math.sqrt(len(found))
+    return float(half_width(np.array(found)))
 
 
 @dataclass(slots=True, eq=False)
@@ -308,8 +307,8 @@ def _by_phase(
     names = [each.name for each in fields(phases)]
     rows = zip(*(getattr(phases, name).tolist() for name in names), strict=True)
     return (
-        {name: _plain(value) for name, value in asdict(utility).items()},
-        [dict(zip(names, map(_plain, row), strict=True)) for row in rows],
+        plain(asdict(utility)),
+        [plain(dict(zip(names, row, strict=True))) for row in rows],
     )
 
 
@@ -328,10 +327,6 @@ def utility_figures(scenario: Scenario, counted: BySubscription) -> dict[str, fl
         "rate": float(achieved.sum()) / total if total > 0 else None,
         "rate_mean": float(ratio.mean()) if rows else None,
     }
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

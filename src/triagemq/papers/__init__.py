@@ -1,4 +1,8 @@
-"""The papers' experiments: what was run, what was printed, and our figures beside it."""
+"""The papers' experiments: what was run, what was printed, and our figures beside it.
+
+`registry` has them by paper and figure, `experiment` says what one is, `runs` what they share, `page` and `plotting`
+show what was found. Each of the others is one experiment, with the text that explains where it parts from the paper.
+"""
 
 from triagemq.papers.experiment import (
     Claim,
@@ -13,7 +17,7 @@ from triagemq.papers.experiment import (
 from triagemq.papers.page import Files, write_files
 from triagemq.papers.paper_model import paper_latency
 from triagemq.papers.registry import PAPERS, Reproduction, experiment, figures_of, reproduce
-from triagemq.papers.simulations import OnSpark
+from triagemq.papers.runs import OnSpark
 from triagemq.pipeline.sweep.cases import forget_cases
 
 __all__ = [

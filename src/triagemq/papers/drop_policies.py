@@ -20,7 +20,7 @@ from triagemq.papers.experiment import (
     Series,
     percent,
 )
-from triagemq.papers.simulations import simulated, table2_case
+from triagemq.papers.runs import simulated, table2_case
 from triagemq.plan import DROP_POLICIES, DropProblem, Plan, demand, make_plan
 from triagemq.scenario import Floats, Scenario, achieved_utility, maximum_utility, port_paths
 from triagemq.scenario.generators import table2

@@ -23,7 +23,6 @@ __all__ = [
     "Series",
     "Style",
     "duration",
-    "known",
     "part_of",
     "percent",
     "signed",
@@ -156,11 +155,6 @@ def part_of(progress: Progress, number: int, count: int) -> Progress:
     [0.375]
     """
     return lambda share: progress((number + share) / count)
-
-
-def known(value: float) -> float | None:
-    """A figure for JSON: null where it is unknown or infinite."""
-    return float(value) if np.isfinite(value) else None
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -22,16 +22,16 @@ from triagemq.papers.experiment import (
     Progress,
     Series,
     duration,
-    known,
     percent,
 )
 from triagemq.papers.paper_model import paper_latency
-from triagemq.papers.runs import class_figures, half_width
-from triagemq.papers.simulations import grouped, simulated, table2_case
+from triagemq.papers.runs import class_figures, grouped, simulated, table2_case
+from triagemq.plain import plain
 from triagemq.plan import Plan, make_plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
+from triagemq.theory.interval import half_width
 
 __all__ = ["BY_LOAD", "BY_SUBSCRIBERS"]
 
@@ -48,7 +48,7 @@ SEEDS_PER_CASE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PrintedLoad:
     """One load of the papers' validation, with the class 8 difference they printed."""
 
     title: str
@@ -61,13 +61,15 @@ class Case:
 
 
 LOADS = (
-    Case("21 + 15", 10, (21, 15), "none", "0.35 ms"),
-    Case("42 + 24", 10, (42, 24), "none", "13.98 ms"),
-    Case("42 + 24, drops", 10, (42, 24), "exponential", ""),
-    Case("70 + 42, drops", 10, (70, 42), "exponential", "8.24 ms"),
+    PrintedLoad("21 + 15", 10, (21, 15), "none", "0.35 ms"),
+    PrintedLoad("42 + 24", 10, (42, 24), "none", "13.98 ms"),
+    PrintedLoad("42 + 24, drops", 10, (42, 24), "exponential", ""),
+    PrintedLoad("70 + 42, drops", 10, (70, 42), "exponential", "8.24 ms"),
 )
 SUBSCRIBERS = tuple(
-    Case(f"{count} subscriber{'s' if count > 1 else ''}", count, (70, 42), "exponential", "< 10 ms", share)
+    PrintedLoad(
+        f"{count} subscriber{'s' if count > 1 else ''}", count, (70, 42), "exponential", "< 10 ms", share
+    )
     for count, share in ((1, 4.0), (10, 1.5), (20, 1.0), (50, 0.5), (100, 0.3))
 )
 
@@ -76,21 +78,21 @@ SUBSCRIBERS = tuple(
 class Draw:
     """Table 2 as one seed draws it for a case, and the plan for it."""
 
-    case: Case
+    case: PrintedLoad
     seed: int
     scenario: Scenario
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class Accuracy:
     """One case, in seconds per class, the mean over seeds.
 
     `interval` is half the 95 % interval of simulation less forecast, for each class alone; `joint_interval` that
     of all classes and cases together.
     """
 
-    case: Case
+    case: PrintedLoad
     load: float
     ports: int
     ports_left_out: int
@@ -113,7 +115,7 @@ class Comparison:
         return (np.abs(self.share_off) <= ALLOWED) | (np.abs(self.off) <= interval)
 
 
-def reproduce(cases: Sequence[Case], effort: Effort, progress: Progress) -> Findings:
+def reproduce(cases: Sequence[PrintedLoad], effort: Effort, progress: Progress) -> Findings:
     """Simulate every case with several seeds; every seed draws its own Table 2 and has its own forecast."""
     assert effort.seeds is not None
     assert effort.publications is not None
@@ -140,12 +142,12 @@ def reproduce(cases: Sequence[Case], effort: Effort, progress: Progress) -> Find
     )
 
 
-def _draw(case: Case, seed: int) -> Draw:
+def _draw(case: PrintedLoad, seed: int) -> Draw:
     scenario = table2(seed=seed, subscribers=case.subscribers, subscriptions=case.subscriptions)
     return Draw(case, seed, scenario, make_plan(scenario, drops=case.drops))
 
 
-def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Comparison:
+def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Accuracy:
     """All draws of one of the cases, with what was simulated of each."""
     case, seeds = told[0][0].case, len(told)
     latencies = np.empty((seeds, 3, CLASSES))
@@ -170,7 +172,7 @@ def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Co
         ):
             latencies[row, source] = figures.latency_seconds
     simulated, forecasts, paper = latencies.mean(axis=0)
-    return Comparison(
+    return Accuracy(
         case=case,
         load=float(np.mean(loads)),
         ports=seeds * case.subscribers,
@@ -179,12 +181,12 @@ def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Co
         predicted=forecasts,
         paper=paper,
         # Every seed has its own mean; what is noise is the difference to that seed's own forecast.
-        interval=half_width(latencies[:, 0] - latencies[:, 1]),
-        joint_interval=half_width(latencies[:, 0] - latencies[:, 1], means=cases * CLASSES),
+        interval=half_width(latencies[:, 0] - latencies[:, 1], axis=0),
+        joint_interval=half_width(latencies[:, 0] - latencies[:, 1], axis=0, means=cases * CLASSES),
     )
 
 
-def _table(compared: Comparison) -> PrintedTable:
+def _table(compared: Accuracy) -> PrintedTable:
     left_out = (
         f"; {compared.ports_left_out} of {compared.ports} ports above {BUSIEST_LOAD} left out"
         if compared.ports_left_out
@@ -220,7 +222,7 @@ def _table(compared: Comparison) -> PrintedTable:
     )
 
 
-def _summary(compared: Sequence[Comparison]) -> PrintedTable:
+def _summary(compared: Sequence[Accuracy]) -> PrintedTable:
     return PrintedTable(
         title="class 8, model less simulation",
         columns=("case", "offered load", "forecast", "paper's model, here", "printed difference"),
@@ -237,7 +239,7 @@ def _summary(compared: Sequence[Comparison]) -> PrintedTable:
     )
 
 
-def _panel(compared: Comparison) -> Panel:
+def _panel(compared: Accuracy) -> Panel:
     levels = range(CLASSES)
     return Panel(
         title=f"{compared.case.title}, rho {compared.load:.2f}",
@@ -252,7 +254,7 @@ def _panel(compared: Comparison) -> Panel:
     )
 
 
-def _difference(compared: Comparison) -> Difference:
+def _difference(compared: Accuracy) -> Difference:
     share = compared.paper / compared.simulated - 1
     low, high = float(share.min()), float(share.max())
     worst = int(np.argmax(np.abs(compared.share_off)))
@@ -269,7 +271,7 @@ def _difference(compared: Comparison) -> Difference:
     )
 
 
-def _claim(compared: Sequence[Comparison]) -> Claim:
+def _claim(compared: Sequence[Accuracy]) -> Claim:
     """Of many means one in twenty is outside its own 95 % interval by chance, so that they are judged together."""
     failing = np.array([~each.shown(each.joint_interval) for each in compared])
     alone = sum(int((~each.shown(each.interval)).sum()) for each in compared)
@@ -287,7 +289,7 @@ def _claim(compared: Sequence[Comparison]) -> Claim:
     )
 
 
-def _figures(compared: Comparison) -> dict[str, Any]:
+def _figures(compared: Accuracy) -> dict[str, Any]:
     return {
         "title": compared.case.title,
         "subscribers": compared.case.subscribers,
@@ -300,10 +302,10 @@ def _figures(compared: Comparison) -> dict[str, Any]:
         "classes": [
             {
                 "priority_class": level,
-                "simulated_latency_seconds": known(compared.simulated[level]),
-                "ci95_seconds": known(compared.interval[level]),
-                "forecast_latency_seconds": known(compared.predicted[level]),
-                "paper_model_latency_seconds": known(compared.paper[level]),
+                "simulated_latency_seconds": plain(compared.simulated[level]),
+                "ci95_seconds": plain(compared.interval[level]),
+                "forecast_latency_seconds": plain(compared.predicted[level]),
+                "paper_model_latency_seconds": plain(compared.paper[level]),
                 "within_bounds": bool(compared.shown(compared.interval)[level]),
             }
             for level in range(CLASSES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from plotly.graph_objects import Bar, Scatter
@@ -13,6 +12,7 @@ from plotly.graph_objects import Figure as Page
 from plotly.subplots import make_subplots
 
 from triagemq.papers.experiment import Panel, Series
+from triagemq.plain import plain
 
 __all__ = ["draw_png", "plots_as_html"]
 
@@ -107,7 +107,7 @@ def _draw(axes: Any, series: Series, colour: str, *, bars: bool) -> None:
 
 
 def _trace(series: Series, colour: str, *, bars: bool) -> Any:
-    gaps = [value if np.isfinite(value) else None for value in series.y]
+    gaps = plain(series.y)
     if bars:
         return Bar(x=list(series.x), y=gaps, name=series.name, marker_color=colour)
     return Scatter(

@@ -29,11 +29,11 @@ from triagemq.papers.experiment import (
     Progress,
     Series,
     duration,
-    known,
     part_of,
     percent,
 )
 from triagemq.papers.paper_model import paper_latency
+from triagemq.plain import plain
 from triagemq.scenario import Floats, save
 from triagemq.scenario.generators import prototype
 
@@ -51,7 +51,7 @@ MOST_LATENCY_OFF = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class PacketRun:
     """One box: columns over the classes, NaN where nothing arrived."""
 
     rho: float
@@ -98,7 +98,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     )
 
 
-def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Run:
+def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> PacketRun:
     # Late: only this experiment needs a network.
     from triagemq.live.emulate.rig import RigOptions
     from triagemq.live.emulate.run import run_emulation
@@ -122,7 +122,7 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Ru
         level, paper_latency(result.scenario, result.forecast.plan), minlength=classes
     ) / np.maximum(np.bincount(level, minlength=classes), 1)
     simulated = result.simulated.as_json()["classes"]
-    return Run(
+    return PacketRun(
         rho=rho,
         subscribers=subscribers,
         success=_column(result.measured.classes, "success_rate"),
@@ -160,7 +160,7 @@ def _column(rows: Sequence[dict[str, Any]], name: str) -> Floats:
     return column
 
 
-def _table(run: Run) -> PrintedTable:
+def _table(run: PacketRun) -> PrintedTable:
     printed = run.rho == OVERLOAD
     return PrintedTable(
         title=f"{run.name}: {run.deliveries:,} real packets delivered",
@@ -192,7 +192,7 @@ def _table(run: Run) -> PrintedTable:
     )
 
 
-def _panels(runs: Sequence[Run]) -> tuple[Panel, ...]:
+def _panels(runs: Sequence[PacketRun]) -> tuple[Panel, ...]:
     classes = range(CLASSES)
     compared = [run for run in runs if run.subscribers == min(each.subscribers for each in runs)]
     success = [Series.of(f"real, rho {run.rho:g}", classes, 100 * run.success) for run in compared]
@@ -215,7 +215,7 @@ def _panels(runs: Sequence[Run]) -> tuple[Panel, ...]:
     return tuple(panels)
 
 
-def _differences(runs: Sequence[Run]) -> tuple[Difference, ...]:
+def _differences(runs: Sequence[PacketRun]) -> tuple[Difference, ...]:
     overloaded = next((run for run in runs if run.rho == OVERLOAD), None)
     if overloaded is None:
         return ()
@@ -234,7 +234,7 @@ def _differences(runs: Sequence[Run]) -> tuple[Difference, ...]:
     )
 
 
-def _claims(runs: Sequence[Run]) -> tuple[Claim, ...]:
+def _claims(runs: Sequence[PacketRun]) -> tuple[Claim, ...]:
     kept = [
         (run, row)
         for run in runs
@@ -267,7 +267,7 @@ def _claims(runs: Sequence[Run]) -> tuple[Claim, ...]:
     return tuple(claims)
 
 
-def _figures(run: Run) -> dict[str, Any]:
+def _figures(run: PacketRun) -> dict[str, Any]:
     columns = (
         "success",
         "success_interval",
@@ -281,7 +281,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "rho": run.rho,
         "subscribers": run.subscribers,
         "deliveries": run.deliveries,
-        **{name: [known(value) for value in getattr(run, name)] for name in columns},
+        **{name: [plain(value) for value in getattr(run, name)] for name in columns},
     }
 
 

@@ -1,4 +1,4 @@
-"""Papers and figures by name, and the one way to run one."""
+"""Papers and their figures by name, the experiments behind them, and the one way to run one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,39 @@ from types import MappingProxyType
 from typing import Any
 
 from triagemq.errors import ParameterError
-from triagemq.papers import firedex, priodex
+from triagemq.papers.buffer_configurations import BUFFER_CONFIGURATIONS
+from triagemq.papers.class_variance import CLASS_VARIANCE
+from triagemq.papers.drop_policies import DROP_POLICY_UTILITY
 from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
-from triagemq.papers.simulations import OnSpark, on_spark
+from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
+from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
+from triagemq.papers.runs import OnSpark, on_spark
+from triagemq.papers.utility_gains import UTILITY_GAINS
 
 __all__ = ["PAPERS", "Reproduction", "experiment", "figures_of", "reproduce"]
 
+# PrioDeX (Bouloukakis et al., ACM TOIT 2021), section 6.
+_PRIODEX: dict[str, Experiment] = {
+    "6": BUFFER_CONFIGURATIONS,
+    "7": CLASS_VARIANCE,
+    "8": DROP_POLICY_UTILITY,
+    "9a": BY_LOAD,
+    "9b": BY_SUBSCRIBERS,
+    "10": PROTOTYPE_PACKETS,
+}
+
+# FireDeX (Benson et al., Middleware 2018), section 5.
+_FIREDEX: dict[str, Experiment] = {
+    "5": BY_LOAD,
+    "6": BY_SUBSCRIBERS,
+    "7": BUFFER_CONFIGURATIONS,
+    "8": BUFFER_CONFIGURATIONS,
+    "9": UTILITY_GAINS,
+    "10": DROP_POLICY_UTILITY,
+}
+
 PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
-    {"priodex": MappingProxyType(priodex.FIGURES), "firedex": MappingProxyType(firedex.FIGURES)}
+    {"priodex": MappingProxyType(_PRIODEX), "firedex": MappingProxyType(_FIREDEX)}
 )
 """Paper to figure to experiment; two figures that show one experiment share it."""
 

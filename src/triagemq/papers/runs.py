@@ -1,32 +1,132 @@
-"""What the experiments share: Table 2 under a plan, simulated and forecast, in figures per priority class."""
+"""What the experiments share: simulations of Table 2 under a plan, a list of cases in and results out, from this
+process or from Spark tasks; and simulations and forecasts in figures per priority class."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from scipy.special import stdtrit
 
+from triagemq.errors import PipelineError
 from triagemq.forecast import Forecast
 from triagemq.forecast.summary import NEGLIGIBLE_SHARE
+from triagemq.papers.experiment import Progress
+from triagemq.pipeline import SparkOptions
+from triagemq.pipeline.java import find_java
+from triagemq.pipeline.sweep.cases import Case, case_seconds, simulate_cases
+from triagemq.plan import Plan
 from triagemq.plan.demand import total_by
-from triagemq.scenario import Floats, Integers
+from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.simulate import SubscriptionResults
 
 __all__ = [
+    "REPLICATIONS",
     "TABLE2_BUFFER_PACKETS",
     "ClassFigures",
+    "OnSpark",
     "class_figures",
     "forecast_figures",
-    "half_width",
+    "grouped",
+    "on_spark",
+    "simulated",
     "simulated_figures",
+    "table2_case",
 ]
 
 TABLE2_BUFFER_PACKETS = 2000.0
 """The switch buffer k of PrioDeX 6.2 and FireDeX 5.3."""
 
-CONFIDENCE = 0.95
+
+REPLICATIONS = 2
+"""Independent parts of every simulation: they use two cores, and the result is the same on any number."""
+
+LEAST_CASES = 8
+LEAST_SECONDS = 150.0
+"""Of one core. Below either, Spark would start for longer than it saves."""
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class OnSpark:
+    """How Spark is run, and where finished simulations are kept until all of them are, so that a kill costs little."""
+
+    options: SparkOptions
+    directory: Path | None = None
+    least_seconds: float = LEAST_SECONDS
+
+    def pays(self, seconds: Sequence[float]) -> bool:
+        """Whether simulations of so many seconds are enough for it, and Spark is there or on a cluster."""
+        enough = len(seconds) >= LEAST_CASES and sum(seconds) >= self.least_seconds
+        return enough and (self.options.master is not None or _spark_is_here())
+
+
+_ON_SPARK: ContextVar[OnSpark | None] = ContextVar("on_spark", default=None)
+
+
+@contextmanager
+def on_spark(where: OnSpark | None) -> Iterator[None]:
+    """Experiments inside this block run their many-seed simulations there; None is this process."""
+    before = _ON_SPARK.set(where)
+    try:
+        yield
+    finally:
+        _ON_SPARK.reset(before)
+
+
+def table2_case(scenario: Scenario, plan: Plan, *, publications: int, seed: int, warmup: float) -> Case:
+    """A simulation of about so many publications, in parts, that is cut off in time.
+
+    A run that waits until every queue is empty would deliver a full buffer in a second after the last event, and
+    take 20 s off the latency of classes that wait behind it.
+    """
+    seconds = publications / REPLICATIONS / float(scenario.publications.rate_per_second.sum())
+    return Case(scenario, plan, duration_seconds=seconds, seed=seed, replications=REPLICATIONS, warmup=warmup)
+
+
+def simulated(cases: Sequence[Case], progress: Progress) -> list[SubscriptionResults]:
+    """The results of all cases, in their order: the same to the last bit wherever they run."""
+    weights = [case_seconds(case) for case in cases]
+    where = _ON_SPARK.get()
+    if where is not None and where.pays(weights):
+        return simulate_cases(
+            cases,
+            out=where.directory,
+            options=where.options,
+            progress=lambda done, total: progress(done / total),
+        )
+    found, before = [], 0.0
+    for case, weight in zip(cases, weights, strict=True):
+        found.append(case.simulate(progress=_part(progress, before, weight, sum(weights))))
+        before += weight
+    progress(1.0)
+    return found
+
+
+def grouped(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """Each `size` items that follow each other.
+
+    >>> grouped([1, 2, 3, 4], 2)
+    [[1, 2], [3, 4]]
+    """
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+
+def _part(progress: Progress, before: float, weight: float, total: float) -> Progress:
+    return lambda share: progress(min(1.0, (before + share * weight) / total))
+
+
+def _spark_is_here() -> bool:
+    try:
+        return find_spec("pyspark") is not None and bool(find_java())
+    except PipelineError:
+        return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,15 +172,3 @@ def simulated_figures(levels: Sequence[Integers], measured: Sequence[Subscriptio
         np.concatenate([each.delivered for each in measured]).astype(np.float64),
         np.concatenate([each.mean_latency_seconds for each in measured]),
     )
-
-
-def half_width(samples: Floats, *, means: int = 1) -> Floats:
-    """Half of the 95 % interval (Student's t) of the mean over the first axis; NaN with fewer than two samples.
-
-    With several `means` the intervals are wide enough to hold all of them together in 95 % of all runs (Bonferroni).
-    """
-    count = len(samples)
-    if count < 2:
-        return np.full(samples.shape[1:], np.nan)
-    quantile = float(stdtrit(count - 1, 1 - (1 - CONFIDENCE) / 2 / means))
-    return np.asarray(quantile * samples.std(axis=0, ddof=1) / np.sqrt(count))

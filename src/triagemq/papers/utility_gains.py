@@ -29,8 +29,7 @@ from triagemq.papers.freshness_scan import (
     freshness_table,
     scan_freshness,
 )
-from triagemq.papers.runs import TABLE2_BUFFER_PACKETS
-from triagemq.papers.simulations import grouped, simulated, table2_case
+from triagemq.papers.runs import TABLE2_BUFFER_PACKETS, grouped, simulated, table2_case
 from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Subscriptions, achieved_utility, maximum_utility
 from triagemq.scenario.generators import table2
@@ -58,7 +57,7 @@ ROWS = list(CONFIGURATIONS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class SeedFigures:
     """One seed's success and latency per configuration (rows) and subscription (columns)."""
 
     subscriptions: Subscriptions
@@ -102,7 +101,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     )
 
 
-def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured]:
+def _measure(seeds: int, publications: int, progress: Progress) -> list[SeedFigures]:
     """Every configuration on every draw of Table 2."""
     drawn = [table2(seed=seed, buffer_packets=TABLE2_BUFFER_PACKETS) for seed in range(seeds)]
     cases = [
@@ -118,7 +117,7 @@ def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured
     ]
     by_seed = grouped(simulated(cases, progress), len(CONFIGURATIONS))
     return [
-        Measured(
+        SeedFigures(
             scenario.subscriptions,
             np.stack([np.nan_to_num(each.success_rate) for each in results]),
             # What never arrives has no latency, and is worth nothing whatever its freshness.
@@ -128,7 +127,7 @@ def _measure(seeds: int, publications: int, progress: Progress) -> list[Measured
     ]
 
 
-def _mean_rates(seeds: list[Measured], time_constant: float = np.inf) -> tuple[Floats, Floats]:
+def _mean_rates(seeds: list[SeedFigures], time_constant: float = np.inf) -> tuple[Floats, Floats]:
     rates = [each.utility_rate(time_constant) for each in seeds]
     return np.mean([rate for rate, _ in rates], axis=0), np.mean([mean for _, mean in rates], axis=0)
 

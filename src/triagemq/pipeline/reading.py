@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from triagemq.errors import ParameterError
 from triagemq.pipeline.published import TablesManifest, read_manifest
+from triagemq.plain import plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,21 +149,6 @@ def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise ParameterError(f"{table}.{column}", f"{text!r} is not a {kind}") from error
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: no infinities, no decimals, text for times."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
 
 
 def where_clauses(given: Sequence[str]) -> dict[str, str]:

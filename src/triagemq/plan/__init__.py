@@ -1,4 +1,13 @@
-"""Planners: from what is wanted to flows, priority classes and drop rates, one algorithm a file."""
+"""Planners: from what is wanted to flows, priority classes and drop rates.
+
+In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `explain` tells it in words.
+
+- `planner` goes through it: `demand` is what a subscription asks of the network, `ranking` what it is worth for that;
+  then `flows`, `priorities` and `drops` decide, each with algorithms by name that pass one `contract`.
+- `margin` plans steps a little higher than asked; `difference` tells what changed, and keeps what an earlier plan still
+  says.
+- `instructions` carry a plan out, on a `dataplane`.
+"""
 
 from triagemq.plan.contract import ContractError, check_policy
 from triagemq.plan.dataplane import (
@@ -14,7 +23,7 @@ from triagemq.plan.dataplane import (
     UnmanagedCounters,
 )
 from triagemq.plan.demand import Demand, WireSizes, demand, wire_sizes
-from triagemq.plan.difference import PlanDifference, SubscriptionChanges, diff
+from triagemq.plan.difference import RANK_BAND, Carried, PlanDifference, SubscriptionChanges, carry, diff
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.explain import explain, subscription_row
 from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
@@ -29,8 +38,7 @@ from triagemq.plan.instructions import (
 )
 from triagemq.plan.margin import step_targets
 from triagemq.plan.model import LEAST_GAIN, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
-from triagemq.plan.planner import SCOPES, Planner, make_plan
-from triagemq.plan.previous import RANK_BAND, Carried, carry
+from triagemq.plan.planner import SCOPES, make_plan
 from triagemq.plan.priorities import (
     PRIORITY_ALGORITHMS,
     PriorityAlgorithm,
@@ -68,7 +76,6 @@ __all__ = [
     "OutgoingPacket",
     "Plan",
     "PlanDifference",
-    "Planner",
     "PlannerChoice",
     "PortCounters",
     "PortLoads",

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from triagemq.scenario import Floats, Integers, Scenario, SizeDistribution, broker_routes, port_paths
 from triagemq.theory import FragmentSizes, fragment_sizes, fragment_sizes_from_values
 
-__all__ = ["Demand", "WireSizes", "demand", "sum_by", "survival_to_port", "total_by", "wire_sizes"]
+__all__ = [
+    "Demand",
+    "WireSizes",
+    "copy_rate",
+    "demand",
+    "sum_by",
+    "survival_to_port",
+    "total_by",
+    "wire_sizes",
+]
 
 IntegerColumn = NDArray[np.int32] | NDArray[np.int64]
 
@@ -231,6 +240,13 @@ def survival_to_port(scenario: Scenario) -> Floats:
     """Per port, the share of the packets sent towards it that survives the links of the ports before it."""
     before = port_paths(scenario)[:, :-1]
     return np.asarray(np.append(1 - scenario.ports.error_rate, 1.0)[before].prod(axis=1))
+
+
+def copy_rate(scenario: Scenario) -> float:
+    """Copies a second that all publications make, one for every subscription to their topics, before any is lost."""
+    published, topics = scenario.publications, len(scenario.topics)
+    subscribed = np.bincount(scenario.subscriptions.topic, minlength=topics)
+    return float((published.rate_per_second * subscribed[published.topic]).sum())
 
 
 def total_by(index: IntegerColumn, values: Floats, count: int) -> Floats:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,34 +14,23 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
 from triagemq.plan.demand import Demand, demand, survival_to_port
+from triagemq.plan.difference import carry
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.margin import with_margin
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
-from triagemq.plan.previous import carry
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
-from triagemq.plan.registry import resolve
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
 
-__all__ = ["RANKINGS", "SCOPES", "Planner", "algorithms", "make_plan"]
+__all__ = ["RANKINGS", "SCOPES", "algorithms", "make_plan", "resolve"]
+
+Setting = TypeVar("Setting")
+Algorithm = TypeVar("Algorithm", bound=Callable[..., Any])
 
 RANKINGS: dict[str, ranking.Ranking] = {"info": ranking.value}
 """Priority algorithms that rank subscriptions by something else than value per byte."""
 
 SCOPES = ("port", "global")
-
-
-class Planner(Protocol):
-    """Anything that plans: deterministic under a seed, and pure."""
-
-    def __call__(
-        self,
-        scenario: Scenario,
-        *,
-        seed: int = 0,
-        previous: Plan | None = None,
-        before: Scenario | None = None,
-    ) -> Plan: ...
 
 
 def algorithms(
@@ -51,6 +42,45 @@ def algorithms(
         resolve("priority algorithm", priorities, PRIORITY_ALGORITHMS),
         resolve("drop policy", drops, DROP_POLICIES),
     )
+
+
+def resolve(kind: str, name: str, known: Mapping[str, Algorithm]) -> Algorithm:
+    """The algorithm of that name.
+
+    >>> resolve("drop policy", "flt", {"flat": print, "linear": print})
+    Traceback (most recent call last):
+    ...
+    triagemq.errors.ParameterError: drop policy: 'flt' is unknown; did you mean 'flat'? known: flat, linear, ...
+    """
+    if name in known:
+        return known[name]
+    if ":" in name:
+        return cast(Algorithm, _load(kind, name))
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ParameterError(
+        kind, f"{name!r} is unknown; {hint}known: {', '.join(known)}, or your own as module:function"
+    )
+
+
+def _load(kind: str, name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ParameterError(kind, f"{name!r} should read module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way while it is imported
+        raise ParameterError(
+            kind,
+            f"{name!r}: module {module_name!r} cannot be imported ({type(error).__name__}: {error}); "
+            "it is looked for in the current directory and on PYTHONPATH",
+        ) from error
+    function = getattr(module, attribute, None)
+    if function is None:
+        raise ParameterError(kind, f"{name!r}: module {module_name!r} has no {attribute!r}")
+    if not callable(function):
+        raise ParameterError(kind, f"{name!r}: {attribute!r} is a {type(function).__name__}, not a function")
+    return function
 
 
 def make_plan(
@@ -194,9 +224,6 @@ def _choice(scenario: Scenario, choice: PlannerChoice) -> PlannerChoice:
         priority_classes=int(choice.priority_classes),
         rho_tolerance=float(choice.rho_tolerance),
     )
-
-
-Setting = TypeVar("Setting")
 
 
 def _given(setting: Setting | None, otherwise: Setting) -> Setting:

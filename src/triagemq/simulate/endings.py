@@ -6,6 +6,7 @@ that a trace would hold, in integers: whoever computes the same figures from the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,22 +191,12 @@ def new_tally(
 
 
 def add_tallies(first: Tally, second: Tally) -> Tally:
-    """Both together; batches stay those of the first, since intervals then come from the replications."""
-    return Tally(
-        outcomes=first.outcomes + second.outcomes,
-        latency_ns=first.latency_ns + second.latency_ns,
-        class_outcomes=first.class_outcomes + second.class_outcomes,
-        batch_delivered=first.batch_delivered + second.batch_delivered,
-        batch_latency_ns=first.batch_latency_ns + second.batch_latency_ns,
-        histogram=first.histogram + second.histogram,
+    """Both together."""
+    columns: Iterable[tuple[Any, Any]] = zip(first, second, strict=True)
+    return Tally(*(one + other for one, other in columns))._replace(
         longest_ns=np.maximum(first.longest_ns, second.longest_ns),
-        late=first.late + second.late,
-        class_late=first.class_late + second.class_late,
         last_delivered_ns=np.maximum(first.last_delivered_ns, second.last_delivered_ns),
-        phases=first.phases + second.phases,
-        own_histogram=first.own_histogram + second.own_histogram,
         deadline_ns=first.deadline_ns,
-        within=first.within + second.within,
     )
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
+from triagemq.plain import plain
 from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figures
 from triagemq.simulate.changes import Phase
 from triagemq.simulate.endings import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.engine import PERCENTILES, Replication
 from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
+from triagemq.theory.interval import half_width
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome
 
@@ -27,8 +28,6 @@ __all__ = [
     "class_latencies",
     "summarise",
 ]
-
-CONFIDENCE = 0.95
 
 LATE_SHARE = 0.02
 """With more of a class's copies than this under way at the last publication, its success is what had arrived then."""
@@ -121,43 +120,19 @@ class SimulationResult:
     compile_seconds: float
     simulated_seconds: float
     measured_from_ns: int
+    precision_reached: bool | None
     classes: ClassResults
     subscriptions: SubscriptionResults
     ports: PortResults
     phases: PhaseResults
     utility: SimulatedUtility
     deadlines: dict[str, int]
-    precision_reached: bool | None
 
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`: plain numbers, null for what is unknown or infinite."""
-        scalars = (
-            "publications",
-            "measured_publications",
-            "copies",
-            "deliveries",
-            "late_deliveries",
-            "late_is_no_success",
-            "drained_seconds",
-            "replications",
-            "wall_seconds",
-            "compile_seconds",
-            "simulated_seconds",
-            "measured_from_ns",
-            "precision_reached",
-        )
-        return {
-            **{name: _plain(getattr(self, name)) for name in scalars},
-            "classes": _rows(self.classes),
-            "subscriptions": _rows(self.subscriptions),
-            "ports": _rows(self.ports),
-            "phases": _rows(self.phases),
-            "utility": {
-                name: _plain(getattr(self.utility, name))
-                for name in ("achieved", "maximum", "rate", "rate_mean")
-            },
-            "deadlines": self.deadlines,
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        rows = {name: _rows(value) for name, value in values.items() if isinstance(value, Table)}
+        return plain(values | rows | {"utility": asdict(self.utility)})  # type: ignore[no-any-return]
 
 
 def summarise(
@@ -172,10 +147,8 @@ def summarise(
     late_counts: bool,
 ) -> SimulationResult:
     """Add the replications up, in their order, and compute what is reported."""
-    total = replications[0].tally
-    for other in replications[1:]:
-        total = add_tallies(total, other.tally)
     tallies = [each.tally for each in replications]
+    total = reduce(add_tallies, tallies)
     judged = not late_counts and bool(
         (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
     )
@@ -224,9 +197,7 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
 
     Several replications: Student's t over their means. One: batch means over the time of publication.
     """
-    total = tallies[0]
-    for other in tallies[1:]:
-        total = add_tallies(total, other)
+    total = reduce(add_tallies, tallies)
     mean = ratio(_exact_sums(total.batch_latency_ns), total.batch_delivered.sum(axis=1))
     if len(tallies) == 1:
         samples = ratio(tallies[0].batch_latency_ns.astype(np.float64), tallies[0].batch_delivered)
@@ -235,11 +206,11 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
             ratio(_exact_sums(tally.batch_latency_ns), tally.batch_delivered.sum(axis=1)) for tally in tallies
         ]
         samples = np.stack(each, axis=1)
-    return mean * 1e-9, _half_widths(samples) * 1e-9
+    return mean * 1e-9, half_width(samples) * 1e-9
 
 
 def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResults:
-    mean, half_width = class_latencies(tallies)
+    mean, interval = class_latencies(tallies)
     count = total.class_outcomes.sum(axis=1)
     delivered = total.class_outcomes[:, Outcome.delivered]
     rows = np.flatnonzero(count)
@@ -251,9 +222,7 @@ def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResul
         for share in (0.5, 0.95, 0.99)
     }
     tails = {
-        share: _half_widths(
-            np.stack([percentiles_ns(each.histogram[rows], share) for each in tallies], axis=1)
-        )
+        share: half_width(np.stack([percentiles_ns(each.histogram[rows], share) for each in tallies], axis=1))
         * 1e-9
         for share in PERCENTILES
     }
@@ -264,11 +233,11 @@ def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResul
         delivered=delivered[rows],
         late=total.class_late[rows],
         success_rate=_success(total.class_outcomes, total.class_late, judged)[rows],
-        success_ci95=_half_widths(
+        success_ci95=half_width(
             np.stack([_success(each.class_outcomes, each.class_late, judged) for each in tallies], axis=1)
         )[rows],
         mean_latency_seconds=mean[rows],
-        ci95_seconds=half_width[rows],
+        ci95_seconds=interval[rows],
         p50_seconds=percentiles[0.5],
         p95_seconds=percentiles[0.95],
         p95_ci95_seconds=tails[0.95],
@@ -293,11 +262,11 @@ def _subscriptions(total: Tally, replications: Sequence[Replication], judged: bo
         subscriber_gone=total.outcomes[:, Outcome.subscriber_gone].copy(),
         in_flight=total.outcomes[:, Outcome.in_flight].copy(),
         success_rate=_success(total.outcomes, total.late, judged),
-        success_ci95=_half_widths(
+        success_ci95=half_width(
             np.stack([_success(each.outcomes, each.late, judged) for each in tallies], axis=1)
         ),
         mean_latency_seconds=ratio(total.latency_ns, delivered) * 1e-9,
-        ci95_seconds=_half_widths(np.stack(latencies, axis=1)) * 1e-9,
+        ci95_seconds=half_width(np.stack(latencies, axis=1)) * 1e-9,
         **_percentiles(replications, len(count)),
         share_within_max_latency=np.where(
             total.deadline_ns < NO_DEADLINE, ratio(total.within, delivered), np.nan
@@ -314,7 +283,7 @@ def _percentiles(replications: Sequence[Replication], subscriptions: int) -> dic
     for share, each in zip(PERCENTILES, samples, strict=True):
         known = np.isfinite(each)
         found[f"p{100 * share:g}_seconds"] = ratio(np.where(known, each, 0.0).sum(axis=1), known.sum(axis=1))
-        found[f"p{100 * share:g}_ci95_seconds"] = _half_widths(each)
+        found[f"p{100 * share:g}_ci95_seconds"] = half_width(each)
     return found
 
 
@@ -329,26 +298,7 @@ def _success(outcomes: NDArray[np.int64], late: NDArray[np.int64], judged: bool)
     return ratio(delivered - late if judged else delivered, outcomes.sum(axis=1))
 
 
-def _half_widths(samples: Floats) -> Floats:
-    """Half the 95 % interval of each row's mean, by Student's t over what is known of it; NaN for fewer than two."""
-    known = np.isfinite(samples)
-    count = known.sum(axis=1)
-    several = np.maximum(count, 2)
-    mean = np.where(known, samples, 0.0).sum(axis=1) / several
-    squares = np.where(known, (samples - mean[:, np.newaxis]) ** 2, 0.0).sum(axis=1)
-    quantile = stdtrit(several - 1, (1 + CONFIDENCE) / 2)
-    return np.where(count < 2, np.nan, quantile * np.sqrt(squares / (several - 1) / several))
-
-
 def _rows(table: Table) -> list[dict[str, Any]]:
     names = table.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     columns = {name: getattr(table, name) for name in names}
-    return [{name: _plain(values[row]) for name, values in columns.items()} for row in range(len(table))]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return [{name: values[row] for name, values in columns.items()} for row in range(len(table))]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from triagemq.errors import ParameterError
+from triagemq.plan.demand import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline
@@ -251,9 +252,7 @@ def _expected_seconds(when: Timeline, publications: float) -> float:
 
 
 def _block_events(scenario: Scenario) -> int:
-    rate = scenario.publications.rate_per_second
-    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
-    copies = float((rate * subscribed[scenario.publications.topic]).sum() / max(rate.sum(), 1e-300))
+    copies = copy_rate(scenario) / max(float(scenario.publications.rate_per_second.sum()), 1e-300)
     return int(min(max(COPIES_PER_BLOCK / max(copies, 1.0), 16), LARGEST_BLOCK))
 
 

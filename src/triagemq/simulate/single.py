@@ -8,22 +8,21 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from triagemq.compiled import kernel, step
 from triagemq.errors import ParameterError
 from triagemq.scenario import Floats, Integers, Table
 from triagemq.simulate.changes import MOST_CLASSES
-from triagemq.simulate.endings import BATCHES
+from triagemq.simulate.endings import BATCHES, ratio
 from triagemq.simulate.random import Purpose, Seeds, alias_table, draw_alias, exponential, seeds_for, uniform
 from triagemq.simulate.records import leading_zeros, trailing_zeros
+from triagemq.theory.interval import half_width
 
 __all__ = ["QueueResults", "single_queue"]
 
 _ARRIVAL, _CHOICE, _SIZE = int(Purpose.ARRIVAL), int(Purpose.CHOICE), int(Purpose.SIZE)
 _FIRST_RING = 256
 _BLOCK = 1 << 12
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,6 +278,7 @@ def _results(rows: Integers, figures: Floats, wall: float) -> QueueResults:
     some = np.maximum(served, 1)
     wait = np.where(served > 0, waits / some, np.nan)
     customers = served + lost
+    in_batches = ratio(figures[rows, :, _WAITS] + figures[rows, :, _SERVICES], figures[rows, :, _SERVED])
     return QueueResults(
         priority_class=rows.astype(np.int32),
         customers=customers[rows].astype(np.int64),
@@ -286,14 +286,6 @@ def _results(rows: Integers, figures: Floats, wall: float) -> QueueResults:
         loss_rate=(lost / np.maximum(customers, 1))[rows],
         mean_sojourn=(wait + services / some)[rows],
         mean_wait=wait[rows],
-        ci95=np.array([_half_width(figures[row]) for row in rows]),
+        ci95=half_width(in_batches),
         wall_seconds=np.full(len(rows), wall),
     )
-
-
-def _half_width(batches: Floats) -> float:
-    full = batches[batches[:, _SERVED] > 0]
-    if len(full) < 2:
-        return float("nan")
-    means = (full[:, _WAITS] + full[:, _SERVICES]) / full[:, _SERVED]
-    return float(stdtrit(len(means) - 1, (1 + CONFIDENCE) / 2) * means.std(ddof=1) / np.sqrt(len(means)))

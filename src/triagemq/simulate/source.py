@@ -171,7 +171,13 @@ def next_publication(source: Source) -> float:
 
 @kernel
 def publish(
-    law: Publishing, sizes: Sizes, seeds: Seeds, source: Source, published: Buffer, most: int, until: float
+    law: Publishing,
+    sizes: Sizes,
+    seeds: Seeds,
+    source: Source,
+    published: Buffer,
+    most: int,
+    until: float,
 ) -> None:
     """Publish at most `most` events, those before `until` only."""
     others = len(source.heap_time)
@@ -234,7 +240,12 @@ def _draw_exponential(seeds: Seeds, source: Source) -> float:
 
 @kernel
 def _start_changed(
-    law: Publishing, rate_before: Floats, poisson_rate_before: float, seeds: Seeds, source: Source, now: float
+    law: Publishing,
+    rate_before: Floats,
+    poisson_rate_before: float,
+    seeds: Seeds,
+    source: Source,
+    now: float,
 ) -> None:
     if law.poisson_rate != poisson_rate_before:
         source.next_poisson[0] = np.inf

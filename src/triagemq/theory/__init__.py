@@ -2,12 +2,17 @@
 
 Rates are per second and service times in seconds, or any other consistent pair. Class 0 is the highest
 priority. A wait ends when service starts; a sojourn ends when it is complete. No finite mean is `inf`.
+
+- Arguments are checked by `validate`; `ladder` sums over the classes of many queues at once.
+- Means: `waits` of whole packets, `fragments` of events that are cut, both by `work_level`; `variability` of arrivals
+  that are not Poisson; `overload` and full buffers.
+- Beyond means: `cumulants` add up along a path, `spread` has those of a queue, `percentiles` follow from them.
+- `interval` is how sure a measured mean is.
 """
 
 from __future__ import annotations
 
 from triagemq.theory.cumulants import Cumulants
-from triagemq.theory.finite_buffer import finite_buffer_loss, finite_buffer_sojourn
 from triagemq.theory.fragments import (
     FirstPackets,
     FragmentSizes,
@@ -16,11 +21,9 @@ from triagemq.theory.fragments import (
     fragmented_waits,
     fragmented_work,
 )
+from triagemq.theory.overload import finite_buffer_loss, finite_buffer_sojourn, served_share
 from triagemq.theory.percentiles import Times, mixture_percentile, percentile, share_within
-from triagemq.theory.priority import priority_waits
-from triagemq.theory.single_queue import fifo_waits, mm1_sojourn
 from triagemq.theory.spread import queue_times, sojourn_times
-from triagemq.theory.stability import served_share
 from triagemq.theory.variability import (
     departure_ca2,
     gg1_factor,
@@ -29,6 +32,7 @@ from triagemq.theory.variability import (
     pareto_ca2,
     split_ca2,
 )
+from triagemq.theory.waits import fifo_waits, mm1_sojourn, priority_waits
 from triagemq.theory.work_level import mean_waits
 
 __all__ = [

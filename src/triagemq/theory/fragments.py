@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.theory.bernoulli import SERIES_LIMIT, remainder, remainder_slope
+from triagemq.theory.overload import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
-from triagemq.theory.work_level import Batches, Work, check_batches, mean_waits
+from triagemq.theory.work_level import CopyBatches, Work, check_batches, mean_waits
 
 __all__ = [
     "FirstPackets",
@@ -159,7 +159,7 @@ def fragmented_work(
     copies_scale: ArrayLike | None = None,
     random_order: FirstPackets | None = None,
     own_event_mean: ArrayLike | None = None,
-) -> tuple[Work, Batches]:
+) -> tuple[Work, CopyBatches]:
     """What events bring to their queues when they are cut into packets: for `mean_waits` and `sojourn_times`.
 
     theory.md section 2, M^[X]/G/1 (derivation in work_level.py): with B an event's whole transmission time,

@@ -16,7 +16,7 @@ classes that come until it starts: a busy period, whose cumulants are X times c1
 
 with Hn as Jn of the higher classes. Without batches this is Kesten and Runnenburg's second moment (Takagi, Queueing
 Analysis, vol. 1, section 3.2). Approximate are: what a first copy at an idle port changes, of which the mean is right
-(first_copy.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
+(work_level.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
 exponential ones do, or not at all.
 """
 
@@ -28,11 +28,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory.cumulants import Cumulants
-from triagemq.theory.first_copy import FirstCopies
+from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import Times
-from triagemq.theory.stability import carried_share
 from triagemq.theory.validate import per_row, reals
-from triagemq.theory.work_level import Batches, Work, check_batches
+from triagemq.theory.work_level import CopyBatches, FirstCopies, Work, check_batches
 
 __all__ = ["queue_times", "sojourn_times"]
 
@@ -74,7 +73,7 @@ def queue_times(
     )
 
 
-def sojourn_times(work: Work, batches: Batches) -> Times:
+def sojourn_times(work: Work, batches: CopyBatches) -> Times:
     """The law of the time from an event's arrival to the end of its last packet; infinite in an unstable class.
 
     The copies of an event are taken to share its size.
@@ -209,7 +208,7 @@ def _through_busy_period(
     )
 
 
-def _copies(work: Work, event: Cumulants, batches: Batches) -> _Copies:
+def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
     """Moments of numbers of copies that survive.
 
     The n-th factorial moment of such a number is the sum over ordered n-tuples of the product of their keep

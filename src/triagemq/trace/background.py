@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 
 from triagemq.errors import TraceError
-from triagemq.trace.columns import Block
+from triagemq.trace.columns import RowBlock
 from triagemq.trace.parts import PartFiles
 
 __all__ = ["BackgroundWriter"]
@@ -27,7 +27,7 @@ class BackgroundWriter:
         self._tables = tables
         self._pauses = pauses
         self._queue_bytes = queue_bytes
-        self._queue: deque[Block] = deque()
+        self._queue: deque[RowBlock] = deque()
         self._waiting_bytes = 0
         self._closing = False
         self._aborted = False
@@ -49,7 +49,7 @@ class BackgroundWriter:
         with self._changed:
             return self._failure
 
-    def put(self, block: Block) -> bool:
+    def put(self, block: RowBlock) -> bool:
         """Queue a block, waiting for room; False if the thread has failed, so nothing more is written."""
         with self._changed:
             while self._failure is None and not self._has_room(block) and not self._closing:
@@ -79,7 +79,7 @@ class BackgroundWriter:
             self._changed.notify_all()
         self._thread.join()
 
-    def _has_room(self, block: Block) -> bool:
+    def _has_room(self, block: RowBlock) -> bool:
         # One block larger than the whole queue must still pass, alone.
         return self._waiting_bytes == 0 or self._waiting_bytes + block.size_bytes <= self._queue_bytes
 
@@ -118,7 +118,7 @@ class BackgroundWriter:
                 self._changed.wait(timeout)
             return bool(self._queue) and not self._aborted
 
-    def _take(self) -> Block | None:
+    def _take(self) -> RowBlock | None:
         with self._changed:
             if not self._queue:
                 return None

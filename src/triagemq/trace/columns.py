@@ -13,7 +13,7 @@ import pyarrow as pa
 from triagemq.errors import TraceError
 from triagemq.trace.schema import OUTCOME_TYPE, TABLES, Outcome
 
-__all__ = ["Block", "Columns", "blocks", "record_batch"]
+__all__ = ["Columns", "RowBlock", "blocks", "record_batch"]
 
 Columns: TypeAlias = Mapping[str, "npt.NDArray[Any] | Sequence[Any]"]
 """One array per column of a table. -1 stands for null in nullable integer columns, None in nullable text."""
@@ -23,7 +23,7 @@ _OBJECT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RowBlock:
     """Some rows of one table, checked, and owned by nobody but the writer."""
 
     table: str
@@ -32,7 +32,7 @@ class Block:
     size_bytes: int
 
 
-def blocks(table: str, columns: Columns, block_rows: int) -> Iterator[Block]:
+def blocks(table: str, columns: Columns, block_rows: int) -> Iterator[RowBlock]:
     """Check the columns (all of them, before the first block) and copy them block by block.
 
     A copy, so that a producer may fill the same arrays again at once; block by block, so that the memory
@@ -48,7 +48,7 @@ def blocks(table: str, columns: Columns, block_rows: int) -> Iterator[Block]:
     return _copies(table, arrays, block_rows)
 
 
-def record_batch(block: Block) -> pa.RecordBatch:
+def record_batch(block: RowBlock) -> pa.RecordBatch:
     """The block as Arrow, with nulls where a nullable column says -1 and names instead of outcome codes."""
     schema = TABLES[block.table]
     arrays = []
@@ -87,7 +87,7 @@ def _validity(present: npt.NDArray[np.bool_]) -> pa.Buffer | None:
     return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
-def _copies(table: str, arrays: Mapping[str, npt.NDArray[Any]], block_rows: int) -> Iterator[Block]:
+def _copies(table: str, arrays: Mapping[str, npt.NDArray[Any]], block_rows: int) -> Iterator[RowBlock]:
     schema = TABLES[table]
     rows = len(next(iter(arrays.values())))
     for start in range(0, rows, block_rows):
@@ -100,7 +100,7 @@ def _copies(table: str, arrays: Mapping[str, npt.NDArray[Any]], block_rows: int)
             size_bytes += copied.nbytes
             if field.type == pa.string():
                 size_bytes += sum(_OBJECT_BYTES + len(text or "") for text in copied)
-        yield Block(table, part, len(copied), size_bytes)
+        yield RowBlock(table, part, len(copied), size_bytes)
 
 
 def _checked(table: str, columns: Columns) -> dict[str, npt.NDArray[Any]]:

@@ -11,14 +11,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "PARTS_PER_DOUBLING", "PERCENTILE_ERROR", "bins_of", "percentile_ns", "percentiles_ns"]
+__all__ = ["BINS", "PARTS_PER_DOUBLING", "bins_of", "percentile_ns", "percentiles_ns"]
 
 PARTS_PER_DOUBLING: Final = 64
 BINS: Final = 63 * PARTS_PER_DOUBLING + 1
 """Bin 0 is for latencies below 1 ns; the last ends where 64 bits do."""
-
-PERCENTILE_ERROR: Final = 1 / (2 * PARTS_PER_DOUBLING)
-"""Largest relative error of a percentile: half of a bin, 0.8 %."""
 
 _ROWS_AT_ONCE = 256
 _MANTISSA_BITS = 46
@@ -36,7 +33,7 @@ def bins_of(latency_ns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def percentile_ns(histogram: NDArray[np.int64], share: float, longest_ns: int) -> float:
-    """The latency that a share of the deliveries does not exceed, within PERCENTILE_ERROR; NaN if there are none.
+    """The latency that a share of the deliveries does not exceed, within half a bin (0.8 %); NaN if there are none.
 
     The middle of a bin may lie above everything in it, and no percentile above the longest latency.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from triagemq.trace.columns import Block, record_batch
+from triagemq.trace.columns import RowBlock, record_batch
 from triagemq.trace.schema import TABLES, delta_columns, dictionary_columns
 
 __all__ = ["Gap", "PartFile", "PartFiles", "Removed", "Rotation"]
@@ -95,7 +95,7 @@ class PartFiles:
         """When the open part must be closed, on the monotonic clock; None if nothing waits for it."""
         return self._due
 
-    def add(self, block: Block) -> None:
+    def add(self, block: RowBlock) -> None:
         """Take some rows; write a row group when there are enough of them."""
         if self._due is None:
             self._due = self._due_from_now()

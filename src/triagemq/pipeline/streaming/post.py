@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from triagemq.errors import ParameterError
 from triagemq.hiding import without_password
-from triagemq.pipeline.reading import plain
+from triagemq.plain import plain
 
 __all__ = ["Poster"]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.special import stdtrit
 
 from triagemq.pipeline.sweep.variables import VARIABLES
+from triagemq.theory.interval import t_quantile
 
 __all__ = ["FIGURES", "sweep_summary"]
-
-CONFIDENCE = 0.95
 
 FIGURES = ("success_rate", "mean_latency_seconds", "utility_rate", "utility_rate_mean")
 """The columns of the results that are averaged."""
@@ -45,6 +43,5 @@ def sweep_summary(results: pa.Table) -> pa.Table:
 def _half_width(deviation: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.Array:
     """Of the interval of a mean; null where fewer than two values make it."""
     number = np.maximum(count.to_numpy().astype(np.float64), 2.0)
-    quantile = stdtrit(number - 1, (1 + CONFIDENCE) / 2)
-    width = pc.multiply(deviation, pa.array(quantile / np.sqrt(number)))
+    width = pc.multiply(deviation, pa.array(t_quantile(number) / np.sqrt(number)))
     return pc.if_else(pc.greater(count, 1), width, pa.scalar(None, pa.float64()))

@@ -13,7 +13,7 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan import DROP_POLICIES, FLOW_ALGORITHMS, PRIORITY_ALGORITHMS, demand
-from triagemq.plan.registry import resolve
+from triagemq.plan.planner import resolve
 from triagemq.scenario import Scenario, port_paths
 
 __all__ = [

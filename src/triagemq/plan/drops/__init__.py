@@ -1,9 +1,10 @@
-"""Which share of each flow is dropped before it reaches a port that cannot carry everything."""
+"""Which share of each flow is dropped before it reaches a port that cannot carry everything.
 
-from triagemq.plan.drops.exponential import exponential
-from triagemq.plan.drops.flat import flat
-from triagemq.plan.drops.linear import linear
-from triagemq.plan.drops.none import none
+In comes a DropProblem, out goes a DropResult (`problem`). Policies are rules by class (`by_class`), or the optimum
+(`optimal`): what flows are worth (`worth`), and the exact filling of ports by it (`waterfilling`).
+"""
+
+from triagemq.plan.drops.by_class import exponential, flat, linear, none
 from triagemq.plan.drops.optimal import optimal
 from triagemq.plan.drops.problem import DropPolicy, DropProblem, DropResult
 

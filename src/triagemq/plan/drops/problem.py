@@ -1,4 +1,5 @@
-"""What a drop policy is given and what it returns: columns over flows, ports and subscriptions."""
+"""What a drop policy is given and what it returns: columns over flows, ports and subscriptions; the smallest example of
+them; and what every policy says about a port it had to relieve."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers, Subscriptions, UtilityShape, achieved_utility
 
-__all__ = ["FITS", "DropPolicy", "DropProblem", "DropResult", "subscription_columns"]
+__all__ = ["FITS", "DropPolicy", "DropProblem", "DropResult", "one_port", "overloads", "subscription_columns"]
 
 FITS = 1 + 1e-13
 """A port is exceeded when its load passes capacity times this: sums of many flows are not exact beyond it."""
@@ -114,4 +115,59 @@ def subscription_columns(
         max_latency_seconds=np.full(count, np.inf),
         max_separation_seconds=np.full(count, np.inf),
         max_latency_share=np.zeros(count),
+    )
+
+
+def overloads(problem: DropProblem, drop_rate: Floats, rules: Sequence[str | None]) -> tuple[Decision, ...]:
+    """One decision per port that is offered more than its capacity: loads before and after, and the rule.
+
+    `rules` has one text per port, None where drops for other ports were enough.
+    """
+    loads = (
+        problem.port_loads(),
+        problem.port_loads(1.0 - drop_rate),
+        problem.port_capacity_bytes_per_second,
+    )
+    exceeded = np.flatnonzero(loads[0] > loads[2] * FITS)
+    offered, planned, capacity = map(problem.arriving, loads)
+    return tuple(
+        Decision(
+            kind="port_overloaded",
+            subject=problem.port_names[port],
+            before=f"{offered[port]:.6g} bytes/s",
+            after=f"{planned[port]:.6g} bytes/s",
+            reason=f"the port may carry {capacity[port]:.6g} bytes/s; "
+            + (rules[port] or "drops for other ports on the way relieve it"),
+        )
+        for port in exceeded.tolist()
+    )
+
+
+def one_port(
+    *,
+    loads: Sequence[float],
+    capacity: float,
+    classes: Sequence[int] | None = None,
+    weights: Sequence[float] | None = None,
+    shape: str = "log",
+    threshold: float = 0.5,
+) -> DropProblem:
+    """Flow i has class i and weight 1 unless stated; every link is free of errors.
+
+    >>> one_port(loads=[50.0, 80.0], capacity=100.0).port_loads().tolist()
+    [130.0]
+    """
+    count = len(loads)
+    return DropProblem(
+        flow_load_bytes_per_second=np.array(loads, dtype=np.float64),
+        flow_class=np.array(range(count) if classes is None else classes, dtype=np.int32),
+        flow_ports=np.zeros((count, 1), dtype=np.int32),
+        port_names=("port",),
+        port_capacity_bytes_per_second=np.array([capacity]),
+        subscription_flow=np.arange(count, dtype=np.int32),
+        subscription_success=np.ones(count),
+        subscription_freshness=np.ones(count),
+        subscriptions=subscription_columns(
+            weight=[1.0] * count if weights is None else weights, shape=shape, threshold=threshold
+        ),
     )

@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import compiled, inlined
-from triagemq.plan.drops.concave import ConcaveFlows
 from triagemq.plan.drops.problem import FITS
-from triagemq.plan.grouping import Rows, group_rows
+from triagemq.plan.drops.worth import ConcaveFlows
+from triagemq.plan.ranking import Rows, group_rows
 from triagemq.scenario import Floats, Integers
 
 __all__ = ["fill_ports"]
@@ -52,8 +52,8 @@ def fill_ports(
 
     nu is NaN at ports whose flows fit, and an exceeded port is filled to its capacity exactly.
 
-    >>> from triagemq.plan.drops.concave import concave_flows
-    >>> from triagemq.plan.drops.example import one_port
+    >>> from triagemq.plan.drops.worth import concave_flows
+    >>> from triagemq.plan.drops.problem import one_port
     >>> problem = one_port(loads=[100.0, 100.0], capacity=120.0, weights=[1.2, 1.0])
     >>> keep, nu = fill_ports(
     ...     concave_flows(problem), problem.ports_by_depth(), problem.port_capacity_bytes_per_second

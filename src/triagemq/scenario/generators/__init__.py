@@ -1,4 +1,7 @@
-"""Scenarios made by rule: the papers' tables and a building on fire. Pure functions of their arguments."""
+"""Scenarios made by rule: the papers' tables and a building on fire. Pure functions of their arguments.
+
+`table2` and `prototype` are the papers', `building` is ours; `columns` has what their tables have in common.
+"""
 
 from triagemq.scenario.generators.building import building
 from triagemq.scenario.generators.prototype import prototype

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import Reason, best_forecast, explanation, forecast, sampling
+from triagemq.forecast import Reason, best_forecast, explanation, forecast, prediction
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads
 from triagemq.scenario.generators import table2
@@ -61,7 +61,7 @@ def test_a_sample_is_the_same_at_every_call(tree: Scenario) -> None:
 def test_what_a_short_sample_leaves_in_doubt_is_flagged_with_the_error_that_is_left(tree: Scenario) -> None:
     plan = make_plan(tree, drops="none")
     short, long = (best_forecast(tree, plan, most_copies=copies) for copies in (3_000, 10**6))
-    assert short.latency_error.max() > sampling.CLAIMED
+    assert short.latency_error.max() > prediction.CLAIMED
     assert short.approximations
     assert long.latency_error.max() == 0.0
     none = best_forecast(tree, plan, most_copies=0)
@@ -70,7 +70,7 @@ def test_what_a_short_sample_leaves_in_doubt_is_flagged_with_the_error_that_is_l
 
 
 def test_where_formulas_hold_nothing_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_follow", lambda *_: pytest.fail("sampled"))
+    monkeypatch.setattr(prediction, "_follow", lambda *_: pytest.fail("sampled"))
     scenario = table2(seed=2, subscribers=4, subscriptions=(20, 10))
     plan = make_plan(scenario)
     best, formulas = best_forecast(scenario, plan), forecast(scenario, plan)

@@ -1,17 +1,87 @@
-"""Loss and delay of finite buffers: M/M/1/K, and its use class by class for a push-out priority buffer."""
+"""What a strict-priority server carries of each class when it is offered more than it can serve, and what a finite
+buffer loses and delays: M/M/1/K, class by class for a push-out priority buffer.
+
+Truncated geometric and exponential means subtract two terms 1/(e^y - 1) and lose every digit as y goes to 0. Written
+with its smooth part, 1/(e^y - 1) = 1/y - 1/2 + remainder(y), nothing is left to cancel.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triagemq.theory.bernoulli import SERIES_LIMIT, remainder
-from triagemq.theory.stability import carried_share, class_loads, sigma_above
+from triagemq.errors import ParameterError
 from triagemq.theory.validate import broadcast, reals, scalar_or_array
 
-__all__ = ["finite_buffer_loss", "finite_buffer_sojourn"]
+__all__ = [
+    "SERIES_LIMIT",
+    "carried_share",
+    "class_loads",
+    "finite_buffer_loss",
+    "finite_buffer_sojourn",
+    "remainder",
+    "remainder_slope",
+    "served_share",
+    "sigma_above",
+]
 
 _SMALLEST_LOAD = 1e-300
+
+# B_2n / (2n)!; at |y| <= 0.3 the first term left out is below 1e-17 of the sum.
+_COEFFICIENTS = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
+SERIES_LIMIT = 0.3
+
+
+def served_share(loads_by_class: ArrayLike) -> NDArray[np.float64]:
+    """Share of each class's offered load that an infinite-buffer strict-priority server carries.
+
+    theory.md section 2: with sigma_k the load of classes 0..k, a class has 1 while sigma_k <= 1, the first
+    unstable class has (1 - sigma_{k-1}) / rho_k, later ones have 0.
+    The last axis is the class, highest first; leading axes are queues.
+
+    >>> served_share([0.5, 1.0, 0.3])
+    array([1. , 0.5, 0. ])
+    """
+    loads = class_loads(loads_by_class)
+    sigma = np.cumsum(loads, axis=-1)
+    return carried_share(loads, sigma, sigma_above(sigma))
+
+
+def carried_share(
+    load: NDArray[np.float64], sigma: NDArray[np.float64], above: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Share carried of a class with this load, load through it (`sigma`) and load `above` it.
+
+    >>> float(carried_share(np.float64(1.0), np.float64(1.5), np.float64(0.5)))
+    0.5
+    """
+    left = np.maximum(1.0 - above, 0.0)
+    share = np.zeros_like(sigma)
+    np.divide(left, load, out=share, where=(sigma > 1.0) & (load > 0.0) & (left > 0.0))
+    return np.where(sigma <= 1.0, 1.0, np.minimum(share, 1.0))
+
+
+def class_loads(loads_by_class: ArrayLike) -> NDArray[np.float64]:
+    """Check loads whose last axis is the class.
+
+    >>> class_loads([0.2, 0.3])
+    array([0.2, 0.3])
+    """
+    loads = reals("loads_by_class", loads_by_class)
+    if loads.ndim == 0:
+        raise ParameterError("loads_by_class", "is a scalar; must have the class as its last axis")
+    return loads
+
+
+def sigma_above(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Load of the classes above each, from the cumulative load along the last axis.
+
+    >>> sigma_above(np.array([0.5, 0.75]))
+    array([0. , 0.5])
+    """
+    above = np.zeros_like(sigma)
+    above[..., 1:] = sigma[..., :-1]
+    return above
 
 
 def finite_buffer_loss(loads_by_class: ArrayLike, buffer_packets: ArrayLike) -> NDArray[np.float64]:
@@ -93,3 +163,27 @@ def _truncated_geometric_mean(ratio: NDArray[np.float64], count: NDArray[np.floa
     apart_mean = np.exp(-apart) / -np.expm1(-apart) - count * np.exp(-apart_span) / -np.expm1(-apart_span)
     mean = np.where(near, near_one, apart_mean)
     return np.where(logarithm > 0.0, count - 1.0 - mean, mean)
+
+
+def remainder(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return 1/(e^y - 1) - 1/y + 1/2 for |y| <= SERIES_LIMIT.
+
+    >>> bool(np.isclose(remainder(np.float64(0.3)), 1 / np.expm1(0.3) - 1 / 0.3 + 0.5, rtol=1e-13))
+    True
+    """
+    total = np.zeros_like(y)
+    for coefficient in reversed(_COEFFICIENTS):
+        total = total * y**2 + coefficient
+    return total * y
+
+
+def remainder_slope(y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the derivative 1/y^2 - 1/(4 sinh^2(y/2)) of the remainder for |y| <= SERIES_LIMIT.
+
+    >>> float(remainder_slope(np.float64(0.0))) == 1 / 12
+    True
+    """
+    total = np.zeros_like(y)
+    for n, coefficient in reversed(list(enumerate(_COEFFICIENTS))):
+        total = total * y**2 + (2 * n + 1) * coefficient
+    return total

@@ -1,19 +1,96 @@
-"""Classes of like value: one-dimensional k-means over the flows' values, solved exactly."""
+"""Which priority class each flow gets: classes of equal size by value, of like value, drawn at random, or only one.
+
+Classes of like value are one-dimensional k-means over the flows' values, solved exactly.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from triagemq.compiled import compiled, inlined
 from triagemq.errors import ParameterError
-from triagemq.plan.grouping import Rows, group_rows
-from triagemq.plan.priorities.problem import PriorityProblem
+from triagemq.plan.ranking import Rows, cut_evenly, group_rows
 from triagemq.scenario import Floats, Integers
 
-__all__ = ["cluster", "cluster_classes", "within_class_variance"]
+__all__ = [
+    "PRIORITY_ALGORITHMS",
+    "PriorityAlgorithm",
+    "PriorityProblem",
+    "cluster",
+    "cluster_classes",
+    "greedy",
+    "info",
+    "none",
+    "random",
+    "within_class_variance",
+]
 
 SPLITTER = 134217729.0
 """2**27 + 1: cuts a double into two halves whose products are exact (Dekker 1971)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PriorityProblem:
+    """Columns over flows in canonical order.
+
+    `group` is the flow's output port (scope "port": what competes is ranked together) or 0 for all (scope
+    "global", as the papers cut). `value` is alpha_f, the sum of the ranks of the flow's subscriptions
+    (PrioDeX eq. 21).
+    """
+
+    value: Floats
+    group: Integers
+    priority_classes: int
+    seed: int = 0
+
+
+PriorityAlgorithm = Callable[[PriorityProblem], Integers]
+"""Returns the class of every flow, 0 is served first."""
+
+
+def greedy(problem: PriorityProblem) -> Integers:
+    """Steps (4) and (5) of PrioDeX's greedy split (section 4.2); ties go by flow.
+
+    >>> value = np.array([1.0, 9.0, 5.0])
+    >>> greedy(PriorityProblem(value, np.zeros(3, dtype=np.int32), priority_classes=2)).tolist()
+    [1, 0, 0]
+    """
+    return cut_evenly(problem.group, problem.value, problem.priority_classes)
+
+
+def info(problem: PriorityProblem) -> Integers:
+    """Cut as `greedy` does (FireDeX 5.4: ranks *subscriptions* by maximum utility, bandwidth left out).
+
+    What sets it apart is the ranking: a plan made with `info` ranks by `ranking.value`, which drives the cut
+    into flows as well and arrives here inside the flows' values.
+
+    >>> info(PriorityProblem(np.array([2.0, 4.0]), np.zeros(2, dtype=np.int32), priority_classes=2)).tolist()
+    [1, 0]
+    """
+    return greedy(problem)
+
+
+def random(problem: PriorityProblem) -> Integers:
+    """The papers' random baseline (FireDeX 5.4), balanced: the same sizes as `greedy`, drawn by the seed.
+
+    >>> flows = PriorityProblem(np.ones(7), np.zeros(7, dtype=np.int32), priority_classes=3, seed=1)
+    >>> np.bincount(random(flows)).tolist()
+    [3, 2, 2]
+    """
+    drawn = np.random.default_rng(problem.seed).random(len(problem.value))
+    return cut_evenly(problem.group, drawn, problem.priority_classes)
+
+
+def none(problem: PriorityProblem) -> Integers:
+    """The papers' baseline without prioritisation (FireDeX 5.4).
+
+    >>> none(PriorityProblem(np.array([2.0, 4.0]), np.zeros(2, dtype=np.int32), priority_classes=9)).tolist()
+    [0, 0]
+    """
+    return np.zeros(len(problem.value), dtype=np.int32)
 
 
 def cluster(problem: PriorityProblem) -> Integers:
@@ -220,3 +297,12 @@ def _product(a: float, b: float) -> tuple[float, float]:
     b_high = split - (split - b)
     b_low = b - b_high
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+PRIORITY_ALGORITHMS: dict[str, PriorityAlgorithm] = {
+    "greedy": greedy,
+    "cluster": cluster,
+    "info": info,
+    "random": random,
+    "none": none,
+}

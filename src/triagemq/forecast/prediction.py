@@ -1,8 +1,9 @@
-"""The forecast that people are told: formulas where they hold, and a sample of events where none is known.
+"""Predict what a plan does to every subscription: PrioDeX eq. 10, corrected (theory.md sections 1 and 2).
 
-Queues in a row, finite buffers, arrivals that are not Poisson: the formulas for them are approximate, and say so. There
-a sample of events is followed through the network, by the simulator, for a second or two, until its figures are surer
-than the formulas'. What is sampled says so; what even the sample leaves in doubt keeps its flag, with the error left.
+`forecast` is by formulas alone. Queues in a row, finite buffers, arrivals that are not Poisson: the formulas for them
+are approximate, and say so. There `best_forecast`, the one that people are told, follows a sample of events through the
+network, by the simulator, for a second or two, until its figures are surer than the formulas'. What is sampled says so;
+what even the sample leaves in doubt keeps its flag, with the error left.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
-from triagemq.forecast.doubts import CLAIMED
-from triagemq.forecast.forecast import forecast
-from triagemq.forecast.model import Forecast
-from triagemq.plan import Plan
-from triagemq.scenario import Floats, Integers, Scenario, achieved_utility
-from triagemq.theory import Times
+from triagemq.forecast.downstream import cross_network
+from triagemq.forecast.model import CLAIMED, Doubts, Forecast
+from triagemq.forecast.upstream import topic_arrivals
+from triagemq.plan import Plan, demand
+from triagemq.plan.demand import copy_rate
+from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
+from triagemq.theory import Times, share_within
+from triagemq.theory.interval import t_quantile
 
-__all__ = ["MOST_COPIES", "best_forecast"]
+__all__ = ["MOST_COPIES", "best_forecast", "forecast"]
 
 MOST_COPIES = 16_000_000
 """Followed at most; about two seconds on one core."""
@@ -45,6 +47,61 @@ _UNDER_WAY = 500
 _SEED = 1_618_033_988
 
 Truths = NDArray[np.bool_]
+
+
+def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> Forecast:
+    """Success, mean latency and utility per subscription, over the whole path from publisher to subscriber.
+
+    By formulas alone. What may be off by more than the share `claimed` is flagged.
+
+    >>> from triagemq.plan import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> predicted = forecast(scenario, make_plan(scenario, drops="exponential"))
+    >>> float(predicted.success.max()), bool(predicted.latency_seconds.max() < 0.1)
+    (1.0, True)
+    """
+    plan.require(scenario)
+    asked = demand(scenario)
+    arrivals = topic_arrivals(scenario)
+    subscriptions = scenario.subscriptions
+    doubts = Doubts(len(subscriptions))
+    copies = cross_network(scenario, plan, asked, arrivals, doubts)
+    cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
+    received = arrivals.rate[cell] * copies.survival
+    success = np.divide(
+        received, asked.published_rate, out=np.zeros_like(received), where=asked.published_rate > 0
+    )
+    success = np.minimum(success, 1.0)
+    latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
+    # What never arrives has no latency, and is worth nothing whatever its freshness.
+    known = np.where(np.isnan(latency), np.inf, latency)
+    times = copies.times.moved_to(latency)
+    timely = _share_within(times, subscriptions.max_latency_seconds)
+    reason, latency_error, success_error = doubts.judge(latency, success, claimed)
+    return Forecast(
+        published_rate=asked.published_rate,
+        received_rate=received,
+        success=success,
+        latency_seconds=latency,
+        times=times,
+        share_within=timely,
+        utility=achieved_utility(subscriptions, success, known, timely),
+        maximum_utility=maximum_utility(subscriptions),
+        reason=reason,
+        latency_error=latency_error,
+        success_error=success_error,
+        sampled=np.zeros(len(subscriptions), dtype=np.bool_),
+    )
+
+
+def _share_within(times: Times, limit: Floats) -> Floats:
+    """The share of each subscription's times within its limit; NaN where it has none."""
+    found = np.full(len(limit), np.nan)
+    limited = np.flatnonzero(np.isfinite(limit))
+    if limited.size:
+        found[limited] = share_within(times[limited], limit[limited])
+    return found
 
 
 def best_forecast(
@@ -159,20 +216,18 @@ def _follow(
     """Follow about so many copies, in independent replications; what is under way at their ends never arrives."""
     from triagemq.simulate import simulate  # compiled kernels, which formulas alone do not need
 
-    rate = scenario.publications.rate_per_second
-    subscribed = np.bincount(scenario.subscriptions.topic, minlength=len(scenario.topics))
-    copy_rate = float((rate * subscribed[scenario.publications.topic]).sum())
+    event_rate = float(scenario.publications.rate_per_second.sum())
     result = simulate(
         scenario,
         plan,
-        duration_seconds=max(copies / replications / copy_rate, _FEWEST_EVENTS / float(rate.sum())),
+        duration_seconds=max(copies / replications / copy_rate(scenario), _FEWEST_EVENTS / event_rate),
         replications=replications,
         seed=_SEED,
         percentiles=True,
         progress=progress,
     )
     found = result.subscriptions
-    quantile = float(stdtrit(replications - 1, 0.975))
+    quantile = float(t_quantile(replications))
     return _Found(
         success=found.success_rate,
         latency=found.mean_latency_seconds,
