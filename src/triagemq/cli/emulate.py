@@ -17,7 +17,7 @@ from triagemq.cli.stopping import INTERRUPTED, on_stop
 from triagemq.progress import Bar
 
 if TYPE_CHECKING:
-    from triagemq.live.emulate.rig import Rig, RigOptions
+    from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
     from triagemq.live.emulate.run import EmulationResult
 
 __all__ = ["emulate"]
@@ -57,7 +57,7 @@ def emulate(
     json: options.Json = False,
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
-    from triagemq.live.emulate.rig import RigOptions, check_data_plane, require_machine
+    from triagemq.live.emulate.boxed import BoxedOptions, check_data_plane, require_machine
     from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
     from triagemq.simulate.replay import recorded_seconds
@@ -68,8 +68,8 @@ def emulate(
     if seconds is None:
         seconds = DEFAULT_SECONDS if replay is None else recorded_seconds(replay, scenario)
     chosen = {"flows": flows, "priorities": priorities, "drops": drops}
-    rig_options = RigOptions(
-        file=file,
+    rig_options = BoxedOptions(
+        scenario=file,
         state=state or fresh_directory(Path("out/emulate")),
         dataplane=dataplane,
         no_triage=no_triage,
@@ -88,7 +88,9 @@ def emulate(
         _print(result, dataplane)
 
 
-async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_json: bool) -> EmulationResult:
+async def _run(
+    rig_options: BoxedOptions, seconds: float, trace: Path | None, as_json: bool
+) -> EmulationResult:
     from triagemq.live.emulate.run import run_emulation
 
     ending = _Ending()
@@ -97,7 +99,7 @@ async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_j
     with Bar(*columns, console=console, quiet=as_json) as bar:
         task = bar.add_task("real packets", total=seconds, now="building the network")
 
-        def ready(rig: Rig) -> None:
+        def ready(rig: BoxedExchange) -> None:
             bar.update(task, now="starting its clients")
             if as_json:
                 # On standard error: standard output is for the one object at the end.
@@ -106,7 +108,7 @@ async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_j
             for switch, command in rig.rule_commands.items():
                 console.print(f"rules of {switch}: {command}", highlight=False, soft_wrap=True)
 
-        def tick(rig: Rig, elapsed: float) -> None:
+        def tick(rig: BoxedExchange, elapsed: float) -> None:
             if elapsed >= 0:
                 ending.traffic_flows = True
                 bar.update(task, completed=elapsed, now=f"{elapsed:.0f} of {seconds:.0f} s")
@@ -137,13 +139,13 @@ class _Ending:
         self._asked = True
 
 
-def _facts(rig: Rig) -> dict[str, object]:
+def _facts(rig: BoxedExchange) -> dict[str, object]:
     return {
         "ready": True,
         "run": rig.layout.run,
         "coordinator": rig.rest,
         "state": str(rig.state),
-        "pids": rig.processes.pids,
+        "pids": rig.pids,
         "rules": rig.rule_commands,
     }
 

@@ -17,7 +17,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import TriageError
-from triagemq.live.up.exchange import KERNEL_CLASSES
+from triagemq.live.rig import KERNEL_CLASSES
 from triagemq.network import RecordedDataPlane
 from triagemq.network.openflow import OpenFlowDataPlane
 
