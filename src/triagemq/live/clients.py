@@ -16,16 +16,16 @@ import gc
 import json
 import os
 import resource
-import signal
 import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triagemq.child import run_child, say_ready
 from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
@@ -357,14 +357,10 @@ def _finite(value: float) -> float | None:
 def _say_ready(**facts: Any) -> None:
     gc.collect()
     gc.freeze()
-    print(json.dumps({"ready": True, **facts}), flush=True)
+    say_ready(**facts)
 
 
-async def _run(config: LoadConfig) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
     role = {"publishers": run_publishers, "subscribers": run_subscribers}.get(config.role)
     if role is None:
@@ -372,19 +368,12 @@ async def _run(config: LoadConfig) -> None:
     await role(scenario, conditions, config, ended)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run until told to end; the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Every flow of every client is a socket.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    try:
-        config = LoadConfig(**json.loads(Path(given[0]).read_text(encoding="utf-8")))
-        asyncio.run(_run(config))
-    except TriageError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return 0
+    return run_child("triagemq.live.clients", LoadConfig, _run)
 
 
 if __name__ == "__main__":
