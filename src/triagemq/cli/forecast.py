@@ -8,7 +8,7 @@ import typer
 
 from triagemq.cli import options
 from triagemq.cli.options import best_forecast, class_table, print_deadlines, print_json, screen, utility_line
-from triagemq.cli.planning import Planner, with_planner_options
+from triagemq.cli.planning import PlannerOptions, with_planner_options
 
 __all__ = ["forecast"]
 
@@ -16,7 +16,7 @@ __all__ = ["forecast"]
 @with_planner_options
 def forecast(
     file: options.File,
-    planner: Planner,
+    planner: PlannerOptions,
     plan: options.PlanFile = None,
     formulas: options.Formulas = False,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,

@@ -18,7 +18,7 @@ from triagemq.cli.options import (
     screen,
     utility_line,
 )
-from triagemq.cli.planning import Planner, with_planner_options
+from triagemq.cli.planning import PlannerOptions, with_planner_options
 from triagemq.errors import ParameterError
 
 __all__ = ["plan"]
@@ -29,7 +29,7 @@ SHOWN_PORTS = 20
 @with_planner_options
 def plan(
     file: options.File,
-    planner: Planner,
+    planner: PlannerOptions,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the plan (.json or .parquet).")
     ] = None,
@@ -86,7 +86,7 @@ def plan(
         console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
 
 
-def _print_instructions(file: Path, planner: Planner, as_json: bool) -> None:
+def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> None:
     from triagemq.cli.instructions import decided, instructions, print_instructions
     from triagemq.scenario import load
 

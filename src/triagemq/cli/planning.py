@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
 
-__all__ = ["Planner", "with_planner_options"]
+__all__ = ["PlannerOptions", "with_planner_options"]
 
 
 @dataclass(frozen=True, slots=True)
-class Planner:
-    """What the user says about how to plan. Every field is an option of each command that takes a Planner."""
+class PlannerOptions:
+    """What the user says about how to plan. Every field is an option of each command that takes them."""
 
     priorities: options.Priorities = None
     drops: options.Drops = None
@@ -69,21 +69,21 @@ class Planner:
 
 
 def with_planner_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of a Planner in the place of its parameter `planner`.
+    """The command with PlannerOptions in the place of its parameter `planner`.
 
-    >>> def plan(file: options.File, planner: Planner, json: options.Json = False) -> None:
+    >>> def plan(file: options.File, planner: PlannerOptions, json: options.Json = False) -> None:
     ...     print(planner.drops, json)
     >>> list(inspect.signature(with_planner_options(plan)).parameters)[:3]
     ['file', 'priorities', 'drops']
     >>> with_planner_options(plan)("fire.yaml", drops="flat")
     flat False
     """
-    kinds = get_type_hints(Planner, include_extras=True)
+    kinds = get_type_hints(PlannerOptions, include_extras=True)
     chosen = [
         inspect.Parameter(
             each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=kinds[each.name]
         )
-        for each in fields(Planner)
+        for each in fields(PlannerOptions)
     ]
     own = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
@@ -100,7 +100,7 @@ def with_planner_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(*arguments: Any, **given: Any) -> None:
         bound = signature.bind(*arguments, **given)
         bound.apply_defaults()
-        planner = Planner(**{each.name: bound.arguments.pop(each.name) for each in chosen})
+        planner = PlannerOptions(**{each.name: bound.arguments.pop(each.name) for each in chosen})
         command(**bound.arguments, planner=planner)
 
     run.__signature__ = signature  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
-from triagemq.cli.planning import Planner, with_planner_options
+from triagemq.cli.planning import PlannerOptions, with_planner_options
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
@@ -26,7 +26,7 @@ __all__ = ["simulate", "trace_writer"]
 @with_planner_options
 def simulate(
     file: options.File,
-    planner: Planner,
+    planner: PlannerOptions,
     plan: options.PlanFile = None,
     publications: Annotated[
         int | None, typer.Option(min=1, help="Events to publish (default: 1,000,000, or as --for says).")

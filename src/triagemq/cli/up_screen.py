@@ -13,7 +13,7 @@ from triagemq.cli.options import duration, percent, screen, utility_line
 
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange
-    from triagemq.live.up.run import Glance, LiveResult, Seen
+    from triagemq.live.up.run import Glance, LiveResult, Snapshot
 
 __all__ = ["comparison_table", "live_screen", "live_table", "next_steps"]
 
@@ -49,7 +49,11 @@ def next_steps(running: Exchange) -> list[str]:
 
 
 def live_table(
-    running: Exchange, seen: Seen | None, elapsed: float, seconds: float | None, glance: Glance | None = None
+    running: Exchange,
+    seen: Snapshot | None,
+    elapsed: float,
+    seconds: float | None,
+    glance: Glance | None = None,
 ) -> Table:
     """Packets by class since the start; with a glance at a scenario's run latency beside forecast and utility, too."""
     clock = f"{max(0.0, elapsed):.0f} s" + ("" if seconds is None else f" of {seconds:.0f} s")

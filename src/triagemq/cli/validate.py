@@ -10,7 +10,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_json, screen
-from triagemq.cli.planning import Planner, with_planner_options
+from triagemq.cli.planning import PlannerOptions, with_planner_options
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MEANS = ("latency", "success")
 @with_planner_options
 def validate(
     file: options.File,
-    planner: Planner,
+    planner: PlannerOptions,
     plan: options.PlanFile = None,
     by: Annotated[str, typer.Option("--by", help="A cell is a subscription, or a class.")] = "subscription",
     duration_seconds: Annotated[

@@ -11,7 +11,7 @@ import contextlib
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -41,13 +41,13 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan in force means for one subscriber."""
+    """What the plan in force means for one subscriber. `flows` is how many connections it should have open."""
 
-    generation: int
-    flows: int
-    slots: Mapping[str, int]
-    classes: Mapping[str, int]
-    drop_rates: Mapping[str, float]
+    generation: int = 0
+    flows: int = 1
+    slots: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    drop_rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Coordinator:

@@ -30,7 +30,7 @@ from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
-from triagemq.live.receipts import Arrival, Receipts, TimedSocket
+from triagemq.live.receipts import LastArrival, Receipts, TimedSocket
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
 from triagemq.scenario.conditions import Conditions
@@ -102,7 +102,7 @@ async def run_subscribers(
     number = {name: row for row, name in enumerate(scenario.topics.name)}
     present: dict[str, Subscriber] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
-    arrival = Arrival()
+    arrival = LastArrival()
 
     def noting(subscriber: int) -> Callable[[Event], None]:
         if receipts is None:
@@ -267,7 +267,7 @@ def _stream(
     )
 
 
-def _settings(config: LoadConfig, name: str, arrival: Arrival | None = None) -> ConnectionSettings:
+def _settings(config: LoadConfig, name: str, arrival: LastArrival | None = None) -> ConnectionSettings:
     patient = _PATIENT
     if config.gateway_certificate is not None:
         patient = replace(

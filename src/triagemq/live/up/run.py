@@ -35,14 +35,14 @@ from triagemq.plan import dump_plan
 from triagemq.scenario import Integers, Scenario, load
 from triagemq.trace import Outcome, Trace, runs
 
-__all__ = ["Glance", "LiveResult", "OnTick", "Seen", "SoFar", "Watch", "run_live"]
+__all__ = ["Glance", "LiveResult", "OnTick", "Snapshot", "SoFar", "Watch", "run_live"]
 
 _ANSWER_SECONDS = 2.0
 _COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Snapshot:
     """A gateway at one instant: its plan, its clients, the messages that have come to it, and packets by class."""
 
     generation: int
@@ -62,7 +62,7 @@ class Watch:
         self._before: Measured | None = None
         self._traffic: dict[int, Traffic] = {}
 
-    async def look(self) -> Seen | None:
+    async def look(self) -> Snapshot | None:
         """None while the gateway is away."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -79,7 +79,7 @@ class Watch:
         for port in now.ports.values():
             for level, queue in enumerate(port.queues):
                 waiting[level] = waiting.get(level, 0) + queue.backlog_packets
-        return Seen(
+        return Snapshot(
             generation=now.generation,
             clients=now.sessions,
             messages=int(now.counters["broker_messages"]),
@@ -150,7 +150,7 @@ class SoFar:
 class Glance:
     """A run that goes on: what the gateway has counted (None while it is away), and measurement beside forecast."""
 
-    seen: Seen | None
+    seen: Snapshot | None
     so_far: SoFar
     forecast: Promise
 
