@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, TextColumn
-from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.options import (
+    duration,
+    figure_table,
+    percent,
+    print_deadlines,
+    print_json,
+    screen,
+    traffic_bar,
+    utility_line,
+)
 from triagemq.cli.stopping import INTERRUPTED, on_stop
-from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
@@ -67,14 +73,13 @@ def emulate(
     require_machine(dataplane)
     if seconds is None:
         seconds = DEFAULT_SECONDS if replay is None else recorded_seconds(replay, scenario)
-    chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     rig_options = BoxedOptions(
         scenario=file,
         state=state or fresh_directory(Path("out/emulate")),
         dataplane=dataplane,
         no_triage=no_triage,
         seed=seed,
-        planner={name: value for name, value in chosen.items() if value is not None},
+        planner=options.algorithms(flows, priorities, drops),
         replay=replay,
     )
     try:
@@ -95,12 +100,11 @@ async def _run(
 
     ending = _Ending()
     console = screen(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Bar(*columns, console=console, quiet=as_json) as bar:
-        task = bar.add_task("real packets", total=seconds, now="building the network")
+    with traffic_bar("real packets", seconds, quiet=as_json) as show:
+        show(0.0, "building the network")
 
         def ready(rig: BoxedExchange) -> None:
-            bar.update(task, now="starting its clients")
+            show(0.0, "starting its clients")
             if as_json:
                 # On standard error: standard output is for the one object at the end.
                 typer.echo(json_format.dumps(_facts(rig)), err=True)
@@ -111,7 +115,7 @@ async def _run(
         def tick(rig: BoxedExchange, elapsed: float) -> None:
             if elapsed >= 0:
                 ending.traffic_flows = True
-                bar.update(task, completed=elapsed, now=f"{elapsed:.0f} of {seconds:.0f} s")
+                show(elapsed, f"{elapsed:.0f} of {seconds:.0f} s")
 
         return await run_emulation(
             rig_options, seconds=seconds, ended=ending.ended, trace=trace, on_ready=ready, on_tick=tick
@@ -151,8 +155,7 @@ def _facts(rig: BoxedExchange) -> dict[str, object]:
 
 
 def _print(result: EmulationResult, dataplane: str) -> None:
-    table = Table(title=f"{result.scenario.name}: real packets, {dataplane} data plane", title_justify="left")
-    table.add_column("class", justify="right")
+    table = figure_table(f"{result.scenario.name}: real packets, {dataplane} data plane", "class")
     for figure in ("success", "mean latency"):
         for kind in ("measured", "simulated", "forecast"):
             table.add_column(f"{figure}\n{kind}" if kind == "measured" else f"\n{kind}", justify="right")
