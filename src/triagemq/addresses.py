@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple
 
 from triagemq.errors import ParameterError
 
-__all__ = ["GatewayAddress", "at_host", "host_and_port", "host_of", "place", "with_brackets"]
+__all__ = ["GatewayAddress", "at_host", "host_and_port", "host_of", "is_loopback", "place", "with_brackets"]
 
 
 def host_and_port(text: str, parameter: str = "gateway", *, lowest_port: int = 1) -> tuple[str, int]:
@@ -53,6 +54,23 @@ def at_host(address: str, host: str) -> str:
     """
     scheme, mark, rest = address.rpartition("://")
     return f"{scheme}{mark}{with_brackets(host)}:{rest.rpartition(':')[2]}"
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach it, or be there? A name may stand for anything, but for `localhost`.
+
+    >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "::ffff:127.0.0.1", "localhost")]
+    [True, True, True, True]
+    >>> [is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "127.example")]
+    [False, False, False]
+    """
+    if host == "localhost":
+        return True
+    try:
+        found = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return bool((getattr(found, "ipv4_mapped", None) or found).is_loopback)
 
 
 class GatewayAddress(NamedTuple):

@@ -21,7 +21,7 @@ from triagemq.addresses import GatewayAddress
 from triagemq.certificates import own_certificate
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.flows import Flows
+from triagemq.client.flows import FlowConnections
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity, ServerSecurity, no_association_alert
 from triagemq.errors import GatewayUnreachableError, MissingDependencyError, ParameterError
@@ -191,7 +191,7 @@ def test_flows_of_one_subscriber_are_associations_that_resume_the_first(tmp_path
             settings = trusting(tmp_path / "certificate")
             address = GatewayAddress("127.0.0.1", gateway.address[1], secure=True)
             first = await connected(address.port, "ff-7~0", secure=True, settings=settings)
-            flows = Flows(
+            flows = FlowConnections(
                 address, "ff-7", settings, lambda event: None, linger_seconds=0.1, client_id_is_new=True
             )
             flows.fit(5)

@@ -6,11 +6,11 @@ import socket
 import time
 from contextlib import closing
 
-from triagemq.live.receipts import Arrival, TimedSocket
+from triagemq.live.receipts import LastArrival, TimedSocket
 
 
 def test_a_datagram_that_is_read_late_came_when_it_came() -> None:
-    arrival = Arrival()
+    arrival = LastArrival()
     with (
         closing(TimedSocket(arrival, socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
         closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,

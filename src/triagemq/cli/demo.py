@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
 from rich.table import Table
 
-from triagemq.cli.options import Json, Seed, duration, percent, print_json, require, screen
+from triagemq.cli.options import (
+    Json,
+    Seed,
+    duration,
+    figure_table,
+    percent,
+    print_json,
+    require,
+    screen,
+    traffic_bar,
+)
 from triagemq.errors import OutputError
-from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.live.up.run import LiveResult
@@ -140,16 +148,15 @@ def _run(name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveR
     from triagemq.live.up.run import run_live
 
     options = ExchangeOptions(state=state, scenario=file, no_triage=name == WITHOUT, seed=seed)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Bar(*columns, console=screen(stderr=True)) as bar:
-        task = bar.add_task(f"{name}, real packets", total=seconds, now="starting")
+    with traffic_bar(f"{name}, real packets", seconds) as show:
+        show(0.0, "starting")
         return asyncio.run(
             run_live(
                 options,
                 seconds=seconds,
                 ended=asyncio.Event(),
-                on_tick=lambda exchange, figures, elapsed: bar.update(
-                    task, completed=max(0.0, elapsed), now=f"{max(0.0, elapsed):.0f} of {seconds:.0f} s"
+                on_tick=lambda exchange, figures, elapsed: show(
+                    elapsed, f"{max(0.0, elapsed):.0f} of {seconds:.0f} s"
                 ),
             )
         )
@@ -157,11 +164,8 @@ def _run(name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveR
 
 def _comparison(runs: dict[str, dict[str, Any]]) -> Table:
     """Success and latency per class, measured and forecast, the two runs side by side."""
-    table = Table(title="measured (forecast), by the class that triage gives", title_justify="left")
-    table.add_column("class", justify="right")
-    for name in runs:
-        table.add_column(f"{name}\nsuccess", justify="right")
-        table.add_column("\nlatency", justify="right")
+    columns = [column for name in runs for column in (f"{name}\nsuccess", "\nlatency")]
+    table = figure_table("measured (forecast), by the class that triage gives", "class", *columns)
     for level in (row["priority_class"] for row in runs[WITH]["classes"]):
         cells = [str(level)]
         for run in runs.values():

@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, TextColumn
-from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.options import (
+    duration,
+    figure_table,
+    percent,
+    print_deadlines,
+    print_json,
+    screen,
+    traffic_bar,
+    utility_line,
+)
 from triagemq.cli.stopping import INTERRUPTED, on_stop
-from triagemq.progress import Bar
 
 if TYPE_CHECKING:
-    from triagemq.live.emulate.rig import Rig, RigOptions
+    from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
     from triagemq.live.emulate.run import EmulationResult
 
 __all__ = ["emulate"]
@@ -57,7 +63,7 @@ def emulate(
     json: options.Json = False,
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
-    from triagemq.live.emulate.rig import RigOptions, check_data_plane, require_machine
+    from triagemq.live.emulate.boxed import BoxedOptions, check_data_plane, require_machine
     from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
     from triagemq.simulate.replay import recorded_seconds
@@ -67,14 +73,13 @@ def emulate(
     require_machine(dataplane)
     if seconds is None:
         seconds = DEFAULT_SECONDS if replay is None else recorded_seconds(replay, scenario)
-    chosen = {"flows": flows, "priorities": priorities, "drops": drops}
-    rig_options = RigOptions(
-        file=file,
+    rig_options = BoxedOptions(
+        scenario=file,
         state=state or fresh_directory(Path("out/emulate")),
         dataplane=dataplane,
         no_triage=no_triage,
         seed=seed,
-        planner={name: value for name, value in chosen.items() if value is not None},
+        planner=options.algorithms(flows, priorities, drops),
         replay=replay,
     )
     try:
@@ -88,17 +93,18 @@ def emulate(
         _print(result, dataplane)
 
 
-async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_json: bool) -> EmulationResult:
+async def _run(
+    rig_options: BoxedOptions, seconds: float, trace: Path | None, as_json: bool
+) -> EmulationResult:
     from triagemq.live.emulate.run import run_emulation
 
     ending = _Ending()
     console = screen(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Bar(*columns, console=console, quiet=as_json) as bar:
-        task = bar.add_task("real packets", total=seconds, now="building the network")
+    with traffic_bar("real packets", seconds, quiet=as_json) as show:
+        show(0.0, "building the network")
 
-        def ready(rig: Rig) -> None:
-            bar.update(task, now="starting its clients")
+        def ready(rig: BoxedExchange) -> None:
+            show(0.0, "starting its clients")
             if as_json:
                 # On standard error: standard output is for the one object at the end.
                 typer.echo(json_format.dumps(_facts(rig)), err=True)
@@ -106,10 +112,10 @@ async def _run(rig_options: RigOptions, seconds: float, trace: Path | None, as_j
             for switch, command in rig.rule_commands.items():
                 console.print(f"rules of {switch}: {command}", highlight=False, soft_wrap=True)
 
-        def tick(rig: Rig, elapsed: float) -> None:
+        def tick(rig: BoxedExchange, elapsed: float) -> None:
             if elapsed >= 0:
                 ending.traffic_flows = True
-                bar.update(task, completed=elapsed, now=f"{elapsed:.0f} of {seconds:.0f} s")
+                show(elapsed, f"{elapsed:.0f} of {seconds:.0f} s")
 
         return await run_emulation(
             rig_options, seconds=seconds, ended=ending.ended, trace=trace, on_ready=ready, on_tick=tick
@@ -137,20 +143,19 @@ class _Ending:
         self._asked = True
 
 
-def _facts(rig: Rig) -> dict[str, object]:
+def _facts(rig: BoxedExchange) -> dict[str, object]:
     return {
         "ready": True,
         "run": rig.layout.run,
         "coordinator": rig.rest,
         "state": str(rig.state),
-        "pids": rig.processes.pids,
+        "pids": rig.pids,
         "rules": rig.rule_commands,
     }
 
 
 def _print(result: EmulationResult, dataplane: str) -> None:
-    table = Table(title=f"{result.scenario.name}: real packets, {dataplane} data plane", title_justify="left")
-    table.add_column("class", justify="right")
+    table = figure_table(f"{result.scenario.name}: real packets, {dataplane} data plane", "class")
     for figure in ("success", "mean latency"):
         for kind in ("measured", "simulated", "forecast"):
             table.add_column(f"{figure}\n{kind}" if kind == "measured" else f"\n{kind}", justify="right")

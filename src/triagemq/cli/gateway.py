@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from triagemq.addresses import host_and_port, place
 from triagemq.cli import options
 from triagemq.cli.options import print_json
 from triagemq.cli.stopping import stop_on_signals
@@ -101,7 +102,6 @@ def gateway(
     json: options.Json = False,
 ) -> None:
     """Run an MQTT-SN gateway until Ctrl-C. Signal USR1 prints its counters."""
-    from triagemq.addresses import host_and_port
     from triagemq.exchange import (
         BrokerLoss,
         Credentials,
@@ -273,20 +273,19 @@ async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
     reaching.cancel()
     reached = running.broker_is_connected
-    host, port = running.address
-    place = f"{host}:{port}"
+    here = place(*running.address)
     certificate = None if running.security is None else str(running.security.files[0])
     if as_json:
         ready = {
             "ready": True,
-            "listen": place if certificate is None else f"mqttsns://{place}",
+            "listen": here if certificate is None else f"mqttsns://{here}",
             "certificate": certificate,
             "broker": broker,
             "broker_reached": reached,
         }
         typer.echo(json_format.dumps(ready))
     else:
-        where = f"udp {place}" if certificate is None else f"mqttsns://{place} (certificate {certificate})"
+        where = f"udp {here}" if certificate is None else f"mqttsns://{here} (certificate {certificate})"
         typer.echo(f"gateway ready on {where}, broker {broker}")
     telling = loop.create_task(
         running.tell_broker_problems(lambda words: typer.echo(f"triage: {words}", err=True))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from triagemq.errors import ParameterError
@@ -43,10 +43,12 @@ __all__ = [
     "Seed",
     "SparkConf",
     "SparkMaster",
+    "algorithms",
     "best_forecast",
     "broker_address",
     "class_table",
     "duration",
+    "figure_table",
     "percent",
     "print_deadlines",
     "print_json",
@@ -55,6 +57,7 @@ __all__ = [
     "screen",
     "seconds_of",
     "spark_options",
+    "traffic_bar",
     "utility_line",
 ]
 
@@ -139,12 +142,27 @@ def screen(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
+def traffic_bar(name: str, seconds: float, *, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
+    """Takes how many of the seconds have passed, and words for what goes on."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    with Bar(*columns, console=screen(stderr=True), quiet=quiet) as bar:
+        task = bar.add_task(name, total=seconds, now="")
+        yield lambda elapsed, now: bar.update(task, completed=max(0.0, elapsed), now=now)
+
+
+@contextmanager
 def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
     """Takes the share that is done. A bar on standard error; where that is no terminal, a line every few seconds."""
     columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
     with Bar(*columns, console=screen(stderr=True)) as bar:
         task = bar.add_task(name, total=1.0)
         yield lambda share: bar.update(task, completed=share)
+
+
+def algorithms(flows: str, priorities: str | None, drops: str | None) -> dict[str, str]:
+    """Those that were given, by the names that the coordinator has for them."""
+    chosen = {"flows": flows, "priorities": priorities, "drops": drops}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 def broker_address(broker: str, authority: Path | None) -> BrokerAddress:
@@ -195,12 +213,18 @@ def print_json(result: dict[str, Any]) -> None:
     typer.echo(json.dumps(result, allow_nan=False, indent=2, ensure_ascii=False))
 
 
-def class_table(title: str, classes: list[dict[str, Any]], *, console: Console | None = None) -> None:
-    """Success and latency per class, as a person reads them."""
+def figure_table(title: str, *columns: str) -> Table:
+    """A table whose columns are figures."""
     table = Table(title=title, title_justify="left")
-    columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency", "p95", "p99")
     for column in columns:
         table.add_column(column, justify="right")
+    return table
+
+
+def class_table(title: str, classes: list[dict[str, Any]], *, console: Console | None = None) -> None:
+    """Success and latency per class, as a person reads them."""
+    columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency", "p95", "p99")
+    table = figure_table(title, *columns)
     doubted = any(row.get("flagged") for row in classes)
     if doubted:
         table.add_column("approximate")

@@ -1,9 +1,12 @@
-"""`triage plan FILE`: decide flows, classes and drop rates."""
+"""`triage plan FILE`: decide flows, classes and drop rates, and what the gateway and the network would be told."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -12,6 +15,7 @@ from triagemq.cli import options
 from triagemq.cli.options import (
     best_forecast,
     class_table,
+    figure_table,
     percent,
     print_deadlines,
     print_json,
@@ -21,9 +25,16 @@ from triagemq.cli.options import (
 from triagemq.cli.planning import PlannerOptions, with_planner_options
 from triagemq.errors import ParameterError
 
+if TYPE_CHECKING:
+    from triagemq.coordinator.decide.decide import Decided
+    from triagemq.coordinator.decide.orders import Orders
+    from triagemq.scenario import Scenario
+
 __all__ = ["plan"]
 
 SHOWN_PORTS = 20
+SHOWN_FLOWS = 40
+SHOWN_TOPICS = 3
 
 
 @with_planner_options
@@ -87,20 +98,116 @@ def plan(
 
 
 def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> None:
-    from triagemq.cli.instructions import decided, instructions, print_instructions
+    """What the gateway and the network would be told, without telling anybody."""
     from triagemq.scenario import load
 
-    found = instructions(decided(load(file), planner.limits, **planner.algorithms).orders)
+    found = instructions(_decided(load(file), planner.limits, **planner.algorithms).orders)
     if as_json:
         print_json(found)
     else:
-        print_instructions(found)
+        _show_instructions(found)
 
 
 def _port_table(ports: list[dict[str, float]]) -> Table:
-    table = Table(title="ports", title_justify="left")
-    for column in ("port", "offered load", "planned load"):
-        table.add_column(column, justify="right")
+    table = figure_table("ports", "port", "offered load", "planned load")
     for row in ports[:SHOWN_PORTS]:
         table.add_row(str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"]))
     return table
+
+
+def _decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) -> Decided:
+    """The first decision of `triage up` on this scenario; what is given in `planning` replaces what it says there."""
+    from triagemq.coordinator.decide.decide import PlannerSettings, Situation, decide
+
+    given = {name: value for name, value in planning.items() if value is not None}
+    changed = dataclasses.replace(scenario, planning=dataclasses.replace(scenario.planning, **given))
+    return decide(Situation(changed, settings=PlannerSettings(**algorithms)))
+
+
+def instructions(orders: Orders) -> dict[str, Any]:
+    """Orders as one object: every port, and every flow with the client id of its connection and its topics.
+
+    >>> from triagemq.coordinator.decide.orders import Orders
+    >>> from triagemq.plan import SetFlow, SetPort
+    >>> ports = {"radio": SetPort("radio", 2e6, float("inf"), 8)}
+    >>> flows = {"ff-7~0": SetFlow("ff-7~0", "radio", 0, 2, 0.5)}
+    >>> found = instructions(Orders(1, ports, flows, {"ff-7": {"smoke": 0}}))
+    >>> found["ports"]
+    [{'port': 'radio', 'bandwidth_bps': 2000000.0, 'buffer_packets': None, 'classes': 8}]
+    >>> found["flows"]
+    [{'client_id': 'ff-7~0', 'subscriber': 'ff-7', 'slot': 0, 'port': 'radio', 'priority_class': 2,
+      'drop_rate': 0.5, 'topics': ['smoke']}]
+    """
+    from triagemq.coordinator.decide.orders import client_id_of, subscriber_of
+
+    topics: dict[str, list[str]] = {}
+    for subscriber, slots in orders.slots.items():
+        for topic, slot in slots.items():
+            topics.setdefault(client_id_of(subscriber, slot), []).append(topic)
+    ports = [
+        {name: None if value == math.inf else value for name, value in dataclasses.asdict(port).items()}
+        for port in orders.ports.values()
+    ]
+    flows = []
+    for (subscriber, slot), client_id in sorted((subscriber_of(one), one) for one in orders.flows):
+        flow = orders.flows[client_id]
+        flows.append(
+            {
+                "client_id": client_id,
+                "subscriber": subscriber,
+                "slot": slot,
+                "port": flow.port,
+                "priority_class": flow.priority_class,
+                "drop_rate": flow.drop_rate,
+                "topics": sorted(topics.get(client_id, ())),
+            }
+        )
+    return {"ports": ports, "flows": flows}
+
+
+def _show_instructions(found: Mapping[str, Any]) -> None:
+    console = screen()
+    console.print(_port_order_table(found["ports"]))
+    console.print(_flow_table(found["flows"][:SHOWN_FLOWS]))
+    if len(found["flows"]) > SHOWN_FLOWS:
+        console.print(f"... and {len(found['flows']) - SHOWN_FLOWS} more connections (--json has all)")
+
+
+def _port_order_table(ports: list[dict[str, Any]]) -> Table:
+    table = figure_table("ports", "port", "bandwidth bit/s", "buffer packets", "classes")
+    for row in ports:
+        table.add_row(
+            row["port"], _number(row["bandwidth_bps"]), _number(row["buffer_packets"]), str(row["classes"])
+        )
+    return table
+
+
+def _flow_table(flows: list[dict[str, Any]]) -> Table:
+    table = figure_table("connections", "client id", "port", "class", "drop rate")
+    table.add_column("topics", overflow="fold")
+    for row in flows:
+        table.add_row(
+            row["client_id"],
+            row["port"],
+            str(row["priority_class"]),
+            percent(row["drop_rate"]),
+            _shortened(row["topics"]),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    """
+    >>> _number(2e6), _number(None)
+    ('2,000,000', 'no limit')
+    """
+    return "no limit" if value is None else f"{value:,.0f}"
+
+
+def _shortened(topics: list[str]) -> str:
+    """
+    >>> _shortened(["a", "b", "c", "d"]), _shortened(["a"])
+    ('a, b, c and 1 more', 'a')
+    """
+    more = len(topics) - SHOWN_TOPICS
+    return ", ".join(topics[:SHOWN_TOPICS]) + (f" and {more} more" if more > 0 else "")

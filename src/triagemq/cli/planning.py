@@ -21,7 +21,7 @@ __all__ = ["PlannerOptions", "with_planner_options"]
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """What the user says about how to plan. Every field is an option of each command that takes a PlannerOptions."""
+    """What the user says about how to plan. Every field is an option of each command that takes them."""
 
     priorities: options.Priorities = None
     drops: options.Drops = None
@@ -69,7 +69,7 @@ class PlannerOptions:
 
 
 def with_planner_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of a PlannerOptions in the place of its parameter `planner`.
+    """The command with PlannerOptions in the place of its parameter `planner`.
 
     >>> def plan(file: options.File, planner: PlannerOptions, json: options.Json = False) -> None:
     ...     print(planner.drops, json)

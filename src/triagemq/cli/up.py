@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from triagemq.addresses import host_and_port
 from triagemq.cli import options
-from triagemq.cli.options import percent, print_deadlines, print_json, screen, seconds_of, utility_line
+from triagemq.cli.options import (
+    figure_table,
+    percent,
+    print_deadlines,
+    print_json,
+    screen,
+    seconds_of,
+    utility_line,
+)
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.cli.up_screen import comparison_table, live_screen, live_table, next_steps
 from triagemq.errors import ParameterError, TriageError
@@ -151,7 +158,6 @@ def up(
         files = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
         if place is not None:
             further = FurtherListener(*place, *(str(each.absolute()) for each in files or ()))
-    chosen = {"flows": flows, "priorities": priorities, "drops": drops}
     exchange = ExchangeOptions(
         state=state or Path(),
         scenario=file,
@@ -164,7 +170,7 @@ def up(
         keep_trace_seconds=None if keep_trace is None else seconds_of("--keep-trace", keep_trace),
         no_triage=no_triage,
         seed=seed,
-        planner={name: value for name, value in chosen.items() if value is not None},
+        planner=options.algorithms(flows, priorities, drops),
         coordinator={
             "access": access,
             "insecure": insecure,
@@ -274,9 +280,7 @@ def _print_kernel_ports(running: Exchange, as_json: bool) -> None:
     if as_json:
         print_json(figures | {"trace": str(running.trace)})
         return
-    table = Table(title="what the kernel's queues did", title_justify="left")
-    for column in ("port", "class", "sent", "dropped by buffer"):
-        table.add_column(column, justify="right")
+    table = figure_table("what the kernel's queues did", "port", "class", "sent", "dropped by buffer")
     for port in figures["ports"]:
         for row in port["classes"]:
             table.add_row(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 from rich.table import Table
 
-from triagemq.cli.options import duration, percent, screen, utility_line
+from triagemq.cli.options import duration, figure_table, percent, screen, utility_line
 
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange
-    from triagemq.live.up.run import Glance, LiveResult, Seen
+    from triagemq.live.up.run import Glance, LiveResult, Snapshot
 
 __all__ = ["comparison_table", "live_screen", "live_table", "next_steps"]
 
@@ -49,25 +49,25 @@ def next_steps(running: Exchange) -> list[str]:
 
 
 def live_table(
-    running: Exchange, seen: Seen | None, elapsed: float, seconds: float | None, glance: Glance | None = None
+    running: Exchange,
+    seen: Snapshot | None,
+    elapsed: float,
+    seconds: float | None,
+    glance: Glance | None = None,
 ) -> Table:
     """Packets by class since the start; with a glance at a scenario's run latency beside forecast and utility, too."""
     clock = f"{max(0.0, elapsed):.0f} s" + ("" if seconds is None else f" of {seconds:.0f} s")
     if seen is None:
         return Table(title=f"{clock}: the gateway is being started again", title_justify="left")
-    table = Table(
-        title=f"{clock}, plan {seen.generation}, {seen.clients:,} connections, {seen.messages:,} events",
-        title_justify="left",
-        caption_justify="left",
-    )
     columns = ["class", "sent", "waiting", "dropped on purpose", "dropped by buffer"]
     forecast = {}
     if glance is not None:
         columns += ["mean latency", "forecast"]
         forecast = {row["priority_class"]: row for row in glance.forecast.by_level}
         glance.so_far.look()
-    for column in columns:
-        table.add_column(column, justify="right")
+    plan = f"plan {seen.generation}, {seen.clients:,} connections, {seen.messages:,} events"
+    table = figure_table(f"{clock}, {plan}", *columns)
+    table.caption_justify = "left"
     for level, traffic in sorted(seen.traffic.items()):
         cells = [
             str(level),
@@ -95,10 +95,17 @@ def live_table(
 
 def comparison_table(result: LiveResult, title: str) -> Table:
     """Success and latency per class, measured beside forecast, and what was dropped on purpose."""
-    table = Table(title=title, title_justify="left")
-    columns = ("class", "copies", "success", "forecast", "dropped on purpose")
-    for column in (*columns, "mean latency", "forecast", "p99"):
-        table.add_column(column, justify="right")
+    columns = (
+        "class",
+        "copies",
+        "success",
+        "forecast",
+        "dropped on purpose",
+        "mean latency",
+        "forecast",
+        "p99",
+    )
+    table = figure_table(title, *columns)
     forecast = {row["priority_class"]: row for row in result.forecast.by_level}
     for row in result.measured.classes:
         expected = forecast.get(row["priority_class"], {})

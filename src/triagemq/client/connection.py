@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from triagemq.addresses import GatewayAddress
 from triagemq.client.events import Event, Inbox
 from triagemq.client.lifeline import Lifeline, LifeMessage, State
-from triagemq.client.publishing import Publishing
+from triagemq.client.publishing import Dispatch
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import Questions, filter_reference
 from triagemq.dtls import LONGEST_MESSAGE
@@ -103,7 +103,7 @@ class Connection:
             will=will,
         )
         self._questions = Questions(self, self.settings.retry_seconds)
-        self._publishing = Publishing(self, self.settings, self._register)
+        self._publishing = Dispatch(self, self.settings, self._register)
         self._inbox = Inbox(self.send, self._hand_on, slot, self.settings.predefined_topics)
         self._subscriptions: dict[str | int, int] = {}
         self._next_message_id = random.randint(1, 0xFFFF)

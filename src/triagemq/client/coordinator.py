@@ -11,7 +11,7 @@ import contextlib
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -41,13 +41,13 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan in force means for one subscriber."""
+    """What the plan in force means for one subscriber. `flows` is how many connections it should have open."""
 
-    generation: int
-    flows: int
-    slots: Mapping[str, int]
-    classes: Mapping[str, int]
-    drop_rates: Mapping[str, float]
+    generation: int = 0
+    flows: int = 1
+    slots: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, int] = field(default_factory=dict)
+    drop_rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -66,7 +66,7 @@ class Coordinator:
 
     async def announce(self, kind: str, name: str, intent: Mapping[str, Any]) -> Announced:
         """Say what is wanted; whatever was said under that name before is replaced."""
-        answer = await self._ask("PUT", _path(kind, name), intent)
+        answer = await self.ask("PUT", _path(kind, name), intent)
         connection = _object(answer.get("connection"))
         gateway, client_id = connection.get("gateway"), connection.get("client_id")
         if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
@@ -81,12 +81,12 @@ class Coordinator:
 
     async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> int:
         """Keep the lease, and report; how many flows a subscriber should have."""
-        return _flows((await self._ask("POST", f"{_path(kind, name)}/heartbeat", report)).get("flows"))
+        return _flows((await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)).get("flows"))
 
     async def assignment(self, name: str, *, after: int, wait_seconds: float) -> Assignment:
         """The assignment in force, as soon as it is newer than `after`, or when that time is over."""
         path = f"{_path('subscribers', name)}/assignment?after={after}&wait_seconds={wait_seconds:g}"
-        answer = await self._ask("GET", path, wait_seconds=wait_seconds)
+        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
         return Assignment(
             int(self._number(answer, "generation")),
             _flows(answer.get("flows")),
@@ -97,15 +97,16 @@ class Coordinator:
 
     async def withdraw(self, kind: str, name: str) -> None:
         """Nothing is wanted any more."""
-        await self._ask("DELETE", _path(kind, name))
+        await self.ask("DELETE", _path(kind, name))
 
     async def close(self) -> None:
         """End the connections to it."""
         await self._http.close()
 
-    async def _ask(
+    async def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
     ) -> dict[str, Any]:
+        """The answer to any request; CoordinatorError, with its status, if it is no."""
         status, answer = await self._http.request(method, path, body, wait_seconds=wait_seconds)
         if not 200 <= status < 300:
             raise CoordinatorError(f"coordinator {self.url}: {_detail(status, answer)}", status)

@@ -1,8 +1,8 @@
 """Events on their way from the gateway to the program.
 
-Inbox        PUBLISH from the gateway: named, answered as its QoS demands, and handed on once
-EventQueue   where events wait for the program, up to a limit
-Received     how many of each topic came, and how late, for the coordinator
+Inbox             PUBLISH from the gateway: named, answered as its QoS demands, and handed on once
+EventQueue        where events wait for the program, up to a limit
+ReceivedCounts    how many of each topic came, and how late, for the coordinator
 
 A QoS 2 message is handed on when it first comes, and known by its message id until PUBREL. Ids of finished messages are
 remembered for a while, because the network may bring a copy that was late; the contents are compared, too, because the
@@ -33,7 +33,7 @@ from triagemq.mqttsn import (
 )
 from triagemq.mqttsn.timestamps import split_payload
 
-__all__ = ["Event", "EventQueue", "Inbox", "Overflow", "Received"]
+__all__ = ["Event", "EventQueue", "Inbox", "Overflow", "ReceivedCounts"]
 
 _REMEMBERED = 1024
 _REMEMBERED_SECONDS = 60.0
@@ -226,10 +226,10 @@ class Inbox:
         )
 
 
-class Received:
+class ReceivedCounts:
     """Counts since the last report.
 
-    >>> received = Received()
+    >>> received = ReceivedCounts()
     >>> received.count(Event("smoke", b"", 1_000_000_000, 1_250_000_000))
     >>> received.report()
     {'received': {'smoke': {'count': 1, 'latency_seconds_sum': 0.25, 'latency_seconds_max': 0.25}}}

@@ -15,7 +15,7 @@ from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError
 
-__all__ = ["FLOW_MARK", "Flows", "flow_client_id"]
+__all__ = ["FLOW_MARK", "FlowConnections", "flow_client_id"]
 
 FLOW_MARK = "~"
 """Between the client id that the coordinator gave and the number of a slot."""
@@ -32,7 +32,7 @@ def flow_client_id(client_id: str, slot: int) -> str:
     return f"{client_id}{FLOW_MARK}{slot}"
 
 
-class Flows:
+class FlowConnections:
     """Keeps `count` slots open beside slot 0, which it is given and does not close."""
 
     def __init__(

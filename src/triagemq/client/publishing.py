@@ -26,7 +26,7 @@ from triagemq.mqttsn import (
     ReturnCode,
 )
 
-__all__ = ["Outbox", "Outgoing", "Publishing"]
+__all__ = ["Dispatch", "Outbox", "Outgoing"]
 
 _MOST_REGISTRATIONS = 5
 _SYSTEM_IS_BUSY_SECONDS = 0.001
@@ -233,7 +233,7 @@ class Outbox:
                 outgoing.done.exception()
 
 
-class Publishing:
+class Dispatch:
     """`register` asks the gateway for the id of a topic name."""
 
     def __init__(

@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Assignment, Coordinator
-from triagemq.client.events import Event, EventQueue, Overflow, Received
-from triagemq.client.flows import Flows, flow_client_id
+from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
+from triagemq.client.flows import FlowConnections, flow_client_id
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.wanted import Wanted
@@ -79,11 +79,11 @@ class Subscriber(Participant):
         self._linger_seconds = linger_seconds
         self._on_event = on_event
         self._queue = EventQueue(queue_events, Overflow(overflow))
-        self._received = Received()
+        self._received = ReceivedCounts()
         self._wanted: dict[str | int, Wanted] = {}
         self._turns: _Turns[str | int] = _Turns()
         self._announcing = asyncio.Lock()
-        self._flows: Flows | None = None
+        self._flows: FlowConnections | None = None
         self._watching: asyncio.Task[None] | None = None
 
     # Life.
@@ -132,7 +132,7 @@ class Subscriber(Participant):
                     await self._flows.redirect(announced.gateway, announced.client_id)
 
     def _open_flows(self, announced: Announced) -> None:
-        self._flows = Flows(
+        self._flows = FlowConnections(
             announced.gateway,
             announced.client_id,
             self.settings,

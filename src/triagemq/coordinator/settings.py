@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from triagemq.child import read_json
 from triagemq.errors import ParameterError
 from triagemq.exchange.exposure import Exposed, check_listeners
 
@@ -67,13 +67,7 @@ def load_settings(path: Path | str) -> Settings:
     triagemq.errors.ParameterError: no-such-file.json: No such file or directory
     """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParameterError(str(path), error.strerror or str(error)) from None
-    except ValueError as error:
-        raise ParameterError(str(path), f"is not JSON: {error}") from None
-    try:
-        settings = Settings.model_validate(document)
+        settings = Settings.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "configuration"

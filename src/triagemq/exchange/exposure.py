@@ -6,10 +6,10 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from triagemq.addresses import at_host, host_of
+from triagemq.addresses import at_host, host_of, is_loopback
 from triagemq.errors import ParameterError
 
-__all__ = ["Exposed", "check_listeners", "is_loopback", "reached_by"]
+__all__ = ["Exposed", "check_listeners", "reached_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,6 @@ def check_listeners(listeners: Iterable[Exposed], *, insecure: bool) -> list[str
             f"insecure: {each.name} at {each.host} is reached from other machines without {' or '.join(missing)}"
         )
     return said
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach it? A name may stand for anything, but for `localhost`.
-
-    >>> [is_loopback(host) for host in ("127.0.0.1", "[::1]", "localhost", "0.0.0.0", "hall.example")]
-    [True, True, True, False, False]
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def reached_by(address: str, host: str) -> str:

@@ -1,1 +1,12 @@
-"""Whole exchanges on one machine: `triage up`, and `triage emulate` in a network of namespaces."""
+"""Whole exchanges on this machine, run and measured: options come in, and processes, a Trace and figures go out.
+
+run          one run from its plan's promise over its seconds to the end of publishing, as both kinds do it
+rig          what every exchange is made of: gateway, coordinator, clients; started, and ended in the opposite order
+processes    one process: ready when it says so, started again when it ends
+clients      a process of its own: the scenario's publishers or subscribers as real clients,
+receipts     and what they note of what they sent and got
+figures      the figures of `triage simulate`, from the Trace that is left
+
+up/          `triage up` and `triage demo`: on the ports and interfaces of this machine, for anybody's clients
+emulate/     `triage emulate`: in a network of namespaces, real packets through real queues and switches
+"""

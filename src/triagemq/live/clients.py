@@ -16,21 +16,21 @@ import gc
 import json
 import os
 import resource
-import signal
 import socket
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triagemq.child import run_child, say_ready
 from triagemq.client import Event, Publisher, Subscriber, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
-from triagemq.live.receipts import Arrival, Receipts, TimedSocket
+from triagemq.live.receipts import LastArrival, Receipts, TimedSocket
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
 from triagemq.scenario.conditions import Conditions
@@ -102,7 +102,7 @@ async def run_subscribers(
     number = {name: row for row, name in enumerate(scenario.topics.name)}
     present: dict[str, Subscriber] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
-    arrival = Arrival()
+    arrival = LastArrival()
 
     def noting(subscriber: int) -> Callable[[Event], None]:
         if receipts is None:
@@ -267,7 +267,7 @@ def _stream(
     )
 
 
-def _settings(config: LoadConfig, name: str, arrival: Arrival | None = None) -> ConnectionSettings:
+def _settings(config: LoadConfig, name: str, arrival: LastArrival | None = None) -> ConnectionSettings:
     patient = _PATIENT
     if config.gateway_certificate is not None:
         patient = replace(
@@ -357,14 +357,10 @@ def _finite(value: float) -> float | None:
 def _say_ready(**facts: Any) -> None:
     gc.collect()
     gc.freeze()
-    print(json.dumps({"ready": True, **facts}), flush=True)
+    say_ready(**facts)
 
 
-async def _run(config: LoadConfig) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
     role = {"publishers": run_publishers, "subscribers": run_subscribers}.get(config.role)
     if role is None:
@@ -372,19 +368,12 @@ async def _run(config: LoadConfig) -> None:
     await role(scenario, conditions, config, ended)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run until told to end; the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Every flow of every client is a socket.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-    try:
-        config = LoadConfig(**json.loads(Path(given[0]).read_text(encoding="utf-8")))
-        asyncio.run(_run(config))
-    except TriageError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return 0
+    return run_child("triagemq.live.clients", LoadConfig, _run)
 
 
 if __name__ == "__main__":

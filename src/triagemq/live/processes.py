@@ -19,7 +19,7 @@ from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.broker.process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 
-__all__ = ["HURRY_SECONDS", "Child", "ChildError", "EndedError"]
+__all__ = ["HURRY_SECONDS", "Child", "ChildError", "EndedError", "last_words"]
 
 HURRY_SECONDS = 0.5
 """What a process that may be killed at any moment gets to end by itself, when the user waits for it."""
@@ -122,11 +122,7 @@ class Child:
 
     def last_words(self) -> str:
         """The end of its log in one line, for an error message."""
-        try:
-            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return lines[-1].strip() if lines else "it said nothing"
+        return last_words(self._log)
 
     async def _launch(self) -> None:
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,3 +191,12 @@ async def _drain(stdout: asyncio.StreamReader) -> None:
     with contextlib.suppress(ValueError, OSError):
         while await stdout.read(_LONGEST_LINE):
             pass
+
+
+def last_words(log: Path) -> str:
+    """The end of a log in one line, for an error message."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].strip() if lines else "it said nothing"

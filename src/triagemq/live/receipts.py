@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RECEIPT", "SENT", "Arrival", "Receipts", "TimedSocket", "read_receipts"]
+__all__ = ["RECEIPT", "SENT", "LastArrival", "Receipts", "TimedSocket", "read_receipts"]
 
 RECEIPT = np.dtype(
     [("subscriber", np.int64), ("topic", np.int64), ("published_ns", np.int64), ("received_ns", np.int64)]
@@ -79,7 +79,7 @@ def read_receipts(path: Path, rows: np.dtype[np.void] = RECEIPT) -> NDArray[np.v
     return np.frombuffer(content[: len(content) - len(content) % rows.itemsize], dtype=rows)
 
 
-class Arrival:
+class LastArrival:
     """The time of the datagram that was read last, in Unix ns; 0 where the kernel does not tell."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Arrival:
     def of(self, received_ns: int) -> int:
         """When an event came that was seen at `received_ns`, and that is handled now.
 
-        >>> arrival = Arrival()
+        >>> arrival = LastArrival()
         >>> arrival.of(700)
         700
         >>> arrival.last_ns = 500
@@ -102,7 +102,7 @@ class Arrival:
 class TimedSocket(socket.socket):
     """Tells `arrival` the time of every datagram that is read by `recv`."""
 
-    def __init__(self, arrival: Arrival, *arguments: Any) -> None:
+    def __init__(self, arrival: LastArrival, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._arrival = arrival
         with contextlib.suppress(OSError):

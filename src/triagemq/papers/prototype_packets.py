@@ -100,7 +100,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
 
 def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> PacketRun:
     # Late: only this experiment needs a network.
-    from triagemq.live.emulate.rig import RigOptions
+    from triagemq.live.emulate.boxed import BoxedOptions
     from triagemq.live.emulate.run import run_emulation
 
     scenario = prototype(subscribers=subscribers, rho=rho)
@@ -109,7 +109,7 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Pa
         save(scenario, file)
         result = asyncio.run(
             run_emulation(
-                RigOptions(file=file, state=folder / "state", planner={"drops": "exponential"}),
+                BoxedOptions(scenario=file, state=folder / "state", planner={"drops": "exponential"}),
                 seconds=seconds,
                 ended=asyncio.Event(),
                 on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / seconds)),

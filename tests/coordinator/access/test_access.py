@@ -8,14 +8,11 @@ import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.coordinator.coordinating import (
     LONG_SECONDS,
     bearer,
@@ -42,8 +39,7 @@ from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker.users import BrokerUser
-from triagemq.mqttsn import Disconnect, PingReq, PingResp, matches, valid_topic_filter
-from triagemq.mqttsn.filters import covers
+from triagemq.mqttsn import Disconnect, PingReq, PingResp
 
 
 @dataclass(frozen=True)
@@ -704,25 +700,6 @@ def test_a_token_book_refuses_everything_else() -> None:
     for bad in ("", "triage_", secret[:-1], secret + "A", secret.upper(), f" {secret}", "\ud800" * 50):
         with pytest.raises(UnauthorisedError):
             book.caller(bad)
-
-
-some_level = st.sampled_from(["a", "b", "+", "", "$x"])
-filters = st.builds(
-    lambda parts, rest: "/".join([*parts, *(["#"] if rest else [])]),
-    st.lists(some_level, max_size=3),
-    st.booleans(),
-).filter(valid_topic_filter)
-TOPICS = [
-    "/".join(levels) for length in range(1, 5) for levels in product(["a", "b", "c", "", "$x"], repeat=length)
-]
-
-
-@given(filters, filters)
-def test_a_pattern_covers_a_filter_when_it_matches_all_that_the_filter_matches(
-    pattern: str, wanted: str
-) -> None:
-    matched = [topic for topic in TOPICS if topic and matches(wanted, topic)]
-    assert covers(pattern, wanted) == all(matches(pattern, topic) for topic in matched)
 
 
 def test_bad_tokens_share_looks_at_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@ from tests.coordinator.coordinating import (
 )
 from websockets.asyncio.client import connect
 
+from triagemq.client import Assignment
 from triagemq.coordinator.api.prometheus import text_format
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.loop.assignments import Assignment
 from triagemq.coordinator.loop.figures import Live
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
 from triagemq.errors import ParameterError

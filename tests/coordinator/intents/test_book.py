@@ -24,7 +24,6 @@ from triagemq.coordinator.intents.published import UNANNOUNCED
 from triagemq.coordinator.rates.watch import Rates
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import matches
-from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario import ArrivalProcess, Scenario, UtilityShape, loads
 from triagemq.scenario.generators import building
 
@@ -237,16 +236,6 @@ TOPICS = st.lists(LEVELS, min_size=1, max_size=3).map("/".join).filter(bool)
 PATTERNS = st.tuples(st.lists(LEVELS | st.just("+"), max_size=3), st.sampled_from(["#", "+", "a"])).map(
     lambda parts: "/".join([*parts[0], parts[1]])
 )
-
-
-@given(st.lists(PATTERNS, max_size=12), st.lists(PATTERNS, max_size=12), TOPICS)
-def test_patterns_are_found_by_topic(patterns: list[str], others: list[str], topic: str) -> None:
-    tree = TopicTree()
-    for pattern in [*patterns, *others]:
-        tree.add(pattern)
-    for pattern in set(others) - set(patterns):
-        tree.remove(pattern)
-    assert sorted(tree.taking_in(topic)) == sorted(each for each in set(patterns) if matches(each, topic))
 
 
 STEPS = st.lists(

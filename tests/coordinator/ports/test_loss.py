@@ -17,7 +17,7 @@ from triagemq.coordinator.intents.asked import (
     SubscriptionIntent,
 )
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.ports.estimates import Copies, Loss
+from triagemq.coordinator.ports.estimates import Loss, ReportedCopies
 from triagemq.coordinator.ports.watch import PortChange, PortWatch
 from triagemq.coordinator.rates.watch import Rates
 from triagemq.plan import FlowCounters
@@ -190,7 +190,7 @@ def test_intervals_hold_the_truth_as_often_as_they_should() -> None:
     inside = 0
     for _ in range(2_000):
         true, sent = float(random.uniform(0, 0.6)), int(random.integers(20, 3_000))
-        copies = Copies(sent, sent, float(random.binomial(sent, 1 - true)), sent)
+        copies = ReportedCopies(sent, sent, float(random.binomial(sent, 1 - true)), sent)
         found = Loss(copies, copies, copies).interval()
         inside += found.low <= true <= found.high
     assert inside >= 1_998

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from triagemq.addresses import host_and_port
 from triagemq.errors import ParameterError
 
-__all__ = ["GatewayConfig", "load_gateway_config"]
+__all__ = ["GatewayConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,32 +92,3 @@ class GatewayConfig:
     def address(self) -> tuple[str, int]:
         """`listen` in two parts."""
         return host_and_port(self.listen, "listen", lowest_port=0)
-
-
-def load_gateway_config(path: Path | str) -> GatewayConfig:
-    """Read and check; ParameterError names the file, the field and what is wrong.
-
-    >>> load_gateway_config("no-such-file.json")
-    Traceback (most recent call last):
-    ...
-    triagemq.errors.ParameterError: no-such-file.json: No such file or directory
-    """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParameterError(str(path), error.strerror or str(error)) from None
-    except ValueError as error:
-        raise ParameterError(str(path), f"is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ParameterError(str(path), "must be a JSON object")
-    known = {each.name: each for each in fields(GatewayConfig)}
-    for name in document:
-        if name not in known:
-            raise ParameterError(f"{path}: {name}", f"there is no such field; there are {', '.join(known)}")
-    for name, each in known.items():
-        if each.default is MISSING and name not in document:
-            raise ParameterError(f"{path}: {name}", "is missing")
-    try:
-        return GatewayConfig(**document)
-    except ParameterError as error:
-        raise ParameterError(f"{path}: {error.parameter}", error.problem) from None

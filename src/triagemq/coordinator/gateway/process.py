@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -20,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triagemq.addresses import place
-from triagemq.coordinator.gateway.config import GatewayConfig, load_gateway_config
-from triagemq.errors import ParameterError, TriageError
+from triagemq.child import run_child, say_ready
+from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.exchange.private_files import PRIVATE_UMASK
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.gateway.managed import ManagedGateway
+    pass
 
 __all__ = ["main"]
 
@@ -35,25 +33,14 @@ _MOST_REMOVING_SECONDS = 600.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to end; the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    try:
-        if len(given) != 1:
-            raise ParameterError("usage", "python -m triagemq.coordinator.gateway.process CONFIG.json")
-        asyncio.run(_run(load_gateway_config(given[0])))
-    except TriageError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return 0
+    return run_child("triagemq.coordinator.gateway.process", GatewayConfig, _run, arguments)
 
 
-async def _run(config: GatewayConfig) -> None:
+async def _run(config: GatewayConfig, ended: asyncio.Event) -> None:
     # The file is checked before what takes a second to load is loaded.
     from triagemq.coordinator.gateway.managed import ManagedGateway
 
-    ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
     running = ManagedGateway(config)
     try:
         await running.start()
@@ -64,7 +51,13 @@ async def _run(config: GatewayConfig) -> None:
         reaching = loop.create_task(running.gateway.wait_for_broker(_BROKER_SECONDS))
         await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
         reaching.cancel()
-        _say_ready(config, running)
+        say_ready(
+            listen=place(*running.gateway.address),
+            control=config.control,
+            broker_reached=running.gateway.broker_is_connected,
+            generation=running.generation,
+            trace=None if running.trace_directory is None else str(running.trace_directory),
+        )
         telling = loop.create_task(running.gateway.tell_broker_problems(_log))
         removing = loop.create_task(_keep_removing(config))
         failing = loop.create_task(running.wait())
@@ -103,18 +96,6 @@ def _log(words: str) -> None:
     # The log may be on a disk that is full.
     with contextlib.suppress(OSError):
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", file=sys.stderr, flush=True)
-
-
-def _say_ready(config: GatewayConfig, running: ManagedGateway) -> None:
-    ready = {
-        "ready": True,
-        "listen": place(*running.gateway.address),
-        "control": config.control,
-        "broker_reached": running.gateway.broker_is_connected,
-        "generation": running.generation,
-        "trace": None if running.trace_directory is None else str(running.trace_directory),
-    }
-    print(json.dumps(ready), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,23 +7,12 @@ not wakes nobody.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
+from triagemq.client.coordinator import Assignment
 from triagemq.coordinator.decide.orders import Orders, flows_of
 
-__all__ = ["Assignment", "Assignments"]
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What is in force for one subscriber. `flows` is how many connections it should have open."""
-
-    generation: int = 0
-    flows: int = 1
-    slots: Mapping[str, int] = field(default_factory=dict)
-    classes: Mapping[str, int] = field(default_factory=dict)
-    drop_rates: Mapping[str, float] = field(default_factory=dict)
+__all__ = ["Assignments"]
 
 
 class Assignments:

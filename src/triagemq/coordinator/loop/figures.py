@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Protocol
 
+from triagemq.client import Assignment
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.loop.assignments import Assignment
 from triagemq.plan import FlowCounters, PortCounters
 
 __all__ = ["Live", "Report", "Traffic", "class_figures", "class_traffic", "port_figures", "topic_figures"]

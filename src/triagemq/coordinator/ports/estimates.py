@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["BAND", "Copies", "Drain", "Interval", "Loss", "Windows", "share_interval"]
+__all__ = ["BAND", "Drain", "Interval", "Loss", "ReportedCopies", "Windows", "share_interval"]
 
 SURENESS = 4.0
 """Half the width of an interval in standard deviations: one in 16,000 windows misses the truth by chance."""
@@ -105,7 +105,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class ReportedCopies:
     """Copies of events that left a port, those that their subscribers have reported, and those expected by plan.
 
     `packets` are what the copies were sent in; `variance` is that of `received` for want of a common clock: sent and
@@ -118,9 +118,9 @@ class Copies:
     expected: float = 0.0
     variance: float = 0.0
 
-    def __add__(self, other: Copies) -> Copies:
+    def __add__(self, other: ReportedCopies) -> ReportedCopies:
         """Of others in the same window."""
-        return Copies(
+        return ReportedCopies(
             self.sent + other.sent,
             self.packets + other.packets,
             self.received + other.received,
@@ -128,10 +128,10 @@ class Copies:
             self.variance + other.variance,
         )
 
-    def then(self, later: Copies) -> Copies:
+    def then(self, later: ReportedCopies) -> ReportedCopies:
         """Of the same in the next window: where one ends the other begins, and that instant no longer matters."""
         both = self + later
-        return Copies(
+        return ReportedCopies(
             both.sent, both.packets, both.received, both.expected, max(self.variance, later.variance)
         )
 
@@ -166,9 +166,9 @@ class Loss:
     What only one subscriber says is about its own link, or not true; a port's error rate is what the others say, too.
     """
 
-    everyone: Copies
-    without_worst: Copies
-    without_best: Copies
+    everyone: ReportedCopies
+    without_worst: ReportedCopies
+    without_best: ReportedCopies
 
     def __add__(self, later: Loss) -> Loss:
         return Loss(
@@ -189,18 +189,18 @@ class Loss:
         return max(self.without_worst.side(), 0) or min(self.without_best.side(), 0)
 
     @property
-    def agreed(self) -> Copies:
+    def agreed(self) -> ReportedCopies:
         """Those to plan by where `side` is not 0: what is without the one that says most, and changes least."""
         return self.without_worst if self.side() > 0 else self.without_best
 
 
-class Tally(Protocol):
+class Summable(Protocol):
     """What two windows have in common with the window that both make."""
 
     def __add__(self, later: Any, /) -> Any: ...
 
 
-Counted = TypeVar("Counted", bound=Tally)
+Counted = TypeVar("Counted", bound=Summable)
 
 
 class Windows(Generic[Counted]):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triagemq.coordinator.decide.orders import Orders, flows_of
-from triagemq.coordinator.ports.estimates import Copies, Loss
+from triagemq.coordinator.ports.estimates import Loss, ReportedCopies
 from triagemq.plan import FlowCounters
 from triagemq.scenario import Scenario
 
@@ -66,7 +66,7 @@ class PortReports:
         self._row: dict[str, int] = {}
         self._behind: list[int] = []
         self._subscribers: dict[str, _Subscriber] = {}
-        self._windows: dict[str, dict[str, Copies]] = {}
+        self._windows: dict[str, dict[str, ReportedCopies]] = {}
         self._flows: Mapping[int, FlowCounters] = {}
         self._counted_at = 0.0
         self._epoch = ""
@@ -154,25 +154,25 @@ class PortReports:
         row = self._row[name]
         subscribers = self._scenario.subscribers
         survival = (1 - float(subscribers.error_rate[row])) ** (packets / copies if copies > 0 else 1.0)
-        seen = Copies(copies, packets, known.believe(count, sent[0]), copies * survival)
+        seen = ReportedCopies(copies, packets, known.believe(count, sent[0]), copies * survival)
         window = self._windows.setdefault(self._scenario.ports.name[int(subscribers.port[row])], {})
-        window[name] = window.get(name, Copies()) + seen
+        window[name] = window.get(name, ReportedCopies()) + seen
 
-    def _loss(self, port: str, rows: Mapping[str, Copies], seconds: float) -> Loss:
+    def _loss(self, port: str, rows: Mapping[str, ReportedCopies], seconds: float) -> Loss:
         assert self._scenario is not None
         each = [_with_variance(row, seconds) for row in rows.values()]
-        everyone = sum(each, Copies())
+        everyone = sum(each, ReportedCopies())
         if self._behind[self._scenario.ports.name.index(port)] == 1:
             return Loss(everyone, everyone, everyone)
         each.sort(key=lambda copies: copies.expected - copies.received)
-        return Loss(everyone, sum(each[:-1], Copies()), sum(each[1:], Copies()))
+        return Loss(everyone, sum(each[:-1], ReportedCopies()), sum(each[1:], ReportedCopies()))
 
 
-def _with_variance(row: Copies, seconds: float) -> Copies:
+def _with_variance(row: ReportedCopies, seconds: float) -> ReportedCopies:
     """Its rate says how much the two ends of the window may be off."""
     rate = row.sent / seconds
     variance = 2 * ((rate * REPORT_SECONDS) ** 2 + rate * BETWEEN_READINGS)
-    return row + Copies(variance=variance)
+    return row + ReportedCopies(variance=variance)
 
 
 def _sent(

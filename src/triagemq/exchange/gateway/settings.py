@@ -6,19 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from triagemq.addresses import is_loopback
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
 
-__all__ = ["BrokerLoss", "Credentials", "GatewaySettings", "Mode", "Policy", "is_loopback"]
-
-
-def is_loopback(host: str) -> bool:
-    """Is it an address of this machine that nobody else can have?
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("10.0.0.1")
-    (True, True, False)
-    """
-    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+__all__ = ["BrokerLoss", "Credentials", "GatewaySettings", "Mode", "Policy"]
 
 
 class Mode(StrEnum):

@@ -1,1 +1,8 @@
-"""The exchange in a network in a box: real packets through real queues and switches, on one machine."""
+"""`triage emulate`: a scenario's exchange in a network in a box, measured beside simulation and forecast.
+
+run               build, run, take down, compare
+boxed             the rig: which process is in which namespace, and the kernel's queues
+openflow_agent    a process of its own: rules on the box's switches
+conditions        what happens meanwhile, brought about
+merging           one Trace of what publishers, gateway, queues and subscribers know
+"""

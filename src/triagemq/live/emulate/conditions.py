@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.error
-import urllib.request
-from typing import Any
 
 import numpy as np
 
+from triagemq.client import Coordinator
 from triagemq.errors import CoordinatorError
-from triagemq.live.emulate.rig import Rig
+from triagemq.live.emulate.boxed import BoxedExchange
 from triagemq.network.emulated import play
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import Situation, situations
@@ -24,7 +21,7 @@ _PAUSE_SECONDS = 0.1
 _NOT_NOW = 500
 
 
-async def play_conditions(rig: Rig, conditions: Conditions, begun_ns: int) -> None:
+async def play_conditions(rig: BoxedExchange, conditions: Conditions, begun_ns: int) -> None:
     """Everything at its time, and from the first event on what links lose; ends with the last.
 
     Rates change without us: whoever publishes knows when.
@@ -39,7 +36,7 @@ async def play_conditions(rig: Rig, conditions: Conditions, begun_ns: int) -> No
 class _Actors:
     """The rig's clients, its queues and its coordinator."""
 
-    def __init__(self, rig: Rig, conditions: Conditions) -> None:
+    def __init__(self, rig: BoxedExchange, conditions: Conditions) -> None:
         self._rig = rig
         self._times = [each.at_seconds for each in situations(rig.scenario, conditions)]
         self._told = rig.scenario.ports.bandwidth_bps.copy()
@@ -67,33 +64,23 @@ class _Actors:
 
     async def _tell(self, row: int, bandwidth_bps: float) -> None:
         port = self._rig.scenario.ports.name[row]
+        coordinator = Coordinator(self._rig.rest)
         deadline = time.monotonic() + _TELLING_SECONDS
-        while True:
-            try:
-                await asyncio.to_thread(
-                    _put, f"{self._rig.rest}/v1/ports/{port}", {"bandwidth_bps": bandwidth_bps}
-                )
-            except OSError as error:
-                # One that is being started again, or cannot write now, hears it when it is back; what it refuses, and
-                # what it never hears, would make the run another one than was asked for.
-                refused = isinstance(error, urllib.error.HTTPError) and error.code < _NOT_NOW
-                if refused or time.monotonic() > deadline:
-                    raise CoordinatorError(
-                        f"the coordinator was not told that port {port} has {bandwidth_bps:g} bit/s: {error}"
-                    ) from None
-            else:
-                self._told[row] = bandwidth_bps
-                return
-            await asyncio.sleep(_PAUSE_SECONDS)
-
-
-def _put(url: str, body: dict[str, Any]) -> None:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PUT"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=_TELLING_SECONDS):
-            pass
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise
+        try:
+            while True:
+                try:
+                    await coordinator.ask("PUT", f"/v1/ports/{port}", {"bandwidth_bps": bandwidth_bps})
+                except CoordinatorError as error:
+                    # One that is being started again, or cannot write now, hears it when it is back; what it refuses,
+                    # and what it never hears, would make the run another one than was asked for.
+                    if 0 < error.status < _NOT_NOW or time.monotonic() > deadline:
+                        raise CoordinatorError(
+                            f"the coordinator was not told that port {port} has {bandwidth_bps:g} bit/s: {error}",
+                            error.status,
+                        ) from None
+                else:
+                    self._told[row] = bandwidth_bps
+                    return
+                await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            await coordinator.close()

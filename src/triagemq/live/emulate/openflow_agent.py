@@ -7,17 +7,15 @@ Killed at any moment, it leaves the rules where they are; started again, it read
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from triagemq.child import run_child, say_ready
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
-from triagemq.errors import TriageError
-from triagemq.live.up.exchange import KERNEL_CLASSES
+from triagemq.live.rig import KERNEL_CLASSES
 from triagemq.network import RecordedDataPlane
 from triagemq.network.openflow import OpenFlowDataPlane
 
@@ -38,11 +36,7 @@ class AgentConfig:
     applied: str
 
 
-async def _run(config: AgentConfig) -> None:
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
     plane = await asyncio.to_thread(
         lambda: OpenFlowDataPlane(
             RecordedDataPlane(KERNEL_CLASSES),
@@ -59,8 +53,8 @@ async def _run(config: AgentConfig) -> None:
         follower = Follower(
             link, FlowBinder(plane), in_thread=True, on_applied=Path(config.applied).write_text
         )
-        following = loop.create_task(follower.run())
-        print(json.dumps({"ready": True, "switches": sorted(plane.connected)}), flush=True)
+        following = asyncio.get_running_loop().create_task(follower.run())
+        say_ready(switches=sorted(plane.connected))
         await ended.wait()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -71,12 +65,7 @@ async def _run(config: AgentConfig) -> None:
 
 def main() -> int:
     """Run until told to end; the exit code."""
-    try:
-        asyncio.run(_run(AgentConfig(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))))
-    except TriageError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    return 0
+    return run_child("triagemq.live.emulate.openflow_agent", AgentConfig, _run)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -14,14 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.coordinator.decide.decide import PlannerSettings, decide
 from triagemq.coordinator.decide.decide import Situation as ToDecide
+from triagemq.coordinator.decide.decide import decide
 from triagemq.errors import NetworkError, OutputError
+from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
-from triagemq.live.emulate.rig import Rig, RigOptions
-from triagemq.live.expected import Promise, as_sent, promise
 from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure
+from triagemq.live.run import (
+    Promise,
+    as_sent,
+    let_run,
+    measured_from,
+    planner_settings,
+    promise,
+    stop_publishing,
+)
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
 from triagemq.scenario.situations import Situation, situations
@@ -31,16 +38,10 @@ from triagemq.simulate.replay import recorded_publications
 
 __all__ = ["EmulationResult", "run_emulation"]
 
-_WARM_UP_SHARE = 0.1
-_LONGEST_WARM_UP_SECONDS = 5.0
-_MOST_DRAINING_SECONDS = 15.0
-_HURRIED_SECONDS = 0.2
-"""The same where the user has ended the run and waits."""
-_TICK_SECONDS = 1.0
 _REPLICATIONS = 32
 """Enough to know how far one run may be from the mean: near overload a few lucky ones would say it is close."""
 
-OnTick = Callable[[Rig, float], None]
+OnTick = Callable[[BoxedExchange, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +72,25 @@ class EmulationResult:
 
 
 async def run_emulation(
-    options: RigOptions,
+    options: BoxedOptions,
     *,
     seconds: float,
     ended: asyncio.Event,
     trace: Path | None = None,
-    on_ready: Callable[[Rig], None] = lambda rig: None,
+    on_ready: Callable[[BoxedExchange], None] = lambda rig: None,
     on_tick: OnTick = lambda rig, elapsed: None,
 ) -> EmulationResult:
     """Build, run for so long or until `ended`, take everything down again, and compare."""
-    scenario, conditions = load_with_conditions(options.file)
+    scenario, conditions = load_with_conditions(options.scenario)
     where = (trace or options.state / "trace").absolute()
     if where.is_dir() and any(where.iterdir()):
         raise OutputError(f"{where}: exists and is not empty; choose another directory or remove it")
     if options.replay is not None:
         recorded_publications(options.replay, scenario)
     course = situations(scenario, conditions)
-    settings = PlannerSettings(**options.planner, priority_classes=options.classes)
-    if options.no_triage:
-        settings = PlannerSettings.no_triage()
+    settings, _ = planner_settings(options)
     expected = promise(scenario, settings, settings)
-    async with Rig(scenario, conditions, options) as rig:
+    async with BoxedExchange(scenario, conditions, options) as rig:
         on_ready(rig)
         begun_ns = await rig.start_clients(
             _absent(scenario.publishers.name, course[0].publisher_works),
@@ -101,22 +100,23 @@ async def run_emulation(
         in_force_ns = time.time_ns()
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
         playing = asyncio.get_running_loop().create_task(play_conditions(rig, conditions, begun_ns))
+
+        async def tick(elapsed: float) -> None:
+            rig.require_alive()
+            on_tick(rig, elapsed)
+
         try:
-            await _let_run(rig, begun_ns, seconds, ended, on_tick)
+            await let_run(begun_ns, seconds, ended, tick)
         finally:
             if not playing.cancel():
                 playing.result()
             await asyncio.gather(playing, return_exceptions=True)
-        until_ns = time.time_ns()
         hurry = ended.is_set()
-        await rig.stop("publishers", hurry=hurry)
-        await _drained(rig, _HURRIED_SECONDS if hurry else _MOST_DRAINING_SECONDS)
+        until_ns = await stop_publishing(rig, hurry=hurry)
         await rig.stop("subscribers", hurry=hurry)
         rig.sample()
     await loading
-    lasted = max(0.0, (until_ns - begun_ns) * 1e-9)
-    warm_up = min(_LONGEST_WARM_UP_SECONDS, _WARM_UP_SHARE * lasted)
-    from_ns = max(in_force_ns, begun_ns + round(warm_up * 1e9))
+    from_ns = max(in_force_ns, measured_from(begun_ns, until_ns))
     merge_trace(
         rig.state / "gateway-trace",
         rig.sent,
@@ -124,7 +124,9 @@ async def run_emulation(
         rig.samples,
         scenario,
         where,
-        scenario_text=options.file.read_text(encoding="utf-8") if options.file.is_file() else dumps(scenario),
+        scenario_text=options.scenario.read_text(encoding="utf-8")
+        if options.scenario.is_file()
+        else dumps(scenario),
         plan_text=dump_plan(expected.plan),
         measured_from_ns=from_ns,
         behind_gateway=options.dataplane != "embedded",
@@ -163,23 +165,11 @@ async def run_emulation(
             model,
             conditions,
             lambda network: decide(ToDecide(network, settings=settings)).plan,
-            until_seconds=lasted,
+            until_seconds=max(0.0, (until_ns - begun_ns) * 1e-9),
             with_rates=False,
         ),
     )
     return EmulationResult(scenario, measured, simulated, expected, where)
-
-
-async def _let_run(rig: Rig, begun_ns: int, seconds: float, ended: asyncio.Event, on_tick: OnTick) -> None:
-    while not ended.is_set():
-        elapsed = (time.time_ns() - begun_ns) * 1e-9
-        if elapsed >= seconds:
-            return
-        rig.processes.require_alive()
-        on_tick(rig, elapsed)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(seconds - elapsed, _TICK_SECONDS)):
-                await ended.wait()
 
 
 def _absent(names: Sequence[str], there: NDArray[np.bool_]) -> list[str]:
@@ -215,16 +205,6 @@ def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> 
     since_ns = [begun_ns + round(each.at_seconds * 1e9) for each in course]
     there = [each.subscriber_present[scenario.subscriptions.subscriber] for each in course]
     return lambda at_ns: there[max(0, bisect_right(since_ns, at_ns) - 1)]
-
-
-async def _drained(rig: Rig, most_seconds: float) -> None:
-    """Wait until the queues are empty, and not for longer than that."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_seconds):
-            await asyncio.sleep(0.5)
-            while rig.waiting_packets():
-                await asyncio.sleep(0.2)
-            await asyncio.sleep(0.2)
 
 
 def _transmission(scenario: Scenario, widths: Sequence[tuple[int, Floats]]) -> Transmission:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triagemq.addresses import at_host, host_and_port, host_of
+from triagemq.addresses import at_host, host_of
 from triagemq.certificates import own_certificate
-from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.exchange.private_files import private_directory, write_private
-from triagemq.live.processes import HURRY_SECONDS, Child, EndedError
+from triagemq.live.processes import Child, EndedError
+from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
 from triagemq.live.up.state import hold, own_token
 
 if TYPE_CHECKING:
@@ -30,25 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Exchange", "ExchangeOptions"]
 
-EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 EMBEDDED_BROKER = "embedded"
 """Instead of a broker's address: the one in Python, even where there is Mosquitto."""
 
 _LOOK_SECONDS = 1.0
+_ANSWER_SECONDS = 2.0
 
 _Result = TypeVar("_Result")
 
-_GATEWAY = "triagemq.coordinator.gateway.process"
-_COORDINATOR = "triagemq.coordinator.serve"
-_LOAD = "triagemq.live.clients"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeOptions:
-    """Where everything is, and how it plans. `state` is a directory that survives; `scenario` is a file or None."""
+class ExchangeOptions(RigOptions):
+    """Where everything is, and how it plans. `state` survives; of a `scenario` the network is used, and its clients."""
 
-    state: Path
-    scenario: Path | None = None
     trace: Path | None = None
     plan_text: str | None = None
     """The plan that a scenario's clients should lead to, kept with the trace: its forecast is what to compare with."""
@@ -62,10 +55,7 @@ class ExchangeOptions:
     """Where clients of MQTT reach the built-in broker; without it there is a port on loopback."""
     store: str | None = None
     """The address of the coordinator's database; without it there is one in `state`."""
-    no_triage: bool = False
-    seed: int = 0
     qos: int = 0
-    planner: Mapping[str, Any] = field(default_factory=dict)
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the coordinator (see settings.py), such as access and TLS."""
     interfaces: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +66,11 @@ class ExchangeOptions:
     """After this time what was traced is removed."""
     client_authority: Path | None = None
     """With DTLS: whose certificates clients need."""
+
+    @property
+    def classes(self) -> int:
+        """What the data plane has."""
+        return KERNEL_CLASSES if self.interfaces else EMBEDDED_CLASSES
 
     def listeners(self) -> list[Exposed]:
         """Everything that could be reached from other machines, and what protects it."""
@@ -93,12 +88,14 @@ class ExchangeOptions:
         return found
 
 
-class Exchange:
-    """Use as `async with`; `start_clients` and `stop_publishers` are for a scenario's own clients.
+class Exchange(Rig):
+    """`start_clients` is for a scenario's own clients.
 
     It is not started further when `ended` is set (EndedError), and then ends as quickly as it can. `on_problem` gets a
     line for whatever does not work from some moment on.
     """
+
+    options: ExchangeOptions
 
     def __init__(
         self,
@@ -106,17 +103,11 @@ class Exchange:
         ended: asyncio.Event | None = None,
         on_problem: Callable[[str], None] = lambda words: None,
     ) -> None:
-        self.options = options
+        super().__init__(options, options.state.absolute() / "gateway" / "control.sock")
         self.gone: list[str] = []
         """At the end: why a process did not run any more."""
-        self._on_problem = on_problem
-        self._telling: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event() if ended is None else ended
-        self.state = options.state.absolute()
         self.trace = (options.trace or self.state / "trace").absolute()
         self.broker: BrokerProcess | None = None
-        self.children: dict[str, Child] = {}
-        self.rest = ""
         self.broker_address = ""
         """As people and clients may see it: without a password."""
         self.gateway = ""
@@ -125,42 +116,36 @@ class Exchange:
         """What clients of the gateway have to trust, where it speaks DTLS."""
         self.said_aloud: list[str] = []
         """What people should know about who can reach it."""
-        self.link = GatewayLink(self._control)
         self.kernel_ports: KernelPorts | None = None
         self._broker_rights: BrokerRights | None = None
-        self._saving: asyncio.Task[None] | None = None
-        self._lock: int | None = None
+        self._on_problem = on_problem
+        self._ended = asyncio.Event() if ended is None else ended
 
     @property
     def _database(self) -> str:
         return self.options.store or f"sqlite:///{self.state / 'coordinator.sqlite'}"
 
     @property
-    def _control(self) -> Path:
-        return self.state / "gateway" / "control.sock"
+    def _in_a_hurry(self) -> bool:
+        return self._ended.is_set()
 
     @property
     def pids(self) -> dict[str, int]:
         """The processes that run now, by name."""
-        found = {name: child.pid for name, child in self.children.items()}
-        if self.broker is not None:
-            found["broker"] = self.broker.pid
-        return {name: pid for name, pid in found.items() if pid is not None}
+        return super().pids | ({} if self.broker is None else {"broker": self.broker.pid})
 
     @property
     def restarts(self) -> dict[str, int]:
         """How often each had to be started again."""
-        counted = {name: child.restarts for name, child in self.children.items()}
-        if self.broker is not None:
-            counted["broker"] = self.broker.restarts
-        return counted
+        return {name: each.restarts for name, each in self._supervised.items()}
+
+    @property
+    def _supervised(self) -> dict[str, Child | BrokerProcess]:
+        return {**self.children, **({} if self.broker is None else {"broker": self.broker})}
 
     def _cannot_start(self) -> dict[str, str]:
         """By name, why a process could not be started again."""
-        found = {name: child.problem for name, child in self.children.items()}
-        if self.broker is not None:
-            found["broker"] = self.broker.problem
-        return {name: problem for name, problem in found.items() if problem}
+        return {name: each.problem for name, each in self._supervised.items() if each.problem}
 
     async def _tell_problems(self) -> None:
         told: dict[str, str] = {}
@@ -175,43 +160,48 @@ class Exchange:
             told |= problems
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def __aenter__(self) -> Exchange:
-        try:
-            await self._unless_ended(self._start())
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def _start(self) -> None:
+        await self._unless_ended(self._start_all())
+
+    async def _start_all(self) -> None:
         self.said_aloud = check_listeners(
             self.options.listeners(), insecure=bool(self.options.coordinator.get("insecure"))
         )
-        self._lock = hold(self.state)
+        self._clean.callback(os.close, hold(self.state))
+        # What ends is in this order from below: clients, coordinator and gateway, the broker last.
+        self._clean.push_async_callback(self._end_broker)
+        self._clean.push_async_callback(self._end)
+        self._clean.push_async_callback(self.link.close)
         private_directory(self._control.parent)
         if self.options.interfaces:
             # Late: most exchanges do without.
             from triagemq.live.up.kernel_ports import KernelPorts
 
             self.kernel_ports = KernelPorts(self.link, self.options.interfaces)
+            self._clean.push_async_callback(self.kernel_ports.close)
         broker_url = self.options.broker
         if broker_url is None or broker_url == EMBEDDED_BROKER:
             await self._start_broker(embedded=broker_url == EMBEDDED_BROKER)
         else:
             self.broker_address = str(BrokerAddress.parse(broker_url))
         await self._start_gateway()
-        await self._start_coordinator()
+        await self._start_coordinator(
+            host=self.options.rest_host,
+            port=self.options.rest_port,
+            database=self._database,
+            gateway_address=self._as_advertised(self.gateway),
+            broker=self.broker_address,
+            **self.options.coordinator,
+        )
         self.link.start()
-        self._telling = asyncio.get_running_loop().create_task(self._tell_problems())
+        self._beside(self._tell_problems())
         if self.kernel_ports is not None:
             from triagemq.live.up.kernel_ports import listeners_of
 
             self.kernel_ports.open(listeners_of(self.gateway, self.rest))
         if self.broker is not None:
-            self._saving = asyncio.get_running_loop().create_task(self._keep_saving(self.broker))
+            self._beside(self._keep_saving(self.broker))
+        self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
 
     async def _start_broker(self, *, embedded: bool) -> None:
         guarded = bool(self.options.coordinator.get("access"))
@@ -234,24 +224,18 @@ class Exchange:
 
     async def _start_gateway(self) -> None:
         own = self.broker
-        config: dict[str, Any] = {
-            "listen": self.options.gateway,
-            "broker": self.options.broker if own is None else own.address.with_password(),
-            "broker_client_id": None if own is None else own.gateway_client_id,
-            "broker_boot": None if own is None else str(own.boot_file),
-            "state": str(self.state / "gateway"),
-            "control": str(self._control),
-            "trace": str(self.trace),
-            "scenario": None if self.options.scenario is None else str(self.options.scenario.absolute()),
-            "plan": None
-            if self.options.plan_text is None
-            else str(write_private(self.state / "plan.json", self.options.plan_text)),
-            "seed": self.options.seed,
-            "timestamps": True,
-            "keep_trace_seconds": self.options.keep_trace_seconds,
-            "dataplane": "reported" if self.options.interfaces else "embedded",
-            "access": "required" if self.options.coordinator.get("access") else "open",
-        }
+        plan = self.options.plan_text
+        config = self._gateway_config(
+            listen=self.options.gateway,
+            broker=self.options.broker if own is None else own.address.with_password(),
+            broker_client_id=None if own is None else own.gateway_client_id,
+            broker_boot=None if own is None else str(own.boot_file),
+            trace=str(self.trace),
+            plan=None if plan is None else str(write_private(self.state / "plan.json", plan)),
+            keep_trace_seconds=self.options.keep_trace_seconds,
+            dataplane="reported" if self.options.interfaces else "embedded",
+            access="required" if self.options.coordinator.get("access") else "open",
+        )
         if self.options.dtls:
             authority = self.options.client_authority
             self.certificate, private_key = self._certificate()
@@ -266,7 +250,7 @@ class Exchange:
             self._write("gateway", config | {"listen": said["listen"]})
             self.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
 
-        await self._child("gateway", _GATEWAY, config, ready)
+        await self._start_child("gateway", GATEWAY_MODULE, config, started=ready)
 
     def _as_advertised(self, address: str) -> str:
         """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
@@ -279,80 +263,38 @@ class Exchange:
         hosts = [host_of(self.options.gateway), *([self.options.advertise] if self.options.advertise else [])]
         return own_certificate(self.state / "certificate", hosts)
 
-    async def _start_coordinator(self) -> None:
-        config = {
-            "host": self.options.rest_host,
-            "port": self.options.rest_port,
-            "database": self._database,
-            "gateway_socket": str(self._control),
-            "gateway_address": self._as_advertised(self.gateway),
-            "broker": self.broker_address,
-            "network": None if self.options.scenario is None else str(self.options.scenario.absolute()),
-            "planner": dict(self.options.planner),
-            "no_triage": self.options.no_triage,
-            "priority_classes": KERNEL_CLASSES if self.options.interfaces else EMBEDDED_CLASSES,
-            **self.options.coordinator,
-        }
-
-        def ready(said: dict[str, Any]) -> None:
-            self.rest = said["address"]
-            _, port = host_and_port(self.rest.rpartition("://")[2])
-            self._write("coordinator", config | {"port": port})
-
-        await self._child("coordinator", _COORDINATOR, config, ready)
-
     async def start_clients(self, *, token: str | None = None) -> int:
         """The scenario's subscribers and then its publishers; when the first event will be published, in Unix ns."""
-        return await self._unless_ended(self._start_clients(token))
+        return await self._unless_ended(self._start_both(token))
 
-    async def _start_clients(self, token: str | None) -> int:
-        assert self.options.scenario is not None
+    async def _start_both(self, token: str | None) -> int:
         if token is None and self.options.coordinator.get("access"):
             token = await asyncio.to_thread(own_token, self.state, self._database)
-        config = {
-            "scenario": str(self.options.scenario.absolute()),
+        config: dict[str, Any] = {
             "coordinator": self.rest,
             "token": token,
             "certificate": self.options.coordinator.get("tls_certificate"),
             "gateway_certificate": None if self.certificate is None else str(self.certificate),
-            "seed": self.options.seed,
             "qos": self.options.qos,
         }
-        await self._child("subscribers", _LOAD, config | {"role": "subscribers"})
-        publishing = config | {"role": "publishers"}
-        said = await self._child(
-            "publishers",
-            _LOAD,
-            publishing,
-            # Those who come back find everything as it was.
-            lambda said: self._write("publishers", publishing | {"settling_seconds": 0.0}),
-        )
+        await self._start_clients("subscribers", **config)
+        said = await self._start_clients("publishers", **config)
         return int(said["publishing_from_ns"])
 
-    async def stop_publishers(self) -> None:
-        """No more events from the scenario's publishers; what is on its way still arrives."""
-        if "publishers" in self.children:
-            await self._stop("publishers")
+    async def is_draining(self) -> bool:
+        """Do packets wait in queues? They may, as long as the gateway is away."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                figures = await self.link.measure(flows=False, topics=False)
+        except (ControlError, TimeoutError, OSError):
+            return True
+        return any(queue.backlog_packets for port in figures.ports.values() for queue in port.queues)
 
-    async def close(self) -> None:
-        """End everything, clients first, the broker last."""
-        self.gone = list(self._cannot_start().values())
-        for task in (self._saving, self._telling):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        if self.kernel_ports is not None:
-            await self.kernel_ports.close()
-        await self.link.close()
-        for names in (("publishers", "subscribers"), ("coordinator", "gateway")):
-            await asyncio.gather(*(self._stop(name) for name in names if name in self.children))
+    async def _end_broker(self) -> None:
         if self._broker_rights is not None:
             await self._broker_rights.close()
         if self.broker is not None:
             await self.broker.stop()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     async def _unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         loop = asyncio.get_running_loop()
@@ -366,25 +308,6 @@ class Exchange:
             working.cancel()
             ending.cancel()
             await asyncio.gather(working, ending, return_exceptions=True)
-
-    async def _stop(self, name: str) -> None:
-        # The gateway has a trace to finish.
-        if self._ended.is_set() and name != "gateway":
-            await self.children[name].stop(HURRY_SECONDS)
-        else:
-            await self.children[name].stop()
-
-    async def _child(
-        self, name: str, module: str, config: dict[str, Any], ready: Any = None
-    ) -> dict[str, Any]:
-        path = self._write(name, config)
-        child = Child(name, module, [str(path)], log=self.state / "logs" / f"{name}.log", started=ready)
-        self.children[name] = child
-        return await child.start()
-
-    def _write(self, name: str, config: dict[str, Any]) -> Path:
-        """For this start and every later one; a token in it is nobody else's business."""
-        return write_private(self.state / f"{name}.json", json.dumps(config, indent=2))
 
     async def _keep_saving(self, broker: BrokerProcess) -> None:
         """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""

@@ -6,8 +6,6 @@ While it runs it is watched class by class: packets by its gateway's counters, t
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
@@ -20,11 +18,9 @@ import pyarrow.parquet as pq
 
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
-from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop.figures import Traffic, class_traffic
 from triagemq.errors import TraceError
-from triagemq.live.expected import Promise, promise
 from triagemq.live.figures import (
     BySubscription,
     LiveFigures,
@@ -33,29 +29,20 @@ from triagemq.live.figures import (
     measure,
     utility_figures,
 )
-from triagemq.live.up.exchange import EMBEDDED_CLASSES, Exchange, ExchangeOptions
+from triagemq.live.run import Promise, let_run, measured_from, planner_settings, promise, stop_publishing
+from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.plan import dump_plan
 from triagemq.scenario import Integers, Scenario, load
 from triagemq.trace import Outcome, Trace, runs
 
-__all__ = ["Glance", "LiveResult", "OnTick", "Seen", "SoFar", "Watch", "planner_settings", "run_live"]
+__all__ = ["Glance", "LiveResult", "OnTick", "Snapshot", "SoFar", "Watch", "run_live"]
 
-MOST_DRAINING_SECONDS = 15.0
-"""From the publishers' last event to the end: what waits in queues still goes out."""
-
-_SETTLING_SECONDS = 0.5
-_HURRIED_SECONDS = 0.3
-"""The same where the user has ended the run and waits; what is still queued then is in flight."""
-
-_LONGEST_WARM_UP_SECONDS = 5.0
-_WARM_UP_SHARE = 0.1
-_TICK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
 _COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Snapshot:
     """A gateway at one instant: its plan, its clients, the messages that have come to it, and packets by class."""
 
     generation: int
@@ -75,7 +62,7 @@ class Watch:
         self._before: Measured | None = None
         self._traffic: dict[int, Traffic] = {}
 
-    async def look(self) -> Seen | None:
+    async def look(self) -> Snapshot | None:
         """None while the gateway is away."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -92,7 +79,7 @@ class Watch:
         for port in now.ports.values():
             for level, queue in enumerate(port.queues):
                 waiting[level] = waiting.get(level, 0) + queue.backlog_packets
-        return Seen(
+        return Snapshot(
             generation=now.generation,
             clients=now.sessions,
             messages=int(now.counters["broker_messages"]),
@@ -163,7 +150,7 @@ class SoFar:
 class Glance:
     """A run that goes on: what the gateway has counted (None while it is away), and measurement beside forecast."""
 
-    seen: Seen | None
+    seen: Snapshot | None
     so_far: SoFar
     forecast: Promise
 
@@ -193,12 +180,6 @@ class LiveResult:
         }
 
 
-def planner_settings(options: ExchangeOptions) -> tuple[PlannerSettings, PlannerSettings]:
-    """What the exchange plans with, and what it would plan with if there were triage."""
-    triage = PlannerSettings(**options.planner, priority_classes=EMBEDDED_CLASSES)
-    return (PlannerSettings.no_triage() if options.no_triage else triage), triage
-
-
 async def run_live(
     options: ExchangeOptions,
     *,
@@ -220,22 +201,13 @@ async def run_live(
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
         watch = Watch(exchange.link)
         so_far = SoFar(exchange.trace, scenario, expected.level)
-        limit = float("inf") if seconds is None else seconds
-        while not ended.is_set():
-            elapsed = (time.time_ns() - begun_ns) * 1e-9
-            left = limit - elapsed
-            if left <= 0:
-                break
+
+        async def tick(elapsed: float) -> None:
             on_tick(exchange, Glance(await watch.look(), so_far, expected), elapsed)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _TICK_SECONDS)):
-                    await ended.wait()
-        until_ns = time.time_ns()
-        await exchange.stop_publishers()
-        await _drained(exchange, _HURRIED_SECONDS if ended.is_set() else MOST_DRAINING_SECONDS)
-        lasted_ns = max(0, until_ns - begun_ns)
-        warm_up_ns = min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
-        from_ns = begun_ns + warm_up_ns
+
+        await let_run(begun_ns, seconds, ended, tick)
+        until_ns = await stop_publishing(exchange, hurry=ended.is_set())
+        from_ns = measured_from(begun_ns, until_ns)
         try:
             await exchange.link.measured(from_ns, expected.level.tolist())
         except ControlError as error:
@@ -246,28 +218,6 @@ async def run_live(
         exchange.trace, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
     )
     return LiveResult(scenario, measured, expected, restarts, exchange.gone)
-
-
-async def _drained(exchange: Exchange, most_seconds: float) -> None:
-    """Wait until no port holds a packet any more, and not for longer than that."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(most_seconds):
-            waiting = True
-            while waiting:
-                await asyncio.sleep(_SETTLING_SECONDS)
-                figures = await _figures(exchange)
-                waiting = figures is None or any(
-                    queue.backlog_packets for port in figures.ports.values() for queue in port.queues
-                )
-
-
-async def _figures(exchange: Exchange) -> Measured | None:
-    """None while the gateway is away."""
-    try:
-        async with asyncio.timeout(2.0):
-            return await exchange.link.measure(flows=False, topics=False)
-    except (ControlError, TimeoutError, OSError):
-        return None
 
 
 def _forecast_classes(forecast: Promise) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Everything that runs in and around a network in a box: broker, gateway, coordinator, data plane and clients.
+"""An exchange in and around a network in a box: broker, gateway, coordinator, data plane and clients.
 
 Broker and gateway live in the broker's namespace, and clients open their sockets in theirs. The coordinator is outside:
 clients reach it over a Unix socket, so that no word to it takes bandwidth from the events that are measured.
@@ -7,27 +7,24 @@ clients reach it over a Unix socket, so that no word to it takes bandwidth from 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Coroutine
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.live.clients import tell
 from triagemq.live.emulate.openflow_agent import AgentConfig
-from triagemq.live.emulate.rig_processes import RigProcesses, together
-from triagemq.live.processes import HURRY_SECONDS
-from triagemq.live.up.exchange import EMBEDDED_CLASSES, KERNEL_CLASSES
-from triagemq.network.emulated import Box, lay_out, new_run
+from triagemq.live.processes import last_words
+from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
+from triagemq.network.emulated import Box, Running, lay_out, new_run
 from triagemq.network.emulated.virtual_switches import datapath_id
 from triagemq.network.linux import Interface, LinuxDataPlane, Listener
 from triagemq.network.linux.capabilities import problem_of
@@ -38,11 +35,15 @@ from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import situations
 
-__all__ = ["DATA_PLANES", "Rig", "RigOptions", "check_data_plane", "require_machine"]
+__all__ = ["DATA_PLANES", "BoxedExchange", "BoxedOptions", "check_data_plane", "require_machine"]
 
 DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
 BROKER_PORT = 1883
+
+_CONTROLLER_MODULE = "triagemq.live.emulate.openflow_agent"
+_READY_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
 _IN_FORCE_SECONDS = 60.0
 _SAMPLE_SECONDS = 0.2
 
@@ -54,18 +55,11 @@ def check_data_plane(name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RigOptions:
-    """`file` is the scenario as a file, for the processes that read it; `state` is where they keep what they know.
+class BoxedOptions(RigOptions):
+    """`replay` is a Trace whose publications are sent instead of random ones."""
 
-    `replay` is a Trace whose publications are sent instead of random ones.
-    """
-
-    file: Path
-    state: Path
+    scenario: Path
     dataplane: str = "linux"
-    no_triage: bool = False
-    seed: int = 0
-    planner: Mapping[str, Any] = field(default_factory=dict)
     replay: Path | None = None
 
     def __post_init__(self) -> None:
@@ -91,19 +85,21 @@ def require_machine(dataplane: str) -> None:
         require_open_vswitch()
 
 
-class Rig:
-    """Use as `async with`. `samples` are the counters of the kernel's queues, every 200 ms."""
+class BoxedExchange(Rig):
+    """`samples` are the counters of the kernel's queues, every 200 ms.
 
-    def __init__(self, scenario: Scenario, conditions: Conditions, options: RigOptions) -> None:
+    Processes in the box are not started again when they end, nor are clients: what is measured would mean nothing.
+    """
+
+    options: BoxedOptions
+
+    def __init__(self, scenario: Scenario, conditions: Conditions, options: BoxedOptions) -> None:
         if len(scenario.brokers) != 1:
             raise NetworkError(f"a box has one broker; {scenario.name!r} has {len(scenario.brokers)}")
         self.scenario = scenario
-        self.options = options
-        self.state = options.state.absolute()
         self.samples: list[tuple[int, Counters]] = []
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
-        self.rest = ""
         self.layout = lay_out(
             scenario,
             new_run(),
@@ -112,48 +108,46 @@ class Rig:
             apart=_losing(scenario, conditions),
         )
         self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
+        super().__init__(options, self._sockets / "gateway.sock")
         self.box = Box(self.layout)
-        self.processes = RigProcesses(self.state, self.box.processes)
-        self.link = GatewayLink(self._control)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._clean = contextlib.AsyncExitStack()
-
-    @property
-    def _control(self) -> Path:
-        return self._sockets / "gateway.sock"
+        self._inside: dict[str, Running] = {}
 
     @property
     def _gateway_address(self) -> str:
         (broker,) = self.layout.brokers.values()
         return f"{broker.ipv4}:{GATEWAY_PORT}"
 
-    async def __aenter__(self) -> Rig:
-        try:
-            await self._start()
-        except BaseException:
-            await self._clean.aclose()
-            raise
-        return self
+    @property
+    def _in_a_hurry(self) -> bool:
+        """Nobody asks for the state of what is ended."""
+        return True
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._clean.aclose()
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by name."""
+        return super().pids | {name: process.pid for name, process in self._inside.items()}
 
     async def _start(self) -> None:
         require_machine(self.options.dataplane)
-        self.processes.prepare()
+        self._make_state()
         note = self.box.journal.note("directory", path=str(self._sockets))
         self._sockets.mkdir(mode=0o700)
         self._clean.callback(self.box.journal.done, note)
         self._clean.callback(shutil.rmtree, self._sockets, ignore_errors=True)
         await self._clean.enter_async_context(self.box)
-        self._clean.push_async_callback(self.processes.end)
+        self._clean.push_async_callback(self._end)
         (broker,) = self.layout.brokers.values()
         process = BrokerProcess(self.state / "broker", host=broker.ipv4, port=BROKER_PORT)
-        self.processes.start_inside("broker", broker.namespace, process.command())
+        self._start_inside("broker", broker.namespace, process.command())
         # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
         older = "?version=3.1.1" if process.address.version == 4 else ""
-        await together(
-            self._start_gateway(broker.namespace, f"{process.address}{older}"), self._start_coordinator()
+        await _together(
+            self._start_gateway(broker.namespace, f"{process.address}{older}"),
+            self._start_coordinator(
+                port=0,
+                unix_socket=str(self._sockets / "rest.sock"),
+                gateway_address=self._gateway_address,
+            ),
         )
         self.link.start()
         self._clean.push_async_callback(self.link.close)
@@ -162,43 +156,62 @@ class Rig:
         if self.options.dataplane == "openflow":
             await self._start_controller()
 
+    def _make_state(self) -> None:
+        try:
+            (self.state / "logs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ParameterError(
+                "state", f"{self.state} cannot be made: {error.strerror}; give another directory"
+            ) from None
+
+    # Processes in the box.
+
+    def _start_inside(self, name: str, namespace: str, command: list[str]) -> None:
+        output, errors = self._said(name)
+        self._inside[name] = self.box.processes.start(namespace, command, output=output, errors=errors)
+
+    def _said(self, name: str) -> tuple[Path, Path]:
+        return self.state / "logs" / f"{name}.out", self.state / "logs" / f"{name}.log"
+
+    async def _ready(self, name: str) -> None:
+        """Wait for the line that a process in the box prints when it is ready."""
+        output, log = self._said(name)
+        deadline = time.monotonic() + _READY_SECONDS
+        while not (output.exists() and output.stat().st_size):
+            if self._inside[name].exit_code() is not None:
+                raise NetworkError(f"the {name} ended before it was ready: {last_words(log)}")
+            if time.monotonic() > deadline:
+                raise NetworkError(f"the {name} is not ready after {_READY_SECONDS:.0f} s; see {log}")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def require_alive(self) -> None:
+        """NetworkError if one has ended that is not started again."""
+        for name, child in self.children.items():
+            if child.pid is None and not child.restarting:
+                raise NetworkError(f"the {name} have ended: {child.last_words()}")
+        for name, process in self._inside.items():
+            if process.exit_code() is not None:
+                raise NetworkError(f"the {name} has ended; see {self.state / 'logs'}")
+
+    async def stop(self, name: str, *, hurry: bool = False) -> None:
+        """End a process, if it was started; the box gives those in it the time that they need."""
+        if name in self._inside:
+            await asyncio.to_thread(self.box.processes.end, self._inside[name])
+        else:
+            await super().stop(name, hurry=hurry)
+
+    # What runs.
+
     async def _start_gateway(self, namespace: str, broker: str) -> None:
-        config = {
-            "listen": self._gateway_address,
-            "broker": broker,
-            "state": str(self.state / "gateway"),
-            "control": str(self._control),
-            "trace": str(self.state / "gateway-trace"),
-            "scenario": str(self.options.file.absolute()),
-            "seed": self.options.seed,
-            "timestamps": True,
-            "dataplane": "embedded" if self.options.dataplane == "embedded" else "none",
-        }
-        path = self.processes.write("gateway", config)
-        module = "triagemq.coordinator.gateway.process"
-        self.processes.start_inside("gateway", namespace, [sys.executable, "-m", module, str(path)])
-        await self.processes.ready("gateway")
-
-    async def _start_coordinator(self) -> None:
-        await self.processes.start(
-            "coordinator",
-            "triagemq.coordinator.serve",
-            {
-                "port": 0,
-                "unix_socket": str(self._sockets / "rest.sock"),
-                "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
-                "gateway_socket": str(self._control),
-                "gateway_address": self._gateway_address,
-                "network": str(self.options.file.absolute()),
-                "planner": dict(self.options.planner),
-                "no_triage": self.options.no_triage,
-                "priority_classes": self.options.classes,
-            },
-            started=self._coordinator_started,
+        config = self._gateway_config(
+            listen=self._gateway_address,
+            broker=broker,
+            trace=str(self.state / "gateway-trace"),
+            dataplane="embedded" if self.options.dataplane == "embedded" else "none",
         )
-
-    def _coordinator_started(self, said: dict[str, Any]) -> None:
-        self.rest = said["address"]
+        path = self._write("gateway", config)
+        self._start_inside("gateway", namespace, [sys.executable, "-m", GATEWAY_MODULE, str(path)])
+        await self._ready("gateway")
 
     def _start_queues(self) -> None:
         self.plane = LinuxDataPlane(
@@ -207,12 +220,8 @@ class Rig:
         self._clean.callback(self.plane.close)
         self.plane.trust([Listener("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()])
         self.follower = Follower(self.link, FlowBinder(self.plane))
-        loop = asyncio.get_running_loop()
-        self._tasks += [
-            loop.create_task(self.follower.run()),
-            loop.create_task(self._keep_sampling()),
-        ]
-        self._clean.push_async_callback(self._end_tasks)
+        self._beside(self.follower.run())
+        self._beside(self._keep_sampling())
 
     async def _start_controller(self) -> None:
         switches = self.box.switches
@@ -224,32 +233,23 @@ class Rig:
             sources=[host.ipv4 for host in self.layout.brokers.values()],
             applied=str(self._rules),
         )
-        await self.processes.start("controller", "triagemq.live.emulate.openflow_agent", asdict(agent))
+        await self._start_child("controller", _CONTROLLER_MODULE, asdict(agent))
 
     async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> int:
         """The scenario's subscribers, then its publishers; when the first event will be published, in Unix ns."""
-        config = {
-            "scenario": str(self.options.file.absolute()),
-            "coordinator": f"unix:{self._sockets / 'rest.sock'}",
-            "seed": self.options.seed,
-            "replay": None if self.options.replay is None else str(self.options.replay.absolute()),
-        }
-        for role, hosts, absent in (
-            ("subscribers", self.layout.subscribers, absent_subscribers),
-            ("publishers", self.layout.publishers, absent_publishers),
+        for role, hosts, absent, noted in (
+            ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
+            ("publishers", self.layout.publishers, absent_publishers, self.sent),
         ):
-            said = await self.processes.start(
+            said = await self._start_clients(
                 role,
-                "triagemq.live.clients",
-                config
-                | {
-                    "role": role,
-                    "namespaces": {name: host.namespace for name, host in hosts.items()},
-                    "receipts": str(self.receipts if role == "subscribers" else self.sent),
-                    "commands": str(self._sockets / role),
-                    "absent": absent,
-                },
                 restart=False,
+                coordinator=f"unix:{self._sockets / 'rest.sock'}",
+                replay=None if self.options.replay is None else str(self.options.replay.absolute()),
+                namespaces={name: host.namespace for name, host in hosts.items()},
+                receipts=str(noted),
+                commands=str(self._sockets / role),
+                absent=absent,
             )
         return int(said["publishing_from_ns"])
 
@@ -278,7 +278,7 @@ class Rig:
     def _follows(self, generation: int) -> bool:
         if self.follower is not None and self.follower.applied != generation:
             return False
-        return "controller" not in self.processes.children or (
+        return "controller" not in self.children or (
             self._rules.exists() and self._rules.read_text() == str(generation)
         )
 
@@ -297,11 +297,6 @@ class Rig:
             name: f"ovs-ofctl -O OpenFlow13 dump-flows {switches.management(bridge.name)}"
             for name, bridge in self.layout.switches.items()
         }
-
-    async def stop(self, name: str, *, hurry: bool = False) -> None:
-        """End one of the children; it gets less time for that if somebody waits."""
-        child = self.processes.children[name]
-        await (child.stop(HURRY_SECONDS) if hurry else child.stop())
 
     def tell_publisher(self, name: str, *, works: bool) -> None:
         """Let a publisher fall silent, or speak again."""
@@ -323,14 +318,13 @@ class Rig:
         if before is not None:
             self.plane.apply([SetPort(port, bandwidth_bps, before.buffer_packets, before.classes)])
 
-    def waiting_packets(self) -> int:
-        """What the kernel's queues hold now."""
+    async def is_draining(self) -> bool:
+        """Do packets wait in the kernel's queues?"""
         self.sample()
         if not self.samples:
-            return 0
+            return False
         _, counters = self.samples[-1]
-        ports = counters.ports.values()
-        return sum(queue.backlog_packets for port in ports for queue in port.queues)
+        return any(queue.backlog_packets for port in counters.ports.values() for queue in port.queues)
 
     def sample(self) -> None:
         """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
@@ -342,11 +336,6 @@ class Rig:
             self.sample()
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
 
 def _losing(scenario: Scenario, conditions: Conditions) -> list[str]:
     """The publishers whose own link loses packets, at one time or another."""
@@ -356,3 +345,14 @@ def _losing(scenario: Scenario, conditions: Conditions) -> list[str]:
         for row, name in enumerate(scenario.publishers.name)
         if any(situation.publisher_error[row] > 0 for situation in course)
     ]
+
+
+async def _together(*work: Coroutine[Any, Any, None]) -> None:
+    """All at once; the first failure ends the others, and is raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

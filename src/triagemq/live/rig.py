@@ -1,0 +1,181 @@
+"""What every exchange on this machine is made of: a gateway, a coordinator that leads it, and a scenario's clients.
+
+Each is a process with its configuration and its log in the state directory. Where they run, which broker they have and
+what the network is made of is up to the two kinds of rig, `up.exchange` and `emulate.boxed`. Both are used as `async
+with`: what was started is ended in the opposite order, however far the start came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from triagemq.addresses import host_and_port
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.exchange.private_files import write_private
+from triagemq.live.processes import HURRY_SECONDS, Child
+
+__all__ = ["EMBEDDED_CLASSES", "GATEWAY_MODULE", "KERNEL_CLASSES", "Rig", "RigOptions"]
+
+EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
+"""Priority classes of the two data planes."""
+
+GATEWAY_MODULE = "triagemq.coordinator.gateway.process"
+_COORDINATOR_MODULE = "triagemq.coordinator.serve"
+_CLIENTS_MODULE = "triagemq.live.clients"
+
+_ENDED_TOGETHER = (("publishers", "subscribers"), ("controller", "coordinator", "gateway"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RigOptions:
+    """`state` is the directory of everything that its processes know, `scenario` a file or None."""
+
+    state: Path
+    scenario: Path | None = None
+    no_triage: bool = False
+    seed: int = 0
+    planner: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> int:
+        """What the data plane has."""
+        return EMBEDDED_CLASSES
+
+    @property
+    def scenario_path(self) -> str | None:
+        """For processes, which may be elsewhere."""
+        return None if self.scenario is None else str(self.scenario.absolute())
+
+
+class Rig(ABC):
+    """`control` is the gateway's control socket, to which `link` leads."""
+
+    def __init__(self, options: RigOptions, control: Path) -> None:
+        self.options = options
+        self.state = options.state.absolute()
+        self.children: dict[str, Child] = {}
+        self.rest = ""
+        """The coordinator's address."""
+        self.link = GatewayLink(control)
+        self._control = control
+        self._clean = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._clean.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._clean.aclose()
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Start everything but the clients; what needs an end is put on `_clean` before it begins."""
+
+    @property
+    @abstractmethod
+    def _in_a_hurry(self) -> bool:
+        """Does somebody wait for the end?"""
+
+    @abstractmethod
+    async def is_draining(self) -> bool:
+        """Do packets wait in queues?"""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by name."""
+        return {name: child.pid for name, child in self.children.items() if child.pid is not None}
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Goes on until the end."""
+        task = asyncio.get_running_loop().create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._clean.push_async_callback(end)
+
+    # Processes.
+
+    async def _start_child(
+        self,
+        name: str,
+        module: str,
+        config: dict[str, Any],
+        *,
+        restart: bool = True,
+        started: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Start a module of ours; what it says when it is ready."""
+        path, log = self._write(name, config), self.state / "logs" / f"{name}.log"
+        child = Child(name, module, [str(path)], log=log, restart=restart, started=started)
+        self.children[name] = child
+        return await child.start()
+
+    def _write(self, name: str, config: dict[str, Any]) -> Path:
+        """For this start and every later one; a token in it is nobody else's business."""
+        return write_private(self.state / f"{name}.json", json.dumps(config, indent=2))
+
+    async def stop(self, name: str, *, hurry: bool = False) -> None:
+        """End a process, if it was started; it gets less time for that if somebody waits."""
+        if name in self.children:
+            # The gateway has a trace to finish.
+            await self.children[name].stop(*([HURRY_SECONDS] if hurry and name != "gateway" else []))
+
+    async def _end(self) -> None:
+        for names in _ENDED_TOGETHER:
+            await asyncio.gather(*(self.stop(name, hurry=self._in_a_hurry) for name in names))
+
+    # What all rigs have.
+
+    def _gateway_config(self, **own: Any) -> dict[str, Any]:
+        return {
+            "state": str(self.state / "gateway"),
+            "control": str(self._control),
+            "scenario": self.options.scenario_path,
+            "seed": self.options.seed,
+            "timestamps": True,
+        } | own
+
+    async def _start_coordinator(self, **own: Any) -> None:
+        config = {
+            "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
+            "gateway_socket": str(self._control),
+            "network": self.options.scenario_path,
+            "planner": dict(self.options.planner),
+            "no_triage": self.options.no_triage,
+            "priority_classes": self.options.classes,
+        } | own
+
+        def ready(said: dict[str, Any]) -> None:
+            self.rest = said["address"]
+            # The next start takes the same port.
+            _, port = host_and_port(self.rest.rpartition("://")[2])
+            self._write("coordinator", config | {"port": port})
+
+        await self._start_child("coordinator", _COORDINATOR_MODULE, config, started=ready)
+
+    async def _start_clients(self, role: str, *, restart: bool = True, **own: Any) -> dict[str, Any]:
+        """The scenario's "publishers" or "subscribers"; what they say when they are ready."""
+        config = {
+            "role": role,
+            "scenario": self.options.scenario_path,
+            "seed": self.options.seed,
+        } | own
+
+        def ready(said: dict[str, Any]) -> None:
+            # Those who come back find everything as it was.
+            self._write(role, config | {"settling_seconds": 0.0})
+
+        return await self._start_child(role, _CLIENTS_MODULE, config, restart=restart, started=ready)

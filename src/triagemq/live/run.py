@@ -1,0 +1,123 @@
+"""What live runs of both kinds have in common: what their plan promises, their seconds, and the end of publishing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from triagemq.coordinator.decide.decide import PlannerSettings, Situation, decide
+from triagemq.forecast import figures_by_class, forecast, summary
+from triagemq.live.rig import Rig, RigOptions
+from triagemq.plan import Plan
+from triagemq.scenario import Integers, Scenario, SendingOrder
+
+__all__ = [
+    "Promise",
+    "as_sent",
+    "let_run",
+    "measured_from",
+    "planner_settings",
+    "promise",
+    "stop_publishing",
+]
+
+_TICK_SECONDS = 1.0
+_MOST_DRAINING_SECONDS = 15.0
+"""From the publishers' last event to the end: what waits in queues still goes out."""
+_HURRIED_SECONDS = 0.2
+"""The same where the user has ended the run and waits; what is still queued then is in flight."""
+_SETTLING_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
+_WARM_UP_SHARE = 0.1
+_LONGEST_WARM_UP_SECONDS = 5.0
+
+
+def planner_settings(options: RigOptions) -> tuple[PlannerSettings, PlannerSettings]:
+    """What the rig plans with, and what it would plan with if there were triage."""
+    triage = PlannerSettings(**options.planner, priority_classes=options.classes)
+    return (PlannerSettings.no_triage() if options.no_triage else triage), triage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promise:
+    """The plan that an exchange makes of a whole scenario, and its forecast as `triage forecast --json` has it.
+
+    `level` is the class that triage gives each subscription, also where there is no triage: the same groups, with and
+    without. `by_level` are success, latency and flag of these.
+    """
+
+    plan: Plan
+    level: Integers
+    figures: dict[str, Any]
+    by_level: list[dict[str, Any]]
+
+
+def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> Promise:
+    """What `settings` promise, by the classes of `triage`.
+
+    >>> from triagemq.scenario.generators import building
+    >>> settings = PlannerSettings()
+    >>> made = promise(building(), settings, settings)
+    >>> made.by_level[0]["success_rate"] > made.by_level[-1]["success_rate"]
+    True
+    """
+    plan = decide(Situation(scenario, settings=settings)).plan
+    level = plan.subscription_class
+    if triage != settings:
+        level = decide(Situation(scenario, settings=triage)).plan.subscription_class
+    predicted = forecast(*as_sent(scenario, plan))
+    return Promise(
+        plan=plan,
+        level=level,
+        figures=summary(scenario, plan, predicted),
+        by_level=figures_by_class(predicted, level),
+    )
+
+
+def as_sent(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+    """A scenario and its plan as an exchange carries them out: copies of one event leave the gateway by class, whatever
+    order the scenario states for others."""
+    sent = replace(scenario, sending_order=SendingOrder.BY_CLASS)
+    return sent, replace(plan, scenario_fingerprint=sent.fingerprint)
+
+
+async def let_run(
+    begun_ns: int, seconds: float | None, ended: asyncio.Event, on_tick: Callable[[float], Awaitable[None]]
+) -> None:
+    """Until so many seconds after the first event, or until `ended`; `on_tick` hears every second how many it are."""
+    while not ended.is_set():
+        elapsed = (time.time_ns() - begun_ns) * 1e-9
+        left = float("inf") if seconds is None else seconds - elapsed
+        if left <= 0:
+            return
+        await on_tick(elapsed)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left, _TICK_SECONDS)):
+                await ended.wait()
+
+
+async def stop_publishing(rig: Rig, *, hurry: bool) -> int:
+    """End the publishers, and wait until the queues are empty, though not for ever; when it was, in Unix ns."""
+    until_ns = time.time_ns()
+    await rig.stop("publishers", hurry=hurry)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HURRIED_SECONDS if hurry else _MOST_DRAINING_SECONDS):
+            await asyncio.sleep(_SETTLING_SECONDS)
+            while await rig.is_draining():
+                await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
+    return until_ns
+
+
+def measured_from(begun_ns: int, until_ns: int) -> int:
+    """Where the warm-up of a run ends.
+
+    >>> measured_from(0, round(20e9)), measured_from(0, round(100e9))
+    (2000000000, 5000000000)
+    """
+    lasted_ns = max(0, until_ns - begun_ns)
+    return begun_ns + min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
