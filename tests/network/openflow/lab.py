@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
-from triagemq.network.emulated.offloads import switch_offloads_off
+from triagemq.network.emulated import VirtualSwitches
+from triagemq.network.emulated.interfaces import switch_offloads_off
 from triagemq.network.journal import Journal
-from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.openflow.vswitch import VirtualSwitches
+from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
 
 _NUMBER = struct.Struct("!I")
 
@@ -25,6 +24,31 @@ def ip(*lines: str, namespace: str | None = None) -> None:
     """Run `ip` with all lines at once."""
     command = ["ip", *(["-n", namespace] if namespace else []), "-batch", "-"]
     subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True, capture_output=True)
+
+
+class AdministeredSwitches(VirtualSwitches):
+    """Switches that somebody looks at and changes by hand."""
+
+    def add_port(self, switch: str, interface: str) -> None:
+        self.configure("add-port", switch, interface)
+        self._require_port(interface)
+
+    def remove_port(self, switch: str, interface: str) -> None:
+        self.configure("del-port", switch, interface)
+
+    def dump_flows(self, switch: str) -> list[str]:
+        """The rules of a switch, as `ovs-ofctl` shows them, without their counters."""
+        text = self._run("ovs-ofctl", "-O", "OpenFlow13", "--no-stats", "dump-flows", self.management(switch))
+        return [line.strip() for line in text.splitlines() if "actions=" in line]
+
+    def dump_meters(self, switch: str) -> str:
+        """The meters of a switch, as `ovs-ofctl` shows them."""
+        return self._run("ovs-ofctl", "-O", "OpenFlow13", "dump-meters", self.management(switch))
+
+    def change_rules(self, switch: str, *words: str) -> None:
+        """Run `ovs-ofctl` with options and an order ("add-flow", a rule), as an administrator would."""
+        *options, order, rule = words
+        self._run("ovs-ofctl", "-O", "OpenFlow13", *options, order, self.management(switch), rule)
 
 
 class Lab:
@@ -37,7 +61,7 @@ class Lab:
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self.close)
             self.namespace = self._make_namespace("sw")
-            self.switches = VirtualSwitches(self.journal, namespace=self.namespace)
+            self.switches = AdministeredSwitches(self.journal, namespace=self.namespace)
             self._undo.callback(self.switches.close)
             self.switches.open()
             unfinished.pop_all()
@@ -105,11 +129,7 @@ class Lab:
         return made
 
     def _offloads_off(self, namespace: str, interface: str) -> None:
-        def work() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-                switch_offloads_off(channel, interface)
-
-        in_namespace(namespace, work)
+        in_namespace(namespace, lambda: switch_offloads_off(interface))
 
 
 def eventually(check: Callable[[], bool], what: str, seconds: float = 30.0) -> None:

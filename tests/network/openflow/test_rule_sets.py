@@ -1,4 +1,4 @@
-"""Rules made from networks and flows: ways, marks, queues, limits, and what they do to packets."""
+"""Rules made from networks and flows: ways, marks, limits, and what they do to packets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, flows_to, make_network, networks
+from tests.network.openflow.probes import all_probes
+from tests.network.openflow.table_model import TableModel
 
-from triagemq.network.openflow.probes import all_probes
-from triagemq.network.openflow.rule_sets import address_rules, base_rules
+from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, Rule
-from triagemq.network.openflow.table_model import TableModel
-from triagemq.network.openflow.topology import Host, Network, PortId, Routes
+from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
+from triagemq.plan import FlowKey
 
 CLIENT = "10.0.0.2"
 
@@ -36,12 +37,45 @@ def test_every_network_gets_rules_that_pass_the_model(data: st.DataObject) -> No
     TableModel(network.links, rules).check(all_probes(routes, flows, sources))
 
 
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_changes_the_book_has_rules_that_pass_the_model_and_each_change_can_be_undone(
+    data: st.DataObject,
+) -> None:
+    sources = data.draw(st.sampled_from([[], ["10.0.0.1"], ["192.0.2.1"]]))
+    book = RuleBook(sources)
+    book.fit(data.draw(networks()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        if data.draw(st.booleans()):
+            book.fit(data.draw(networks()))
+        before = {switch: dict(rules) for switch, rules in book.wanted.items()}
+        keys = st.builds(
+            FlowKey, st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"]), st.integers(2000, 2002)
+        )
+        wanted = data.draw(st.dictionaries(keys, st.none() | st.integers(0, 6), max_size=4))
+        changes = {
+            key: None if rank is None else flow(key.address, key.udp_port, rank)
+            for key, rank in wanted.items()
+        }
+        undoing, touched = book.change(changes)
+        changed = {
+            switch: {key for key in {*before[switch], *now} if before[switch].get(key) != now.get(key)}
+            for switch, now in book.wanted.items()
+        }
+        assert all(keys <= set(touched.get(switch, ())) for switch, keys in changed.items())
+        flows = {address: list(some.values()) for address, some in book.flows.items()}
+        TableModel(book.network.links, book.wanted).check(all_probes(book.routes, flows, sources))
+        if data.draw(st.booleans()):
+            book.change(undoing)
+            assert book.wanted == before
+
+
 def test_a_flow_is_marked_by_its_class_on_the_whole_way() -> None:
     rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 3)], [BROKER])
     assert sorted(rules) == [1, 2, 3]
     for switch, output in ((1, 1), (2, 2), (3, HOST_PORT)):
         (found,) = kinds(rules, switch, Kind.FLOW)
-        assert (found.mark, found.outputs, found.queue, found.hops) == (MARKS[3], (output,), None, 3 - switch)
+        assert (found.mark, found.outputs, found.hops) == (MARKS[3], (output,), 3 - switch)
         assert dict(found.match) == {
             "eth_type": 0x0800,
             "ip_proto": 17,
@@ -62,7 +96,7 @@ def test_marks_fall_with_the_class_and_stay_below_control() -> None:
 
 
 def test_rules_are_only_between_sources_and_subscriber() -> None:
-    network = replace(LINE, hosts={**LINE.hosts, BROKER: (Host("02::", PortId(2, HOST_PORT)),)})
+    network = replace(LINE, hosts={**LINE.hosts, BROKER: (HostPlace("02::", PortId(2, HOST_PORT)),)})
     some = [flow(CLIENT, 2000)]
     assert sorted(address_rules(Routes(network), CLIENT, some, [BROKER])) == [2, 3]
     assert sorted(address_rules(Routes(network), CLIENT, some, [])) == [1, 2, 3]
@@ -79,12 +113,6 @@ def test_limits_act_where_a_flow_enters() -> None:
     rules = address_rules(Routes(LINE), CLIENT, [limited], [])
     limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
     assert limits == {1: [None], 2: [None], 3: [RateLimit(64, 12)]}
-
-
-def test_switches_with_queues_are_told_the_queue() -> None:
-    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 4)], [], queues=True)
-    assert [rule.queue for rule in kinds(rules, 1, Kind.FLOW)] == [5]
-    assert [rule.queue for rule in kinds(rules, 1, Kind.CONTROL)] == [0]
 
 
 def test_ipv6_flows_are_matched_by_their_short_address() -> None:
@@ -110,8 +138,11 @@ def test_ways_are_shortest_and_go_round_a_failure() -> None:
 
 
 def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:
-    both = (Host("02:00:00:00:00:01", PortId(1, HOST_PORT)), Host("02:00:00:00:00:01", PortId(2, HOST_PORT)))
-    network = Network(make_network(2, []).ports, {}, {CLIENT: both})
+    both = (
+        HostPlace("02:00:00:00:00:01", PortId(1, HOST_PORT)),
+        HostPlace("02:00:00:00:00:01", PortId(2, HOST_PORT)),
+    )
+    network = Topology(make_network(2, []).ports, {}, {CLIENT: both})
     rules = address_rules(Routes(network), CLIENT, [flow(CLIENT, 2000)], [])
     assert sorted(rules) == [1, 2]
 

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, make_network, networks
+from tests.network.openflow.probes import all_probes
+from tests.network.openflow.table_model import RuleError, TableModel
 from tests.network.openflow.walker import CircleError, find, walk
 
-from triagemq.errors import RuleError
-from triagemq.network.openflow.probes import all_probes
 from triagemq.network.openflow.rule_sets import address_rules, base_rules
 from triagemq.network.openflow.rules import Kind, Rule, matching
-from triagemq.network.openflow.table_model import TableModel
-from triagemq.network.openflow.topology import Network, PortId, Routes
+from triagemq.network.openflow.topology import PortId, Routes, Topology
 
 CLIENT = "10.0.0.2"
 FIELDS = ("eth_type", "ip_dscp", "udp_dst")
@@ -82,7 +81,7 @@ def test_putting_rules_one_by_one_comes_to_the_same_verdict(some: list[Rule], or
 
 
 @st.composite
-def wild_rules(draw: st.DrawFn, network: Network) -> dict[int, list[Rule]]:
+def wild_rules(draw: st.DrawFn, network: Topology) -> dict[int, list[Rule]]:
     """Rules of all kinds of nonsense for a network."""
     outputs = {
         switch: st.lists(st.sampled_from(sorted(network.ports[switch])), unique=True, max_size=2)

@@ -24,12 +24,12 @@ from triagemq.live.clients import tell
 from triagemq.live.emulate.openflow_agent import AgentConfig
 from triagemq.live.processes import last_words
 from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
-from triagemq.network.emulated import Box, Running, lay_out, new_run
-from triagemq.network.emulated.virtual_switches import datapath_id
-from triagemq.network.linux import Interface, LinuxDataPlane, Listener
+from triagemq.network.emulated import Box, lay_out, new_run
+from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
+from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
 from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
-from triagemq.network.openflow import VirtualSwitches, require_open_vswitch
+from triagemq.network.processes import Running
 from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
@@ -218,7 +218,9 @@ class BoxedExchange(Rig):
             {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports}
         )
         self._clean.callback(self.plane.close)
-        self.plane.trust([Listener("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()])
+        self.plane.trust(
+            [TrustedAddress("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()]
+        )
         self.follower = Follower(self.link, FlowBinder(self.plane))
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())

@@ -15,9 +15,7 @@ from triagemq.child import run_child, say_ready
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
-from triagemq.live.rig import KERNEL_CLASSES
-from triagemq.network import RecordedDataPlane
-from triagemq.network.openflow import OpenFlowDataPlane
+from triagemq.network.openflow import OpenFlowSwitches
 
 __all__ = ["AgentConfig", "main"]
 
@@ -37,30 +35,26 @@ class AgentConfig:
 
 
 async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
-    plane = await asyncio.to_thread(
-        lambda: OpenFlowDataPlane(
-            RecordedDataPlane(KERNEL_CLASSES),
-            config.switches,
-            listen=[config.listen],
-            sources=config.sources,
-            keep_rules=True,
+    switches = await asyncio.to_thread(
+        lambda: OpenFlowSwitches(
+            config.switches, listen=[config.listen], sources=config.sources, keep_rules=True
         )
     )
     try:
-        await asyncio.to_thread(plane.wait_until_ready)
+        await asyncio.to_thread(switches.wait_until_ready)
         link = GatewayLink(config.control)
         link.start()
         follower = Follower(
-            link, FlowBinder(plane), in_thread=True, on_applied=Path(config.applied).write_text
+            link, FlowBinder(switches), in_thread=True, on_applied=Path(config.applied).write_text
         )
         following = asyncio.get_running_loop().create_task(follower.run())
-        say_ready(switches=sorted(plane.connected))
+        say_ready(switches=sorted(switches.connected))
         await ended.wait()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await link.close()
     finally:
-        await asyncio.to_thread(plane.close)
+        await asyncio.to_thread(switches.close)
 
 
 def main() -> int:

@@ -1,30 +1,29 @@
-"""The OpenFlow data plane: flow rules and marks on OpenFlow 1.3 switches, queues and drops in a port behind them."""
+"""OpenFlow 1.3 switches that follow a plan: rules and marks, with the queues of a data plane behind their ports.
 
-from triagemq.errors import RuleError, SwitchError, VirtualSwitchError
+switches      instructions in, the counters of switches out: the way in from other threads
+controller    the event loop's side: keeps the rules of all switches as network and plan ask, while both change
+topology      the network as known, and ways through it; `discovery` finds it out, `searching` sends `frames` for it
+rules         what a rule is; `rule_sets` makes them from a network and flows
+updates       from the rules there are to those there should be, step by step
+switch_table  the rules and meters of one switch
+session       a connection to a switch; `server` is where they meet, `transactions` what is not answered yet
+encoding, decoding      messages to octets and back
+"""
+
+from triagemq.errors import SwitchError
 from triagemq.network.openflow.controller import Timing
-from triagemq.network.openflow.plane import (
-    FlowAtSwitch,
-    OpenFlowCounters,
-    OpenFlowDataPlane,
-    SwitchCounters,
-)
 from triagemq.network.openflow.rules import RateLimit
-from triagemq.network.openflow.topology import Host, Network, PortId
-from triagemq.network.openflow.vswitch import VirtualSwitches, require_open_vswitch
+from triagemq.network.openflow.switches import FlowAtSwitch, OpenFlowSwitches, SwitchCounters
+from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 
 __all__ = [
     "FlowAtSwitch",
-    "Host",
-    "Network",
-    "OpenFlowCounters",
-    "OpenFlowDataPlane",
+    "HostPlace",
+    "OpenFlowSwitches",
     "PortId",
     "RateLimit",
-    "RuleError",
     "SwitchCounters",
     "SwitchError",
     "Timing",
-    "VirtualSwitchError",
-    "VirtualSwitches",
-    "require_open_vswitch",
+    "Topology",
 ]
