@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triagemq.client import Event, Publisher, Subscriber, Wanted
+from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError, TriageError
@@ -331,16 +331,13 @@ def _wanted(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[Want
     table = scenario.subscriptions
     found: dict[str, list[Wanted]] = {name: [] for name in scenario.subscribers.name}
     for row in range(len(table)):
-        shape = UtilityShape(int(table.utility_shape[row]))
-        utility: dict[str, Any] = {"shape": shape.name.lower(), "weight": float(weight[row])}
-        if shape is UtilityShape.STEP:
-            utility["threshold"] = float(table.utility_threshold[row])
-        if table.freshness_seconds[row] < float("inf"):
-            utility["freshness_seconds"] = float(table.freshness_seconds[row])
+        shape: Any = UtilityShape(int(table.utility_shape[row])).name.lower()
+        threshold = float(table.utility_threshold[row]) if shape == "step" else None
+        freshness = _finite(table.freshness_seconds[row])
         found[scenario.subscribers.name[int(table.subscriber[row])]].append(
             Wanted(
                 scenario.topics.name[int(table.topic[row])],
-                utility,
+                Utility(shape, float(weight[row]), threshold, freshness),
                 _finite(table.max_latency_seconds[row]),
                 _finite(table.max_separation_seconds[row]),
                 qos,

@@ -44,7 +44,7 @@ async def what_if(body: WhatIfRequest, caller: Operator, here: Here) -> WhatIfAn
                 rate_factors=body.rate_factors,
                 bandwidths_bps=body.bandwidths_bps,
                 remove_subscriptions=[(each.subscriber, each.topic) for each in body.remove_subscriptions],
-                add_subscriptions=[(each.subscriber, each.intent()) for each in body.add_subscriptions],
+                add_subscriptions=body.add_subscriptions,
             ),
         )
 
