@@ -24,12 +24,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
+from triagemq.coordinator.config import load_config
 from triagemq.dtls import ClientSecurity
-from triagemq.errors import ParameterError, TriageError
+from triagemq.errors import TriageError
 from triagemq.live.receipts import Arrival, Receipts, TimedSocket
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
@@ -66,7 +67,7 @@ class LoadConfig:
     instead of random ones.
     """
 
-    role: str
+    role: Literal["publishers", "subscribers"]
     scenario: str
     coordinator: str
     token: str | None = field(default=None, repr=False)
@@ -80,6 +81,7 @@ class LoadConfig:
     receipts: str | None = None
     commands: str | None = None
     absent: list[str] = field(default_factory=list)
+    replay: str | None = None
 
     def trusting(self) -> ssl.SSLContext | None:
         """The coordinator's own certificate is all that is trusted, by whatever name it is reached."""
@@ -89,8 +91,6 @@ class LoadConfig:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = False
         return context
-
-    replay: str | None = None
 
 
 async def run_subscribers(
@@ -363,10 +363,8 @@ async def _run(config: LoadConfig) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     scenario, conditions = load_with_conditions(config.scenario)
-    role = {"publishers": run_publishers, "subscribers": run_subscribers}.get(config.role)
-    if role is None:
-        raise ParameterError("role", f'must be "publishers" or "subscribers", is {config.role!r}')
-    await role(scenario, conditions, config, ended)
+    run = run_publishers if config.role == "publishers" else run_subscribers
+    await run(scenario, conditions, config, ended)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -376,8 +374,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Every flow of every client is a socket.
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     try:
-        config = LoadConfig(**json.loads(Path(given[0]).read_text(encoding="utf-8")))
-        asyncio.run(_run(config))
+        asyncio.run(_run(load_config(LoadConfig, given[0])))
     except TriageError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triagemq.addresses import place
-from triagemq.coordinator.gateway.config import GatewayConfig, load_gateway_config
+from triagemq.coordinator.config import load_config
+from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK
 
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if len(given) != 1:
             raise ParameterError("usage", "python -m triagemq.coordinator.gateway.process CONFIG.json")
-        asyncio.run(_run(load_gateway_config(given[0])))
+        asyncio.run(_run(load_config(GatewayConfig, given[0])))
     except TriageError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

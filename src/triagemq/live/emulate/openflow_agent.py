@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.config import load_config
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import TriageError
@@ -72,7 +73,7 @@ async def _run(config: AgentConfig) -> None:
 def main() -> int:
     """Run until told to end; the exit code."""
     try:
-        asyncio.run(_run(AgentConfig(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))))
+        asyncio.run(_run(load_config(AgentConfig, sys.argv[1])))
     except TriageError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
