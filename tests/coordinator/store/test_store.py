@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, insert, text
 from tests.coordinator.coordinating import database_in
 
-from triagemq.coordinator.access.tokens import Role, TokenBook, new_token
+from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.refusals import StoreError
@@ -101,7 +101,9 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     )
     store.write_now(store_changes.deciding(5, 7, [decision(0), decision(1)]))
     store.write_now(store_changes.keeping_orders(orders))
-    secret, token = new_token(label="l", roles=[Role.PUBLISHER], publish=("a/#",), most_subscriptions=3)
+    secret, token = new_token(
+        TokenRequest(label="l", roles=(Role.PUBLISHER,), publish=("a/#",), most_subscriptions=3)
+    )
     store.write_now(store_changes.adding_token(token))
     store.close_now()
 
@@ -139,7 +141,7 @@ def test_orders_of_another_version_are_left_and_said_to_be(
 
 def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
-    secret, token = new_token(label="l", roles=[Role.OPERATOR])
+    secret, token = new_token(TokenRequest(label="l", roles=(Role.OPERATOR,)))
     store.write_now(store_changes.adding_token(token))
     store.close_now()
     contents = b"".join(file.read_bytes() for file in tmp_path.iterdir())

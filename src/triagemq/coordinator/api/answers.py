@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from triagemq.coordinator.access.tokens import ShownToken
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.ports.estimates import Interval
 
@@ -241,21 +243,10 @@ def _estimate(found: Interval | None) -> EstimateAnswer | None:
     return EstimateAnswer(low=found.low, value=value, high=high)
 
 
-class TokenAnswer(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAnswer(ShownToken):
     """A token without its secret; `token` is there once, in the answer to its making."""
 
-    token_id: str
-    prefix: str
-    label: str
-    roles: list[str]
-    names: list[str]
-    publish: list[str]
-    subscribe: list[str]
-    most_subscriptions: int | None
-    most_publications_per_second: float | None
-    created_ns: int
-    expires_ns: int | None
-    revoked_ns: int | None
     token: str | None = None
 
 

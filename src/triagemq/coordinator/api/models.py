@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from triagemq.coordinator.decide.what_if import SupposedSubscription
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
-__all__ = ["BulkRequest", "HeartbeatBody", "MeasurementsBody", "PortBody", "TokenRequest", "WhatIfRequest"]
+__all__ = ["BulkRequest", "HeartbeatBody", "MeasurementsBody", "PortBody", "WhatIfRequest"]
 
 MOST_ITEMS = 1_000_000
 
@@ -68,24 +68,6 @@ class MeasurementsBody(Body):
     table: Annotated[str, Field(max_length=100)]
     batch: Count
     rows: Annotated[list[dict[str, Any]], Field(max_length=10_000)]
-
-
-NamePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@*-]{1,200}$", examples=["ff-*"])]
-
-
-class TokenRequest(Body):
-    """A new token: what for, which names and topics, and how much."""
-
-    label: Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,200}$")] = ""
-    roles: Annotated[
-        list[Literal["publisher", "subscriber", "operator", "viewer"]], Field(min_length=1, max_length=4)
-    ]
-    names: Annotated[list[NamePattern], Field(min_length=1, max_length=1_000)] = ["*"]
-    publish: Annotated[list[TopicFilter], Field(max_length=10_000)] = []
-    subscribe: Annotated[list[TopicFilter], Field(max_length=10_000)] = []
-    most_subscriptions: Count | None = None
-    most_publications_per_second: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
-    expires_seconds: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = None
 
 
 class NamedSubscription(Body):
