@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from triagemq.errors import ParameterError
-from triagemq.intents.rules import BESIDE, Checked, Describe, Description, Items, Number, OneOf, Text, check
+from triagemq.intents.rules import BESIDE, Describe, Description, Items, Number, OneOf, Ruled, Text, check
 from triagemq.mqttsn import is_shared, publishable_topic_name, valid_topic_filter
 
 __all__ = [
@@ -83,7 +83,7 @@ SizeBytes = Annotated[float, Number(1, 65_535)]
 
 
 @dataclass(frozen=True, slots=True)
-class Utility(Checked):
+class Utility(Ruled):
     """What all of a topic's events are worth, and how that shrinks with loss and age.
 
     Without `freshness_seconds` age does not matter.
@@ -161,7 +161,7 @@ _ORDINARY = Utility("log", 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(Checked):
+class Wanted(Ruled):
     """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come.
 
     With `max_latency_share` it is judged by its tail: this share of what arrives shall come within the latency.
@@ -186,7 +186,7 @@ class Wanted(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared(Checked):
+class Declared(Ruled):
     """A topic and how often and how much is published; what is None is measured."""
 
     topic: Topic
@@ -195,7 +195,7 @@ class Declared(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriberTerms(Checked):
+class SubscriberTerms(Ruled):
     """A subscriber: what it wants, through which output port, with how many connections at most.
 
     Without a port it is behind the exchange's first. It stays for `lease_seconds` without a word.
@@ -219,7 +219,7 @@ class SubscriberIntent(SubscriberTerms):
 
 
 @dataclass(frozen=True, slots=True)
-class PublisherTerms(Checked):
+class PublisherTerms(Ruled):
     """A publisher and its topics. It stays for `lease_seconds` without a word."""
 
     publications: Annotated[tuple[Declared, ...], Items(MOST_ITEMS)]

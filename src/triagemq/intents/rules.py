@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, get_args, get_type_hints
 
 from triagemq.errors import ParameterError
 
-__all__ = ["BESIDE", "Checked", "Items", "Number", "OneOf", "Rule", "Text", "check"]
+__all__ = ["BESIDE", "FieldRule", "Items", "Number", "OneOf", "Ruled", "Text", "check"]
 
 BESIDE: Mapping[str, bool] = {"beside": True}
 """Metadata of fields that whoever writes a record tells beside it: its name is in a path or a column."""
@@ -24,7 +24,7 @@ Description = dict[str, Any]
 Describe = Callable[[Any], Description]
 
 
-class Rule(Protocol):
+class FieldRule(Protocol):
     """Says what is wrong with a value that is not None; None if nothing is."""
 
     def mistake(self, value: Any) -> str | None: ...
@@ -116,7 +116,7 @@ class Items:
         return describe(source) | {"max_length": self.most}
 
 
-class Checked:
+class Ruled:
     """Base of records: a dataclass that is made only if its fields keep their rules."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Checked:
         found: dict[str, Any] = {}
         for name, default in _written(kind):
             value = getattr(self, name)
-            if isinstance(value, Checked):
+            if isinstance(value, Ruled):
                 found[name] = value.as_json()
             elif isinstance(value, tuple):
                 found[name] = [each.as_json() for each in value]
@@ -160,13 +160,13 @@ def _written(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
-def _rules(kind: Any) -> tuple[tuple[str, bool, tuple[Rule, ...]], ...]:
+def _rules(kind: Any) -> tuple[tuple[str, bool, tuple[FieldRule, ...]], ...]:
     hints = get_type_hints(kind, include_extras=True)
     found = ((each, _rules_in(hints[each.name])) for each in fields(kind))
     return tuple((each.name, each.default is None, rules) for each, rules in found if rules)
 
 
-def _rules_in(hint: Any) -> tuple[Rule, ...]:
+def _rules_in(hint: Any) -> tuple[FieldRule, ...]:
     """Those of an annotated type, or of the parts of a union."""
-    metadata: tuple[Rule, ...] = getattr(hint, "__metadata__", ())
+    metadata: tuple[FieldRule, ...] = getattr(hint, "__metadata__", ())
     return metadata or tuple(rule for part in get_args(hint) for rule in _rules_in(part))

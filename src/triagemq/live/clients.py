@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
-from triagemq.coordinator.config import load_config
+from triagemq.coordinator.settings import load_config
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import TriageError
 from triagemq.live.receipts import Arrival, Receipts, TimedSocket

@@ -7,18 +7,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from triagemq.coordinator.access.tokens import Caller, Role
-from triagemq.coordinator.api.answers import (
+from triagemq.coordinator.api.callers import Asker, Here
+from triagemq.coordinator.api.models import (
     NOT_YET,
     AssignmentAnswer,
     BulkAnswer,
+    BulkRequest,
     Connection,
     HeartbeatAnswer,
+    HeartbeatBody,
     PublisherAnswer,
     SubscriberAnswer,
     gone,
 )
-from triagemq.coordinator.api.callers import Asker, Here
-from triagemq.coordinator.api.models import BulkRequest, HeartbeatBody
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.intents.registry import Record
 from triagemq.exchange.exposure import reached_by

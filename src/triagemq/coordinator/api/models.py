@@ -1,20 +1,61 @@
-"""What REST takes besides intents: every number finite and bounded, unknown keys refused."""
+"""What REST takes and gives besides intents and tokens, which are records of their own.
+
+Of what is taken every number is finite and bounded, and unknown keys are refused.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from triagemq.coordinator.access.tokens import ShownToken
+from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.what_if import SupposedSubscription
+from triagemq.coordinator.ports.estimates import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
-__all__ = ["BulkRequest", "HeartbeatBody", "MeasurementsBody", "PortBody", "WhatIfRequest"]
+__all__ = [
+    "NOT_YET",
+    "REFUSALS",
+    "AssignmentAnswer",
+    "BulkAnswer",
+    "BulkRequest",
+    "Connection",
+    "DecisionAnswer",
+    "DecisionsAnswer",
+    "Detail",
+    "ExplanationAnswer",
+    "ForecastAnswer",
+    "HealthAnswer",
+    "HeartbeatAnswer",
+    "HeartbeatBody",
+    "MeasurementsAnswer",
+    "MeasurementsBody",
+    "NotYetAnswer",
+    "PlanAnswer",
+    "PortAnswer",
+    "PortBody",
+    "PublisherAnswer",
+    "SubscriberAnswer",
+    "TokenAnswer",
+    "TopicAnswer",
+    "WhatIfAnswer",
+    "WhatIfRequest",
+    "gone",
+]
 
 MOST_ITEMS = 1_000_000
 
 Bandwidth = Annotated[float, Field(ge=1e3, le=1e13, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+# What is taken.
 
 
 class Body(BaseModel):
@@ -95,3 +136,264 @@ class WhatIfRequest(Body):
         if (self.scenario is not None) == bool(changed):
             raise ValueError("give a scenario, or changes of the present one")
         return self
+
+
+# What is given.
+
+
+class Detail(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Detail, "description": words}
+    for status, words in {
+        400: "cannot be done as asked",
+        401: "no valid token",
+        403: "the token does not allow it",
+        404: "not there, or not yours",
+        405: "not a method of this path; Allow lists those it has",
+        409: "the name is taken, or named twice",
+        413: "the request is too long",
+        422: "the request is not understood",
+        503: "not now",
+    }.items()
+}
+
+
+class Connection(BaseModel):
+    """Where and as whom to connect; a subscriber appends `~0`, `~1` and so on to the client id."""
+
+    gateway: str
+    client_id: str
+    flows: int | None = None
+    broker: str | None = None
+
+
+class SubscriberAnswer(BaseModel):
+    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open."""
+
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: Connection
+    subscriptions: list[dict[str, Any]] | None = None
+    port: str | None = None
+    flows: int | None = None
+
+
+class PublisherAnswer(BaseModel):
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: Connection
+    publications: list[dict[str, Any]] | None = None
+
+
+class HeartbeatAnswer(BaseModel):
+    lease_seconds: float
+    generation: int
+    flows: int | None = None
+
+
+class AssignmentAnswer(BaseModel):
+    generation: int
+    flows: int
+    slots: dict[str, int]
+    classes: dict[str, int]
+    drop_rates: dict[str, float]
+
+
+class BulkAnswer(BaseModel):
+    """One connection for each name that was announced. `rights_in_force`: the gateway knows who may do what by now."""
+
+    generation: int
+    publishers: dict[str, Connection]
+    subscribers: dict[str, Connection]
+    withdrawn: int
+    rights_in_force: bool
+
+
+class NotYetAnswer(BaseModel):
+    """What was withdrawn is withdrawn for good, but the gateway has not confirmed that yet."""
+
+    in_force: bool
+    detail: str
+
+
+NOT_YET: dict[int | str, dict[str, Any]] = {
+    202: {"model": NotYetAnswer, "description": "done, and not yet in force at the gateway"}
+}
+
+
+async def gone(here: Coordinator) -> Response:
+    """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
+    if await here.runtime.rights_in_force():
+        return Response(status_code=204)
+    why = f"not yet in force at gateway {here.gateway_address}: {here.why_not_in_force()}"
+    answer = NotYetAnswer(in_force=False, detail=f"{why}; it is told again until it is")
+    return JSONResponse(answer.model_dump(), status_code=202)
+
+
+class TopicAnswer(BaseModel):
+    """What is known of a topic; None where nothing is."""
+
+    topic: str
+    rate_per_second: float | None
+    size_bytes: float | None
+    measured: bool
+
+
+class DecisionAnswer(BaseModel):
+    number: int
+    decided_ns: int
+    generation: int
+    kind: str
+    subject: str
+    before: str
+    after: str
+    reason: str
+
+
+class DecisionsAnswer(BaseModel):
+    """A page; ask for the next with `after` = the last number."""
+
+    decisions: list[DecisionAnswer]
+    last: int
+
+
+class PlanAnswer(BaseModel):
+    """`plan` is there when it was asked for in full: a plan as `triage plan --out` writes it."""
+
+    generation: int
+    in_force_generation: int
+    made_by: dict[str, Any]
+    why: list[str]
+    ports: list[dict[str, Any]]
+    subscribers: int
+    subscriptions: int
+    flows: int
+    plan: dict[str, Any] | None = None
+
+
+class ForecastAnswer(BaseModel):
+    """Predicted figures of the plan in force: keys as `triage forecast --json`; `subscriptions` where asked for."""
+
+    generation: int
+    scenario: str
+    ports: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+    utility: dict[str, float | None]
+    deadlines: dict[str, int]
+    approximations: list[str]
+    decisions: list[dict[str, Any]]
+    subscriptions: list[dict[str, Any]] | None = None
+
+
+class WhatIfAnswer(BaseModel):
+    """The forecast of what is, and of what would be."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+
+
+class EstimateAnswer(BaseModel):
+    """What a measured value most likely is, and from where to where it may be; None: nobody can say."""
+
+    low: float
+    value: float | None
+    high: float | None
+
+
+class PortAnswer(BaseModel):
+    """A port as it is stated, planned with, and measured; None where nothing is planned or measured."""
+
+    name: str
+    bandwidth_bps: float
+    planned_bandwidth_bps: float
+    planned_error_rate: float | None
+    measured_bandwidth_bps: EstimateAnswer | None
+    measured_error_rate: EstimateAnswer | None
+    generation: int
+
+
+def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
+    """All ports by name."""
+    return {
+        name: PortAnswer(
+            name=name,
+            bandwidth_bps=facts.stated_bps,
+            planned_bandwidth_bps=facts.planned_bps,
+            planned_error_rate=facts.planned_error_rate,
+            measured_bandwidth_bps=_estimate(facts.bandwidth_bps),
+            measured_error_rate=_estimate(facts.error_rate),
+            generation=here.runtime.generation,
+        )
+        for name, facts in here.runtime.port_watch.facts().items()
+    }
+
+
+def _estimate(found: Interval | None) -> EstimateAnswer | None:
+    if found is None:
+        return None
+    value, high = (each if math.isfinite(each) else None for each in (found.value, found.high))
+    return EstimateAnswer(low=found.low, value=value, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAnswer(ShownToken):
+    """A token without its secret; `token` is there once, in the answer to its making."""
+
+    token: str | None = None
+
+
+class MeasurementsAnswer(BaseModel):
+    """Rows that were used, and rows that were not: of another table, without a topic, or of a window too long ago."""
+
+    used: int
+    ignored: int
+
+
+class ExplanationAnswer(BaseModel):
+    """In words; and what is `forecast` for it, a row of the forecast's `subscriptions`."""
+
+    subscriber: str
+    topic: str
+    explanation: str
+    forecast: dict[str, Any]
+
+
+class CheckAnswer(BaseModel):
+    """Whether something works now, for how long that has been so, and why if it does not."""
+
+    ok: bool
+    reason: str | None
+    for_seconds: float
+
+
+class HealthAnswer(BaseModel):
+    """`status`: ok if everything of `checks` is, or what is missing.
+
+    `wanted_version` numbers the orders and rights that the gateway should follow, `in_force_version` those it does.
+    """
+
+    status: str
+    checks: dict[str, CheckAnswer]
+    version: str
+    wanted_version: int
+    in_force_version: int | None
+    not_in_force_seconds: float | None
+    gateway_connected: bool
+    broker_connected: bool | None
+    generation: int
+    in_force_generation: int
+    publishers: int
+    subscribers: int
+    plans: int
+    last_plan_error: str | None
+    access: bool
+    uptime_seconds: float

@@ -8,17 +8,19 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
-from triagemq.coordinator.api.answers import (
+from triagemq.coordinator.api.callers import Here, Looker, Operator
+from triagemq.coordinator.api.models import (
     NOT_YET,
     MeasurementsAnswer,
+    MeasurementsBody,
     PortAnswer,
+    PortBody,
     TokenAnswer,
     WhatIfAnswer,
+    WhatIfRequest,
     gone,
     port_answers,
 )
-from triagemq.coordinator.api.callers import Here, Looker, Operator
-from triagemq.coordinator.api.models import MeasurementsBody, PortBody, WhatIfRequest
 from triagemq.coordinator.decide.what_if import Changes, changed
 from triagemq.coordinator.refusals import MissingError
 from triagemq.scenario import Scenario, loads

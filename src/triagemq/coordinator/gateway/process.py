@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triagemq.addresses import place
-from triagemq.coordinator.config import load_config
 from triagemq.coordinator.gateway.config import GatewayConfig
+from triagemq.coordinator.settings import load_config
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK
 

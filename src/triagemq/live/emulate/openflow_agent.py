@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.config import load_config
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
+from triagemq.coordinator.settings import load_config
 from triagemq.errors import TriageError
 from triagemq.live.up.exchange import KERNEL_CLASSES
 from triagemq.network import RecordedDataPlane
