@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from measuring import finish, machine, options
-from triagemq.client import Event, Publisher, Subscriber, Wanted
+from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
@@ -93,7 +93,7 @@ class Fire:
             found[self.scenario.subscribers.name[int(table.subscriber[row])]].append(
                 Wanted(
                     self.scenario.topics.name[int(table.topic[row])],
-                    f"log:{float(table.utility_weight[row]):g}",
+                    Utility("log", float(table.utility_weight[row])),
                     qos=self.qos,
                 )
             )

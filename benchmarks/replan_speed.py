@@ -14,15 +14,15 @@ import numpy as np
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.coordinator.decide.decide import Decided, Situation, decide
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.asked import (
-    PublicationIntent,
-    PublisherIntent,
-    SubscriberIntent,
-    SubscriptionIntent,
-    Utility,
-)
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates.watch import Rates
+from triagemq.intents import (
+    Declared,
+    PublisherIntent,
+    SubscriberIntent,
+    Utility,
+    Wanted,
+)
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import table2
 
@@ -55,9 +55,9 @@ def situation_of(subscriptions: int) -> tuple[Scenario, list[SubscriberIntent]]:
     weights = wanted.utility_weight.tolist()
     intents = [
         SubscriberIntent(
-            name,
-            tuple(
-                SubscriptionIntent(topics[row], Utility(weight=weights[row]))
+            name=name,
+            subscriptions=tuple(
+                Wanted(topics[row], Utility("log", weights[row]))
                 for row in range(100 * number, 100 * number + 100)
             ),
         )
@@ -69,17 +69,17 @@ def situation_of(subscriptions: int) -> tuple[Scenario, list[SubscriberIntent]]:
 def filled_book(network: Scenario, intents: list[SubscriberIntent]) -> IntentBook:
     book = IntentBook()
     published = network.publications
-    by_publisher: dict[str, list[PublicationIntent]] = {}
+    by_publisher: dict[str, list[Declared]] = {}
     for row in range(len(published)):
         by_publisher.setdefault(network.publishers.name[published.publisher[row]], []).append(
-            PublicationIntent(
+            Declared(
                 network.topics.name[published.topic[row]],
                 float(published.rate_per_second[row]),
                 float(published.size_bytes[row]),
             )
         )
     for name, publications in by_publisher.items():
-        book.announce(PublisherIntent(name, tuple(publications)))
+        book.announce(PublisherIntent(tuple(publications), name=name))
     for intent in intents:
         book.announce(intent)
     return book
@@ -91,7 +91,7 @@ def changed(intent: SubscriberIntent, turn: int) -> SubscriberIntent:
     return replace(
         intent,
         subscriptions=tuple(
-            replace(each, utility=Utility(weight=weight))
+            replace(each, utility=Utility("log", weight))
             for each, weight in zip(intent.subscriptions, worth, strict=True)
         ),
     )

@@ -8,25 +8,23 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from triagemq.errors import ParameterError, TriageError
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+__all__ = ["load_config", "run_child", "say_ready"]
 
-__all__ = ["load_config", "read_json", "run_child", "say_ready"]
-
-_Config = TypeVar("_Config", bound="DataclassInstance")
+Config = TypeVar("Config")
 
 
 def run_child(
     module: str,
-    kind: type[_Config],
-    work: Callable[[_Config, asyncio.Event], Awaitable[None]],
+    kind: type[Config],
+    work: Callable[[Config, asyncio.Event], Awaitable[None]],
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Work with the configuration that the command line names, until the event is set; the exit code."""
@@ -41,7 +39,7 @@ def run_child(
     return 0
 
 
-async def _until_told(config: _Config, work: Callable[[_Config, asyncio.Event], Awaitable[None]]) -> None:
+async def _until_told(config: Config, work: Callable[[Config, asyncio.Event], Awaitable[None]]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -53,39 +51,41 @@ def say_ready(**facts: Any) -> None:
     print(json.dumps({"ready": True, **facts}), flush=True)
 
 
-def load_config(kind: type[_Config], path: Path | str) -> _Config:
-    """Read a dataclass, and let it check itself; ParameterError names the file, the field and what is wrong.
+def load_config(kind: type[Config], path: Path | str) -> Config:
+    """Read and check a dataclass by its annotations; ParameterError names the file, the field and what is wrong.
 
-    >>> from dataclasses import dataclass
-    >>> @dataclass
-    ... class Config:
-    ...     listen: str
-    >>> load_config(Config, "no-such-file.json")
+    It is checked as a whole before anything is opened. What was read is not repeated: it may be a secret.
+
+    >>> load_config(object, "no-such-file.json")
     Traceback (most recent call last):
     ...
     triagemq.errors.ParameterError: no-such-file.json: No such file or directory
     """
-    document = read_json(path)
-    if not isinstance(document, dict):
-        raise ParameterError(str(path), "must be a JSON object")
-    known = {each.name: each for each in fields(kind)}
-    for name in document:
-        if name not in known:
-            raise ParameterError(f"{path}: {name}", f"there is no such field; there are {', '.join(known)}")
-    for name, each in known.items():
-        if each.default is MISSING and each.default_factory is MISSING and name not in document:
-            raise ParameterError(f"{path}: {name}", "is missing")
+    adapter = TypeAdapter(kind)
     try:
-        return kind(**document)
-    except ParameterError as error:
-        raise ParameterError(f"{path}: {error.parameter}", error.problem) from None
-
-
-def read_json(path: Path | str) -> Any:
-    """What a file of JSON holds; ParameterError if it holds none."""
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return adapter.validate_json(Path(path).read_bytes(), strict=True, extra="forbid")
     except OSError as error:
         raise ParameterError(str(path), error.strerror or str(error)) from None
-    except ValueError as error:
-        raise ParameterError(str(path), f"is not JSON: {error}") from None
+    except ValidationError as error:
+        place, problem = _in_words(adapter, error.errors(include_input=False, include_url=False)[0])
+        raise ParameterError(f"{path}: {place}" if place else str(path), problem) from None
+
+
+def _in_words(adapter: TypeAdapter[Any], mistake: Mapping[str, Any]) -> tuple[str, str]:
+    place = ".".join(str(part) for part in mistake["loc"])
+    match mistake["type"]:
+        case "json_invalid":
+            return "", f"is not JSON: {mistake['ctx']['error']}"
+        case "dataclass_type" if not place:
+            return "", "must be a JSON object"
+        case "missing":
+            return place, "is missing"
+        case "unexpected_keyword_argument":
+            known = (
+                f"; there are {', '.join(adapter.json_schema()['properties'])}" if "." not in place else ""
+            )
+            return place, f"there is no such field{known}"
+    cause = mistake.get("ctx", {}).get("error")
+    if isinstance(cause, ParameterError):
+        return ".".join(filter(None, (place, cause.parameter))), cause.problem
+    return place, str(mistake["msg"])

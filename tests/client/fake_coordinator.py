@@ -114,7 +114,7 @@ class FakeCoordinator:
         if method == "PUT":
             if any("forbidden" in one["topic"] for one in body.get("subscriptions", ())):
                 return 403, {"detail": "this token does not allow\nforbidden topics"}
-            if any(one.get("utility") == "sqrt:1" for one in body.get("subscriptions", ())):
+            if any(one["utility"]["weight"] == 99 for one in body.get("subscriptions", ())):
                 mistake = {"loc": ["body", "subscriptions", 0, "utility"], "msg": "is no utility"}
                 return 422, {"detail": [mistake]}
             if any(one.get("rate_per_second") in self.refuses for one in body.get("publications", ())):

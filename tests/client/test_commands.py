@@ -138,7 +138,7 @@ def test_a_publisher_that_waits_for_input_ends_by_ctrl_c(gateway: str, tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("sub", "--topic", "a/#/b", "--gateway", "127.0.0.1:9"), 2, "no topic filter"),
+        (("sub", "--topic", "a/#/b", "--gateway", "127.0.0.1:9"), 2, "not an MQTT topic filter"),
         (("sub", "--topic", "a", "--gateway", "nowhere"), 2, "must be HOST:PORT"),
         (("sub", "--topic", "a", "--gateway", "127.0.0.1:9", "--utility", "log:1"), 2, "needs a coordinator"),
         (("sub", "--topic", "a", "--deadline-share", "0.9"), 2, "give --deadline, too"),

@@ -20,6 +20,7 @@ from triagemq.client import (
     Publisher,
     RefusedError,
     Subscriber,
+    Utility,
     Wanted,
 )
 from triagemq.coordinator.decide.orders import subscriber_of
@@ -47,7 +48,12 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
                 )
                 assert coordinator.intents["subscribers"]["ff-7"] == {
                     "subscriptions": [
-                        {"topic": "floor/+", "qos": 1, "utility": "log:10", "max_latency_seconds": 0.05}
+                        {
+                            "topic": "floor/+",
+                            "qos": 1,
+                            "utility": {"shape": "log", "weight": 10.0},
+                            "max_latency_seconds": 0.05,
+                        }
                     ],
                     "lease_seconds": 10.0,
                     "port": "radio",
@@ -77,7 +83,7 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
                 await subscriber.subscribe("a/b", max_latency_seconds=0.2, max_latency_share=0.95)
                 assert coordinator.intents["subscribers"]["ff-7"]["subscriptions"][1] == {
                     "topic": "a/b",
-                    "qos": 0,
+                    "utility": {"shape": "log", "weight": 1.0},
                     "max_latency_seconds": 0.2,
                     "max_latency_share": 0.95,
                 }
@@ -199,7 +205,7 @@ def test_refusals_of_the_coordinator_are_one_clear_line_and_change_nothing(tmp_p
                 with pytest.raises(CoordinatorError, match=r"does not allow forbidden topics$"):
                     await subscriber.subscribe("forbidden/1")
                 with pytest.raises(CoordinatorError, match=r"subscriptions\.0\.utility: is no utility"):
-                    await subscriber.subscribe("floor/2", utility="sqrt:1")
+                    await subscriber.subscribe("floor/2", utility="log:99")
                 assert [one.topic for one in subscriber.wanted] == ["floor/1"]
                 with pytest.raises(ParameterError, match="by name"):
                     await subscriber.subscribe(7)
@@ -208,6 +214,7 @@ def test_refusals_of_the_coordinator_are_one_clear_line_and_change_nothing(tmp_p
                     {"max_latency_share": 0.9},
                     {"max_latency_seconds": 1.0, "max_latency_share": 1.1},
                     {"qos": 3},
+                    {"utility": "sqrt:1"},
                 ):
                     with pytest.raises(ParameterError):
                         await subscriber.subscribe("floor/1", **wrong)  # type: ignore[arg-type]
@@ -239,7 +246,7 @@ def test_calls_that_overlap_do_not_undo_each_other(tmp_path: Path) -> None:
                 subscriber.subscribe("floor/1"),
                 subscriber.subscribe("floor/0", utility="log:7"),
                 subscriber.subscribe("forbidden/2"),
-                subscriber.subscribe("floor/0", utility="sqrt:1"),
+                subscriber.subscribe("floor/0", utility="log:99"),
                 subscriber.unsubscribe("floor/1"),
                 subscriber.subscribe("floor/2"),
                 return_exceptions=True,
@@ -247,8 +254,8 @@ def test_calls_that_overlap_do_not_undo_each_other(tmp_path: Path) -> None:
             refused = [isinstance(result, CoordinatorError) for result in results]
             assert refused == [True, False, False, True, True, False, False]
             assert {one.topic: one.utility for one in subscriber.wanted} == {
-                "floor/0": "log:7",
-                "floor/2": None,
+                "floor/0": Utility("log", 7.0),
+                "floor/2": Utility("log", 1.0),
             }
             told = coordinator.intents["subscribers"]["ff-7"]["subscriptions"]
             assert told == [one.as_json() for one in subscriber.wanted]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from triagemq.coordinator.intents.asked import (
-    PublicationIntent,
+from triagemq.intents import (
+    Declared,
     PublisherIntent,
     SubscriberIntent,
-    SubscriptionIntent,
     Utility,
+    Wanted,
 )
 from triagemq.scenario import Scenario, UtilityShape
 
@@ -19,9 +19,9 @@ def publisher_intents(scenario: Scenario) -> list[PublisherIntent]:
     published = scenario.publications
     return [
         PublisherIntent(
-            name,
-            tuple(
-                PublicationIntent(
+            name=name,
+            publications=tuple(
+                Declared(
                     scenario.topics.name[published.topic[row]],
                     float(published.rate_per_second[row]),
                     float(published.size_bytes[row]),
@@ -38,14 +38,14 @@ def subscriber_intents(scenario: Scenario) -> list[SubscriberIntent]:
     wanted = scenario.subscriptions
     return [
         SubscriberIntent(
-            name,
-            tuple(
-                SubscriptionIntent(
+            name=name,
+            subscriptions=tuple(
+                Wanted(
                     scenario.topics.name[wanted.topic[row]],
                     Utility(
-                        UtilityShape(int(wanted.utility_shape[row])),
+                        UtilityShape(int(wanted.utility_shape[row])).name.lower(),  # type: ignore[arg-type]
                         float(wanted.utility_weight[row]),
-                        float(wanted.utility_threshold[row]),
+                        float(wanted.utility_threshold[row]) or None,
                         _or_none(float(wanted.freshness_seconds[row])),
                     ),
                     _or_none(float(wanted.max_latency_seconds[row])),

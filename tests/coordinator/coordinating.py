@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from triagemq.coordinator.access.grants import Grant
-from triagemq.coordinator.access.tokens import Role, new_token
+from triagemq.coordinator.access.tokens import Role, TokenRequest, new_token
 from triagemq.coordinator.api import create_app
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
@@ -122,7 +122,7 @@ class Running:
 
 def make_token(database: str, *roles: str, **rights: Any) -> str:
     """A token in the database, made as `triage token create` does."""
-    secret, token = new_token(label="test", roles=[Role(role) for role in roles], **rights)
+    secret, token = new_token(TokenRequest(label="test", roles=tuple(Role(role) for role in roles), **rights))
     store = Store(database)
     store.write_now(adding_token(token))
     store.close_now()

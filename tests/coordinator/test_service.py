@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.access.tokens import ANYONE
-from triagemq.coordinator.intents.asked import SubscriberIntent, SubscriptionIntent
-from triagemq.coordinator.intents.json_text import SUBSCRIBER
-from triagemq.coordinator.intents.records import Key, Record
-from triagemq.coordinator.intents.registry import Registry
+from triagemq.coordinator.intents.registry import Key, Record, Registry
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.refusals import MissingError, StoreError, UnavailableError
-from triagemq.coordinator.service import Announcement, Service
+from triagemq.coordinator.service import Service
+from triagemq.intents import SUBSCRIBER, SubscriberIntent, Wanted
 from triagemq.plan import Decision
 
 
@@ -80,15 +78,15 @@ class Planner:
         return True
 
 
-def wanting(name: str, topic: str) -> Announcement:
-    return Announcement(SubscriberIntent(name, (SubscriptionIntent(topic),)), 600.0)
+def wanting(name: str, topic: str) -> SubscriberIntent:
+    return SubscriberIntent((Wanted(topic),), lease_seconds=600.0, name=name)
 
 
 def topics(records: dict[Key, Record]) -> dict[str, str]:
     found = {}
     for (_, name), record in records.items():
         assert isinstance(record.intent, SubscriberIntent)
-        found[name] = record.intent.subscriptions[0].topic_filter
+        found[name] = record.intent.subscriptions[0].topic
     return found
 
 

@@ -53,13 +53,12 @@ def sub(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
     """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
-    from triagemq.client import Subscriber, Wanted
+    from triagemq.client import Subscriber, Utility, Wanted
 
     if share is not None and deadline is None:
         raise ParameterError("--deadline-share", "is a share within no time; give --deadline, too")
-    wanted = [
-        Wanted(one, utility, deadline, qos=qos, max_latency_share=share) for one in dict.fromkeys(topic)
-    ]
+    worth = Utility.parse(utility or "log:1")
+    wanted = [Wanted(one, worth, deadline, qos=qos, max_latency_share=share) for one in dict.fromkeys(topic)]
     whom = client_options.whom(coordinator, gateway, token, name, ca, timeout, certificate, key)
     for option, value in (("--utility", utility), ("--deadline", deadline), ("--port", port)):
         if gateway is not None and value is not None:

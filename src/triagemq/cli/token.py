@@ -170,27 +170,26 @@ def _database(state: Path | None, store: str | None, url: str | None, file: Path
 
 
 def _create(database: str | Path, request: dict[str, Any]) -> dict[str, Any]:
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    from triagemq.coordinator.api.models import TokenRequest
-    from triagemq.coordinator.api.operations import made_token, token_answer
+    from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
 
     try:
-        checked = TokenRequest.model_validate(request)
+        checked = TypeAdapter(TokenRequest).validate_python(request)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ParameterError(".".join(str(part) for part in first["loc"]), first["msg"]) from None
-    secret, token = made_token(checked)
+    secret, token = new_token(checked)
     with _kept(database) as kept:
         kept.add(token)
-    return token_answer(token, secret).model_dump()
+    return {**shown(token), "token": secret}
 
 
 def _list(database: str | Path) -> list[dict[str, Any]]:
-    from triagemq.coordinator.api.operations import token_answer
+    from triagemq.coordinator.access.tokens import shown
 
     with _kept(database) as kept:
-        return [token_answer(token).model_dump(exclude={"token"}) for token in kept.tokens()]
+        return [shown(token) for token in kept.tokens()]
 
 
 def _meant(given: str, known: Sequence[str]) -> str:

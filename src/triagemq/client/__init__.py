@@ -18,7 +18,6 @@ from triagemq.client.events import Event, Overflow
 from triagemq.client.publisher import Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.subscriber import Subscriber
-from triagemq.client.wanted import Wanted
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import (
     ClientError,
@@ -28,6 +27,7 @@ from triagemq.errors import (
     GatewayUnreachableError,
     RefusedError,
 )
+from triagemq.intents import Utility, Wanted
 
 __all__ = [
     "Assignment",
@@ -48,6 +48,7 @@ __all__ = [
     "Publisher",
     "RefusedError",
     "Subscriber",
+    "Utility",
     "Wanted",
     "Will",
     "publish_without_connection",

@@ -18,8 +18,8 @@ from triagemq.client.connection import ConnectionCounters
 from triagemq.client.events import Event
 from triagemq.client.publisher import Publisher
 from triagemq.client.subscriber import Subscriber
-from triagemq.client.wanted import Wanted
 from triagemq.errors import ClosedError
+from triagemq.intents import Wanted
 
 __all__ = ["BlockingPublisher", "BlockingSubscriber"]
 

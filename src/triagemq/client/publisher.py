@@ -21,13 +21,10 @@ from triagemq.client.connection import ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.topics import require_topic_name, without_registration
+from triagemq.client.topics import without_registration
 from triagemq.client.wire import unreachable
-from triagemq.errors import (
-    ClientError,
-    GatewayUnreachableError,
-    ParameterError,
-)
+from triagemq.errors import ClientError, GatewayUnreachableError, ParameterError
+from triagemq.intents import Declared, PublisherTerms
 from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload
 
@@ -64,7 +61,7 @@ class Publisher(Participant):
         )
         self._stamp = stamp
         self._lease_seconds = lease_seconds
-        self._declared: dict[str, dict[str, Any]] = {}
+        self._declared: tuple[Declared, ...] = ()
         self._declaring = asyncio.Lock()
         self._failure: ClientError | None = None
 
@@ -110,7 +107,10 @@ class Publisher(Participant):
         It replaces what was declared before. Without a coordinator it has no effect. Calls that overlap take effect in
         the order in which they were made; what the coordinator refuses leaves what was declared before.
         """
-        declared = {topic: _publication(topic, rate, size_bytes) for topic, rate in rates.items()}
+        declared = tuple(
+            Declared(topic, *rate) if isinstance(rate, tuple) else Declared(topic, rate, size_bytes)
+            for topic, rate in rates.items()
+        )
         async with self._declaring:
             before, self._declared = self._declared, declared
             if self._lease is None:
@@ -122,7 +122,8 @@ class Publisher(Participant):
                 raise
 
     def _intent(self) -> dict[str, Any]:
-        return {"publications": list(self._declared.values()), "lease_seconds": self._lease_seconds}
+        terms = PublisherTerms(self._declared, self._lease_seconds)
+        return terms.as_json() | {"lease_seconds": terms.lease_seconds}
 
     # Publishing.
 
@@ -174,21 +175,6 @@ class Publisher(Participant):
             "" if self._connection is None else self._connection.problem,
         ]
         return "; ".join(problem for problem in problems if problem)
-
-
-def _publication(
-    topic: str, rate: float | tuple[float, float] | None, size_bytes: float | None
-) -> dict[str, Any]:
-    require_topic_name(topic)
-    if isinstance(rate, tuple):
-        rate, size_bytes = rate
-    publication: dict[str, Any] = {"topic": topic}
-    for name, value in (("rate_per_second", rate), ("size_bytes", size_bytes)):
-        if value is not None:
-            if not 0 < value < float("inf"):
-                raise ParameterError(name, f"of {topic!r} must be above 0, is {value}")
-            publication[name] = value
-    return publication
 
 
 def publish_without_connection(

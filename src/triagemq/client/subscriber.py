@@ -22,13 +22,13 @@ from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
 from triagemq.client.flows import FlowConnections, flow_client_id
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.wanted import Wanted
 from triagemq.errors import (
     ClientError,
     CoordinatorError,
     GatewayUnreachableError,
     ParameterError,
 )
+from triagemq.intents import SubscriberTerms, Utility, Wanted
 
 __all__ = ["Subscriber"]
 
@@ -80,7 +80,7 @@ class Subscriber(Participant):
         self._on_event = on_event
         self._queue = EventQueue(queue_events, Overflow(overflow))
         self._received = ReceivedCounts()
-        self._wanted: dict[str | int, Wanted] = {}
+        self._wanted: dict[str, Wanted] = {}
         self._turns: _Turns[str | int] = _Turns()
         self._announcing = asyncio.Lock()
         self._flows: FlowConnections | None = None
@@ -148,22 +148,29 @@ class Subscriber(Participant):
         self,
         topic: str | int,
         *,
-        utility: str | Mapping[str, Any] | None = None,
+        utility: Utility | str | Mapping[str, Any] | None = None,
         max_latency_seconds: float | None = None,
         max_latency_share: float | None = None,
         max_separation_seconds: float | None = None,
         qos: int = 0,
     ) -> None:
-        """Want a topic or a filter; the same again changes what it is worth."""
-        one = Wanted(
-            topic,
-            utility,
-            max_latency_seconds,
-            max_separation_seconds,
-            qos,
-            max_latency_share=max_latency_share,
-        )
-        await self.subscribe_all([one])
+        """Want a topic or a filter; the same again changes what it is worth.
+
+        `utility` is text (log:10, linear:2, step:3@0.8), or a mapping with shape, weight, threshold, freshness_seconds.
+        """
+        terms: dict[str, Any] = {
+            "utility": utility,
+            "max_latency_seconds": max_latency_seconds,
+            "max_latency_share": max_latency_share,
+            "max_separation_seconds": max_separation_seconds,
+        }
+        asked = {name: value for name, value in terms.items() if value is not None}
+        if isinstance(topic, str):
+            one = Wanted(topic, qos=qos, **asked)
+            self._check_is_heeded(bool(asked))
+            await self.subscribe_all([one])
+        else:
+            await self._subscribe_by_id(topic, qos, bool(asked))
 
     async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
         """Want several at once: one word to the coordinator; all of them, or none if one is refused.
@@ -172,19 +179,26 @@ class Subscriber(Participant):
         """
         first = self._require_connection()
         new = {one.topic: one for one in wanted}
-        for one in new.values():
-            if self._coordinator is None and one.needs_coordinator:
-                raise ParameterError(
-                    "subscribe", "utilities and deadlines need a coordinator, not a gateway alone"
-                )
-            if self._coordinator is not None and isinstance(one.topic, int):
-                raise ParameterError(
-                    "topic", "a coordinator knows topics by name; do not give a predefined id"
-                )
+        self._check_is_heeded(any(one != Wanted(one.topic, qos=one.qos) for one in new.values()))
         async with self._turns.of(new):
             await self._subscribe_in_turn(first, new)
 
-    async def _subscribe_in_turn(self, first: Connection, new: dict[str | int, Wanted]) -> None:
+    def _check_is_heeded(self, asked_for_more: bool) -> None:
+        if self._coordinator is None and asked_for_more:
+            raise ParameterError(
+                "subscribe", "utilities and deadlines need a coordinator, not a gateway alone"
+            )
+
+    async def _subscribe_by_id(self, topic_id: int, qos: int, asked_for_more: bool) -> None:
+        """A topic that the gateway has predefined, of which no coordinator knows."""
+        first = self._require_connection()
+        self._check_is_heeded(asked_for_more)
+        if self._coordinator is not None:
+            raise ParameterError("topic", "a coordinator knows topics by name; do not give a predefined id")
+        async with self._turns.of([topic_id]):
+            await first.subscribe(topic_id, qos=qos)
+
+    async def _subscribe_in_turn(self, first: Connection, new: dict[str, Wanted]) -> None:
         before = {topic: one for topic, one in self._wanted.items() if topic in new}
         await self._want(new)
         turn = asyncio.Semaphore(_SUBSCRIBE_AT_ONCE)
@@ -219,7 +233,7 @@ class Subscriber(Participant):
         """What is wanted now."""
         return list(self._wanted.values())
 
-    async def _want(self, wanted: Mapping[str | int, Wanted], no_more: Collection[str | int] = ()) -> None:
+    async def _want(self, wanted: Mapping[str, Wanted], no_more: Collection[str | int] = ()) -> None:
         """Change what is wanted of some topics; if the coordinator refuses, nothing has changed.
 
         One after the other: what one call adds must not be why another is refused.
@@ -238,15 +252,10 @@ class Subscriber(Participant):
                 raise
 
     def _intent(self) -> dict[str, Any]:
-        intent: dict[str, Any] = {
-            "subscriptions": [one.as_json() for one in self._wanted.values()],
-            "lease_seconds": self._lease_seconds,
-        }
-        if self._port is not None:
-            intent["port"] = self._port
-        if self._most_flows is not None:
-            intent["flows"] = self._most_flows
-        return intent
+        terms = SubscriberTerms(
+            tuple(self._wanted.values()), self._port, self._most_flows, self._lease_seconds
+        )
+        return terms.as_json() | {"lease_seconds": terms.lease_seconds}
 
     # What the plan says.
 

@@ -16,10 +16,7 @@ from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER
-from triagemq.coordinator.intents.records import Record
-from triagemq.coordinator.intents.registry import Registry
+from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.coordinator.loop.figures import (
     Live,
     Report,
@@ -35,6 +32,7 @@ from triagemq.coordinator.ports.watch import PortWatch
 from triagemq.coordinator.rates.known import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.store.store import Store
+from triagemq.intents import PUBLISHER, SUBSCRIBER, PublisherIntent, SubscriberIntent
 
 __all__ = ["Coordinator"]
 

@@ -11,36 +11,32 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.access.tokens import Caller, Role, Token, session_key
-from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents.checks import check_limits, check_once, check_rights
-from triagemq.coordinator.intents.json_text import kind_of
 from triagemq.coordinator.intents.leases import Leases
-from triagemq.coordinator.intents.records import Key, Record
-from triagemq.coordinator.intents.registry import Draft, Registry
+from triagemq.coordinator.intents.registry import (
+    Draft,
+    Key,
+    Record,
+    Registry,
+    check_limits,
+    check_once,
+    check_rights,
+)
 from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
+from triagemq.intents import Intent
 from triagemq.plan import Decision
 
-__all__ = ["Announcement", "Service"]
+__all__ = ["Service"]
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _STOOD_STILL_SECONDS = 1.0
 _LEASES_SECONDS = 0.2
 _WRITE_AGAIN_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """What a client asks for, and how long it stays without a word from the client."""
-
-    intent: PublisherIntent | SubscriberIntent
-    lease_seconds: float
 
 
 class Planning(Protocol):
@@ -81,7 +77,7 @@ class Service:
         """Everyone who was there before has one lease to be heard again."""
         now = time.monotonic()
         for record in self.registry:
-            self.leases.grant(record.key, record.lease_seconds, now)
+            self.leases.grant(record.key, record.intent.lease_seconds, now)
 
     # Intents.
 
@@ -98,7 +94,7 @@ class Service:
         return record
 
     async def change(
-        self, caller: Caller, announce: Sequence[Announcement] = (), withdraw: Sequence[Key] = ()
+        self, caller: Caller, announce: Sequence[Intent] = (), withdraw: Sequence[Key] = ()
     ) -> list[Record]:
         """Announce some and withdraw others, all or none; the records of those announced."""
         drafts = self.registry.draft(self._checked(caller, announce, withdraw), withdraw)
@@ -132,7 +128,7 @@ class Service:
                 if before is not None:
                     gone.append(draft.key)
                 continue
-            self.leases.grant(draft.key, draft.record.lease_seconds, now)
+            self.leases.grant(draft.key, draft.record.intent.lease_seconds, now)
             if _is_news(before, draft.record):
                 news.append(draft.record)
         if news or gone:
@@ -231,7 +227,7 @@ class Service:
         self.planning.intents_changed((), keys, kind)
         self.planning.note(
             [
-                Decision(kind, f"{of} {name}", f"{record.lease_seconds:g} s lease", "withdrawn", why)
+                Decision(kind, f"{of} {name}", f"{record.intent.lease_seconds:g} s lease", "withdrawn", why)
                 for record, (of, name) in zip(gone, keys, strict=True)
             ]
         )
@@ -249,7 +245,7 @@ class Service:
         if not self.registry.is_changing(key):
             return self.registry.remove(key)
         if (record := self.registry.get(key)) is not None:
-            self.leases.grant(key, record.lease_seconds, time.monotonic())
+            self.leases.grant(key, record.intent.lease_seconds, time.monotonic())
         return None
 
     async def _write_again(self) -> None:
@@ -270,25 +266,23 @@ class Service:
 
     # Parts of a change.
 
-    def _checked(
-        self, caller: Caller, announce: Sequence[Announcement], withdraw: Sequence[Key]
-    ) -> list[Record]:
-        keys = [(kind_of(each.intent), each.intent.name) for each in announce]
+    def _checked(self, caller: Caller, announce: Sequence[Intent], withdraw: Sequence[Key]) -> list[Record]:
+        keys = [(intent.kind, intent.name) for intent in announce]
         check_once([*keys, *withdraw])
         records = []
-        for each, key in zip(announce, keys, strict=True):
-            check_rights(caller, each.intent, self.planning.port_names)
+        for intent, key in zip(announce, keys, strict=True):
+            check_rights(caller, intent, self.planning.port_names)
             known = self.registry.get(key)
             if known is not None and not caller.owns(known.owner):
                 raise ConflictError(f"the {key[0]} name {key[1]!r} is taken; choose another")
-            records.append(self._record(caller, each, key, known))
+            records.append(self._record(caller, intent, key, known))
         for key in withdraw:
             caller.require(Role(key[0]))
             self.find(caller, key)
         check_limits(self.registry, caller, records, withdraw)
         return records
 
-    def _record(self, caller: Caller, each: Announcement, key: Key, known: Record | None) -> Record:
+    def _record(self, caller: Caller, intent: Intent, key: Key, known: Record | None) -> Record:
         owner = caller.owner if known is None else known.owner
         if known is not None:
             secret = known.session_key
@@ -296,7 +290,7 @@ class Service:
             secret = session_key(self.tokens.by_id[caller.owner], *key)
         else:
             secret = ""
-        return Record(each.intent, owner, secret, each.lease_seconds)
+        return Record(intent, owner, secret)
 
     async def _write(self, change: store_changes.Change) -> None:
         try:

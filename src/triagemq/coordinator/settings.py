@@ -1,31 +1,32 @@
-"""The configuration of a coordinator process: one JSON file, checked as a whole before anything is opened."""
+"""The configuration of a coordinator process."""
 
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from triagemq.child import read_json
+from triagemq.child import load_config
 from triagemq.errors import ParameterError
 from triagemq.exchange.exposure import Exposed, check_listeners
 
 __all__ = ["Algorithms", "Settings", "check_listening", "load_settings"]
 
 
-class Algorithms(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithms:
     """Algorithms by name, as `triage plan` takes them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     flows: str = "greedy"
     priorities: str = "greedy"
     drops: str = "optimal"
 
 
-class Settings(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
     """Where to listen, what to keep, which gateway to lead, and how to plan.
 
     `network` is a scenario file that gives ports and planning settings; without it there is one port with
@@ -34,8 +35,6 @@ class Settings(BaseModel):
     HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS.
     `insecure` waives tokens and TLS beyond loopback.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
@@ -59,19 +58,8 @@ class Settings(BaseModel):
 
 
 def load_settings(path: Path | str) -> Settings:
-    """Read and check a configuration; ParameterError names the field and what is wrong with it.
-
-    >>> load_settings("no-such-file.json")
-    Traceback (most recent call last):
-    ...
-    triagemq.errors.ParameterError: no-such-file.json: No such file or directory
-    """
-    try:
-        settings = Settings.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "configuration"
-        raise ParameterError(f"{path}: {place}", first["msg"]) from None
+    """Read and check a configuration, and whether REST may be open to whom it would be."""
+    settings = load_config(Settings, path)
     check_listening(settings)
     return settings
 

@@ -23,13 +23,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from triagemq.child import run_child, say_ready
-from triagemq.client import Event, Publisher, Subscriber, Wanted
+from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
-from triagemq.errors import ParameterError, TriageError
+from triagemq.errors import TriageError
 from triagemq.live.receipts import LastArrival, Receipts, TimedSocket
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
@@ -66,7 +66,7 @@ class LoadConfig:
     instead of random ones.
     """
 
-    role: str
+    role: Literal["publishers", "subscribers"]
     scenario: str
     coordinator: str
     token: str | None = field(default=None, repr=False)
@@ -80,6 +80,7 @@ class LoadConfig:
     receipts: str | None = None
     commands: str | None = None
     absent: list[str] = field(default_factory=list)
+    replay: str | None = None
 
     def trusting(self) -> ssl.SSLContext | None:
         """The coordinator's own certificate is all that is trusted, by whatever name it is reached."""
@@ -89,8 +90,6 @@ class LoadConfig:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = False
         return context
-
-    replay: str | None = None
 
 
 async def run_subscribers(
@@ -331,16 +330,13 @@ def _wanted(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[Want
     table = scenario.subscriptions
     found: dict[str, list[Wanted]] = {name: [] for name in scenario.subscribers.name}
     for row in range(len(table)):
-        shape = UtilityShape(int(table.utility_shape[row]))
-        utility: dict[str, Any] = {"shape": shape.name.lower(), "weight": float(weight[row])}
-        if shape is UtilityShape.STEP:
-            utility["threshold"] = float(table.utility_threshold[row])
-        if table.freshness_seconds[row] < float("inf"):
-            utility["freshness_seconds"] = float(table.freshness_seconds[row])
+        shape: Any = UtilityShape(int(table.utility_shape[row])).name.lower()
+        threshold = float(table.utility_threshold[row]) if shape == "step" else None
+        freshness = _finite(table.freshness_seconds[row])
         found[scenario.subscribers.name[int(table.subscriber[row])]].append(
             Wanted(
                 scenario.topics.name[int(table.topic[row])],
-                utility,
+                Utility(shape, float(weight[row]), threshold, freshness),
                 _finite(table.max_latency_seconds[row]),
                 _finite(table.max_separation_seconds[row]),
                 qos,
@@ -362,10 +358,8 @@ def _say_ready(**facts: Any) -> None:
 
 async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
-    role = {"publishers": run_publishers, "subscribers": run_subscribers}.get(config.role)
-    if role is None:
-        raise ParameterError("role", f'must be "publishers" or "subscribers", is {config.role!r}')
-    await role(scenario, conditions, config, ended)
+    run = run_publishers if config.role == "publishers" else run_subscribers
+    await run(scenario, conditions, config, ended)
 
 
 def main() -> int:

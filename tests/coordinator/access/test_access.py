@@ -32,7 +32,7 @@ from websockets.exceptions import InvalidStatus
 from triagemq.cli.token import app as token_command
 from triagemq.coordinator import coordinator as coordinator_module
 from triagemq.coordinator.access.broker_rights import BrokerRights
-from triagemq.coordinator.access.tokens import Role, TokenBook, new_token, session_key
+from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token, session_key
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store.changes import adding_token, revoking_token
 from triagemq.coordinator.store.store import Store
@@ -221,7 +221,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Attempt, httpx.Res
         "nobody": {},
         "in-query": {},
         "malformed": bearer("triage_short"),
-        "unknown": bearer(new_token(label="", roles=[Role.OPERATOR])[0]),
+        "unknown": bearer(new_token(TokenRequest(label="", roles=(Role.OPERATOR,)))[0]),
         "expired": bearer(make_token(database, "operator", expires_seconds=-1.0)),
         "revoked": bearer(_revoked(database)),
         "almost": bearer(other[:-1] + ("A" if other[-1] != "A" else "B")),
@@ -255,7 +255,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Attempt, httpx.Res
 
 
 def _revoked(database: str) -> str:
-    secret, token = new_token(label="", roles=[Role.OPERATOR])
+    secret, token = new_token(TokenRequest(label="", roles=(Role.OPERATOR,)))
     store = Store(database)
     store.write_now(adding_token(token))
     store.write_now(revoking_token(token.token_id, time.time_ns()))
@@ -380,7 +380,7 @@ def test_the_gateway_learns_who_may_do_what_before_the_answer(tmp_path: Path) ->
 
 
 def test_session_keys_differ_by_token_kind_and_name() -> None:
-    one, two = (new_token(label="", roles=[Role.OPERATOR])[1] for _ in range(2))
+    one, two = (new_token(TokenRequest(label="", roles=(Role.OPERATOR,)))[1] for _ in range(2))
     keys = {
         session_key(token, kind, name)
         for token in (one, two)
@@ -392,7 +392,7 @@ def test_session_keys_differ_by_token_kind_and_name() -> None:
 
 def test_a_revoked_token_takes_its_intents_along_also_when_another_process_revokes_it(tmp_path: Path) -> None:
     database = database_in(tmp_path)
-    secret, token = new_token(label="", roles=[Role.SUBSCRIBER], subscribe=("#",))
+    secret, token = new_token(TokenRequest(label="", roles=(Role.SUBSCRIBER,), subscribe=("#",)))
     operator = make_token(database, "operator")
 
     async def run() -> None:
@@ -507,7 +507,7 @@ def test_revocations_of_a_time_apart_come_first_when_gateway_and_coordinator_mee
     tmp_path: Path,
 ) -> None:
     database = database_in(tmp_path)
-    tokens = [new_token(label="", roles=[Role.SUBSCRIBER], subscribe=("#",)) for _ in range(3)]
+    tokens = [new_token(TokenRequest(label="", roles=(Role.SUBSCRIBER,), subscribe=("#",))) for _ in range(3)]
     store = Store(database)
     for _, token in tokens:
         store.write_now(adding_token(token))
@@ -694,7 +694,7 @@ def test_live_figures_need_an_operators_token(tmp_path: Path) -> None:
 
 
 def test_a_token_book_refuses_everything_else() -> None:
-    secret, token = new_token(label="", roles=[Role.OPERATOR])
+    secret, token = new_token(TokenRequest(label="", roles=(Role.OPERATOR,)))
     book = TokenBook([token])
     assert book.caller(secret).is_operator
     for bad in ("", "triage_", secret[:-1], secret + "A", secret.upper(), f" {secret}", "\ud800" * 50):
@@ -762,8 +762,10 @@ def test_a_broker_that_cannot_be_told_of_a_revocation_is_told_again(tmp_path: Pa
     async def run() -> None:
         database, broker = database_in(tmp_path), Broker()
         store = Store(database)
-        _, token = new_token(label="", roles=[Role.PUBLISHER], names=("pump",), publish=("pump/#",))
-        _, looker = new_token(label="", roles=[Role.VIEWER], names=("eye",))
+        _, token = new_token(
+            TokenRequest(label="", roles=(Role.PUBLISHER,), names=("pump",), publish=("pump/#",))
+        )
+        _, looker = new_token(TokenRequest(label="", roles=(Role.VIEWER,), names=("eye",)))
         for each in (token, looker):
             store.write_now(adding_token(each))
         rights = BrokerRights(cast(BrokerProcess, broker), database)

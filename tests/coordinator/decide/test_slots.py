@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Situation, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
-from triagemq.coordinator.intents.asked import (
-    PublicationIntent,
-    PublisherIntent,
-    SubscriberIntent,
-    SubscriptionIntent,
-    Utility,
-)
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates.watch import Rates
+from triagemq.intents import (
+    Declared,
+    PublisherIntent,
+    SubscriberIntent,
+    Utility,
+    Wanted,
+)
 
 TOPICS = [f"t{number}" for number in range(8)]
 NETWORK = Network.plain(bandwidth_bps=20_000.0)
@@ -39,9 +39,9 @@ def situation(world: World) -> Situation:
     book = IntentBook()
     book.announce(
         PublisherIntent(
-            "room",
-            tuple(
-                PublicationIntent(topic, rate, 20.0 + 30 * place)
+            name="room",
+            publications=tuple(
+                Declared(topic, rate or None, 20.0 + 30 * place)
                 for place, (topic, rate) in enumerate(zip(TOPICS, rates, strict=True))
             ),
         )
@@ -49,10 +49,9 @@ def situation(world: World) -> Situation:
     for name, (wishes, flows) in subscribers.items():
         book.announce(
             SubscriberIntent(
-                name,
-                tuple(
-                    SubscriptionIntent(topic, Utility(weight=float(weight)))
-                    for topic, weight in wishes.items()
+                name=name,
+                subscriptions=tuple(
+                    Wanted(topic, Utility("log", float(weight))) for topic, weight in wishes.items()
                 ),
                 flows=flows,
             )

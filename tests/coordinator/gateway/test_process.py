@@ -470,7 +470,7 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
         ({"colour": 1}, "colour: there is no such field"),
         ({"listen": "here"}, "listen: must be HOST:PORT, as 127.0.0.1:10000, is 'here'"),
         ({"dataplane": "wires"}, 'dataplane: must be "embedded", "reported" or "none"'),
-        ({"seed": "one"}, "seed: 'one' is not what is wanted"),
+        ({"seed": "one"}, "seed: Input should be a valid integer"),
         ({"scenario": "nowhere.yaml"}, "nowhere.yaml"),
         ({"control": "/nowhere/at/all"}, "control socket /nowhere/at/all"),
     ],

@@ -10,16 +10,16 @@ import pytest
 
 from triagemq.coordinator.decide.decide import Decided, Situation, decide
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.asked import (
-    PublicationIntent,
-    PublisherIntent,
-    SubscriberIntent,
-    SubscriptionIntent,
-)
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.ports.estimates import Loss, ReportedCopies
 from triagemq.coordinator.ports.watch import PortChange, PortWatch
 from triagemq.coordinator.rates.watch import Rates
+from triagemq.intents import (
+    Declared,
+    PublisherIntent,
+    SubscriberIntent,
+    Wanted,
+)
 from triagemq.plan import FlowCounters
 
 LOOK_SECONDS = 0.2
@@ -29,9 +29,9 @@ def decided(count: int, error_rate: float = 0.0) -> Decided:
     """Subscribers of one topic behind one port, planned with an error rate."""
     network = Network(Network.plain(1e9).scenario, {"port": 1 - error_rate})
     book = IntentBook()
-    book.announce(PublisherIntent("p", (PublicationIntent("t", 20.0, 50.0),)))
+    book.announce(PublisherIntent((Declared("t", 20.0, 50.0),), name="p"))
     for number in range(count):
-        book.announce(SubscriberIntent(f"s{number}", (SubscriptionIntent("t"),)))
+        book.announce(SubscriberIntent((Wanted("t"),), name=f"s{number}"))
     return decide(Situation(book.scenario(network, Rates()), book.flow_limits(network)))
 
 

@@ -9,63 +9,83 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import event, insert, text
 from tests.coordinator.coordinating import database_in
 
-from triagemq.coordinator.access.tokens import Role, TokenBook, new_token
+from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.intents.asked import (
-    PublicationIntent,
-    PublisherIntent,
-    SubscriberIntent,
-    SubscriptionIntent,
-    Utility,
-)
-from triagemq.coordinator.intents.json_text import dump_intent, parse_intent
-from triagemq.coordinator.intents.records import Record
+from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store import schema as store_schema
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
+from triagemq.intents import (
+    Declared,
+    PublisherIntent,
+    SubscriberIntent,
+    Utility,
+    Wanted,
+)
 from triagemq.plan import Decision, SetFlow, SetPort
-from triagemq.scenario import UtilityShape
 
 
 def record(name: str, topic: str = "a/b") -> Record:
-    return Record(SubscriberIntent(name, (SubscriptionIntent(topic),)), "owner", "key", 10.0)
+    return Record(SubscriberIntent((Wanted(topic),), lease_seconds=7.5, name=name), "owner", "key")
 
 
 def decision(number: int) -> Decision:
     return Decision("kind", f"subject {number}", "before", "after", "reason")
 
 
-numbers = st.floats(1e-6, 1e12, allow_nan=False)
-utilities = st.builds(Utility, st.sampled_from(UtilityShape), numbers, st.floats(0, 1), st.none() | numbers)
-subscriptions = st.builds(
-    SubscriptionIntent,
-    st.text(),
-    utilities,
-    st.none() | numbers,
-    st.none() | numbers,
-    st.integers(0, 2),
-    st.none() | st.floats(0.01, 1),
-)
+OLD = {
+    ("subscriber", "ff-7"): (
+        '{"subscriptions":[{"topic":"floor3/#","utility":{"shape":"log","weight":1.0}},{"topic":"a/+","utility":'
+        '{"shape":"step","weight":3.0,"threshold":0.5,"freshness_seconds":2.5},"max_latency_seconds":0.5,'
+        '"max_separation_seconds":4.0,"qos":2,"max_latency_share":0.95}],"port":"radio","flows":3}',
+        SubscriberIntent(
+            (Wanted("floor3/#"), Wanted("a/+", Utility("step", 3.0, 0.5, 2.5), 0.5, 4.0, 2, 0.95)),
+            "radio",
+            3,
+            name="ff-7",
+        ),
+    ),
+    ("publisher", "pump"): (
+        '{"publications":[{"topic":"pump/1","rate_per_second":2.5,"size_bytes":40.0},{"topic":"pump/2"}]}',
+        PublisherIntent((Declared("pump/1", 2.5, 40.0), Declared("pump/2")), name="pump"),
+    ),
+}
+"""Rows as 0.1.0 has written them from the first, and what they mean."""
 
 
-@given(st.lists(subscriptions), st.none() | st.text(min_size=1), st.none() | st.integers(1, 9))
-def test_intents_survive_as_text(
-    wanted: list[SubscriptionIntent], port: str | None, flows: int | None
+@pytest.mark.parametrize("key", OLD)
+def test_what_was_stored_before_is_read_and_written_in_the_same_words(
+    tmp_path: Path, key: tuple[str, str]
 ) -> None:
-    intent = SubscriberIntent("name", tuple(wanted), port, flows)
-    assert parse_intent("subscriber", "name", dump_intent(intent)) == intent
+    text, intent = OLD[key]
+    store = Store(database_in(tmp_path))
+    with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
+        database.execute("insert into intents values (?, ?, 'owner', 'key', 12.5, ?)", (*key, text))
+    (found,) = store.records()
+    assert (found.intent, found.intent.lease_seconds, found.owner) == (intent, 12.5, "owner")
+    store.write_now(store_changes.announcing([found]))
+    with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
+        assert database.execute("select intent from intents").fetchall() == [(text,)]
+    store.close_now()
+
+
+def test_what_cannot_be_asked_for_is_named(tmp_path: Path) -> None:
+    store = Store(database_in(tmp_path))
+    with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
+        database.execute("insert into intents values ('publisher', 'p', '', '', 10, '{\"publications\": 1}')")
+    with pytest.raises(StoreError, match=r"what publisher 'p' cannot ask for \(publications: "):
+        store.records()
+    store.close_now()
 
 
 def test_everything_is_there_again(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
-    publishing = Record(PublisherIntent("p", (PublicationIntent("a", 2.5, None),)), "", "", 3.0)
+    publishing = Record(PublisherIntent((Declared("a", 2.5, None),), 3.0, name="p"), "", "")
     store.write_now(store_changes.announcing([record("s", "x/#"), publishing, record("gone")]))
     store.write_now(store_changes.withdrawing([("subscriber", "gone")]))
     store.write_now(store_changes.announcing([record("s", "y/#")]))
@@ -81,7 +101,9 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     )
     store.write_now(store_changes.deciding(5, 7, [decision(0), decision(1)]))
     store.write_now(store_changes.keeping_orders(orders))
-    secret, token = new_token(label="l", roles=[Role.PUBLISHER], publish=("a/#",), most_subscriptions=3)
+    secret, token = new_token(
+        TokenRequest(label="l", roles=(Role.PUBLISHER,), publish=("a/#",), most_subscriptions=3)
+    )
     store.write_now(store_changes.adding_token(token))
     store.close_now()
 
@@ -89,6 +111,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert {each.key: each for each in again.records()} == {
         each.key: each for each in (record("s", "y/#"), publishing)
     }
+    assert [each.intent.lease_seconds for each in again.records()] == [3.0, 7.5]
     assert again.bandwidths() == {"radio": 2e6}
     assert again.measured() == {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}}
     assert again.orders() == orders
@@ -118,7 +141,7 @@ def test_orders_of_another_version_are_left_and_said_to_be(
 
 def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
-    secret, token = new_token(label="l", roles=[Role.OPERATOR])
+    secret, token = new_token(TokenRequest(label="l", roles=(Role.OPERATOR,)))
     store.write_now(store_changes.adding_token(token))
     store.close_now()
     contents = b"".join(file.read_bytes() for file in tmp_path.iterdir())
@@ -277,7 +300,7 @@ def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: P
         await store.write(store_changes.announcing([record("before")]))
         most_pages = 1
         with pytest.raises(StoreError, match="database or disk is full"):
-            await store.write(store_changes.announcing([record(f"s{n}", "t" * 4000) for n in range(50)]))
+            await store.write(store_changes.announcing([record(f"s{n}", "t" * 1000) for n in range(200)]))
         assert "full" in store.writing.reason
         assert [each.key[1] for each in store.records()] == ["before"]
         most_pages = 0

@@ -24,8 +24,9 @@ def broker_users(tokens: Iterable[Token], now_ns: int) -> list[BrokerUser]:
 
     A name that several tokens write out is the oldest one's.
 
-    >>> from triagemq.coordinator.access.tokens import new_token
-    >>> _, token = new_token(label="", roles=[Role.PUBLISHER], names=("pump", "tap-*"), publish=("pump/#",))
+    >>> from triagemq.coordinator.access.tokens import TokenRequest, new_token
+    >>> request = TokenRequest(roles=(Role.PUBLISHER,), names=("pump", "tap-*"), publish=("pump/#",))
+    >>> _, token = new_token(request)
     >>> [user.name == token.token_id or user.name for user in broker_users([token], token.created_ns)]
     [True, 'pump']
     """

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from triagemq.coordinator.access.grants import Grant, Grants
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.access.tokens import Caller
-from triagemq.coordinator.intents.asked import SubscriberIntent
-from triagemq.coordinator.intents.records import Record
-from triagemq.coordinator.intents.registry import Registry
+from triagemq.coordinator.intents.registry import Record, Registry
+from triagemq.intents import SubscriberIntent
 
 __all__ = ["Rights"]
 
@@ -39,8 +38,6 @@ class Rights:
     def _grant(self, record: Record) -> Grant:
         intent = record.intent
         if isinstance(intent, SubscriberIntent):
-            return Grant(
-                name=intent.name, subscribe=tuple(each.topic_filter for each in intent.subscriptions)
-            )
+            return Grant(name=intent.name, subscribe=tuple(each.topic for each in intent.subscriptions))
         token = self.tokens.by_id.get(record.owner)
         return Grant(name=intent.name, publish=() if token is None else Caller.of(token).publish)

@@ -12,24 +12,31 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.exchange.broker.users import hashed_password
+from triagemq.intents import TopicFilter
 from triagemq.mqttsn.filters import within
 
 __all__ = [
     "ANYONE",
     "Caller",
     "Role",
+    "ShownToken",
     "Token",
     "TokenBook",
+    "TokenRequest",
+    "TokenRights",
     "new_token",
     "prefix_of",
     "session_key",
+    "shown",
     "token_from_json",
     "token_to_json",
 ]
@@ -37,7 +44,10 @@ __all__ = [
 _MARK = "triage_"
 _FORM = re.compile(r"triage_[A-Za-z0-9_-]{43}", re.ASCII)
 _PREFIX_LENGTH = len(_MARK) + 8
-EVERY_TOPIC = ("#", "$SYS/#")
+_EVERY_TOPIC = ("#", "$SYS/#")
+_EVERYTHING: dict[str, Any] = {"names": ("*",), "publish": _EVERY_TOPIC, "subscribe": _EVERY_TOPIC}
+
+NamePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@*-]{1,200}$", examples=["ff-*"])]
 
 
 class Role(StrEnum):
@@ -49,62 +59,75 @@ class Role(StrEnum):
     VIEWER = "viewer"
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """What is kept about a token. Limits are over everything announced with it; None means no limit.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRights:
+    """What a token is for, which names and topics, and how much.
 
     `names` are the names that may be announced, with `*` for any characters; `publish` and `subscribe` are topic
     patterns. An operator may do everything with everything, a viewer reads what an operator reads and changes nothing.
-    `mqtt_password` is the token as brokers keep passwords, for those who speak MQTT to the exchange's own.
+    Limits are over everything announced with it; None means no limit.
     """
+
+    # For pydantic, which checks what is asked for: keys that are not known are mistakes.
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    label: Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,200}$")] = ""
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=4)]
+    names: Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=1_000)] = ("*",)
+    publish: Annotated[tuple[TopicFilter, ...], Field(max_length=10_000)] = ()
+    subscribe: Annotated[tuple[TopicFilter, ...], Field(max_length=10_000)] = ()
+    most_subscriptions: Annotated[int, Field(ge=0, le=2**53, strict=True)] | None = None
+    most_publications_per_second: (
+        Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None
+    ) = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest(TokenRights):
+    """A new token."""
+
+    expires_seconds: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False, strict=True)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownToken(TokenRights):
+    """A token as people may see it."""
 
     token_id: str
     prefix: str
-    sha256: str = field(repr=False)
-    label: str = ""
-    roles: frozenset[Role] = frozenset()
-    names: tuple[str, ...] = ("*",)
-    publish: tuple[str, ...] = ()
-    subscribe: tuple[str, ...] = ()
-    most_subscriptions: int | None = None
-    most_publications_per_second: float | None = None
     created_ns: int = 0
     expires_ns: int | None = None
     revoked_ns: int | None = None
-    mqtt_password: str = field(default="", repr=False)
 
     def valid(self, now_ns: int) -> bool:
         return self.revoked_ns is None and (self.expires_ns is None or now_ns < self.expires_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token(ShownToken):
+    """What is kept about a token.
+
+    `mqtt_password` is the token as brokers keep passwords, for those who speak MQTT to the exchange's own.
+    """
+
+    sha256: str = field(repr=False)
+    mqtt_password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller(TokenRights):
     """Whoever sent a request: a token, or (access off) anyone at all, who may do everything.
 
     `reached` is the host by which the request came here.
     """
 
     owner: str
-    roles: frozenset[Role]
-    names: tuple[str, ...] = ("*",)
-    publish: tuple[str, ...] = EVERY_TOPIC
-    subscribe: tuple[str, ...] = EVERY_TOPIC
-    most_subscriptions: int | None = None
-    most_publications_per_second: float | None = None
     reached: str = ""
 
     @classmethod
     def of(cls, token: Token) -> Caller:
-        operator = Role.OPERATOR in token.roles
-        return cls(
-            owner=token.token_id,
-            roles=token.roles,
-            names=("*",) if operator else token.names,
-            publish=EVERY_TOPIC if operator else token.publish,
-            subscribe=EVERY_TOPIC if operator else token.subscribe,
-            most_subscriptions=token.most_subscriptions,
-            most_publications_per_second=token.most_publications_per_second,
-        )
+        everything = _EVERYTHING if Role.OPERATOR in token.roles else {}
+        return cls(**_fields(TokenRights, token) | everything, owner=token.token_id)
 
     @property
     def is_operator(self) -> bool:
@@ -144,7 +167,7 @@ class Caller:
         return self.may_look or within(topic, self.publish) or within(topic, self.subscribe)
 
 
-ANYONE = Caller(owner="", roles=frozenset(Role))
+ANYONE = Caller(owner="", roles=tuple(Role), **_EVERYTHING)
 """The caller while access is off."""
 
 
@@ -168,57 +191,51 @@ class TokenBook:
         raise UnauthorisedError
 
 
-def new_token(
-    *,
-    label: str,
-    roles: Iterable[Role],
-    names: tuple[str, ...] = ("*",),
-    publish: tuple[str, ...] = (),
-    subscribe: tuple[str, ...] = (),
-    most_subscriptions: int | None = None,
-    most_publications_per_second: float | None = None,
-    expires_seconds: float | None = None,
-) -> tuple[str, Token]:
+def new_token(request: TokenRequest) -> tuple[str, Token]:
     """A fresh token: the secret to hand over, and what to keep.
 
-    >>> secret, token = new_token(label="crew", roles=[Role.SUBSCRIBER], subscribe=("floor3/#",))
+    >>> secret, token = new_token(TokenRequest(label="crew", roles=(Role.SUBSCRIBER,), subscribe=("floor3/#",)))
     >>> TokenBook([token]).caller(secret).subscribe, secret in repr(token)
     (('floor3/#',), False)
     """
     secret = _MARK + secrets.token_urlsafe(32)
-    now_ns = time.time_ns()
+    now_ns, seconds = time.time_ns(), request.expires_seconds
     return secret, Token(
+        **_fields(TokenRights, request) | {"roles": tuple(sorted(set(request.roles)))},
         token_id=secrets.token_hex(8),
         prefix=prefix_of(secret),
         sha256=_sha256(secret),
-        label=label,
-        roles=frozenset(roles),
-        names=names,
-        publish=publish,
-        subscribe=subscribe,
-        most_subscriptions=most_subscriptions,
-        most_publications_per_second=most_publications_per_second,
         created_ns=now_ns,
-        expires_ns=None if expires_seconds is None else now_ns + int(expires_seconds * 1e9),
+        expires_ns=None if seconds is None else now_ns + int(seconds * 1e9),
         mqtt_password=hashed_password(secret),
     )
 
 
+def shown(token: Token) -> dict[str, Any]:
+    """What people may see of a token."""
+    return _fields(ShownToken, token)
+
+
+def _fields(kind: type[TokenRights], token: TokenRights) -> dict[str, Any]:
+    """The fields that a record has as one of another kind, too."""
+    return {each.name: getattr(token, each.name) for each in fields(kind)}
+
+
 def token_to_json(token: Token) -> dict[str, Any]:
     """What `token_from_json` reads; nothing in it lets anybody in."""
-    return asdict(token) | {"roles": sorted(token.roles)}
+    return _fields(Token, token)
 
 
 def token_from_json(value: Mapping[str, Any]) -> Token:
     """A token as it was kept.
 
-    >>> _, token = new_token(label="pump", roles=[Role.PUBLISHER], publish=("pump/#",))
-    >>> token_from_json(token_to_json(token)) == token
+    >>> import json
+    >>> _, token = new_token(TokenRequest(label="pump", roles=(Role.PUBLISHER,), publish=("pump/#",)))
+    >>> token_from_json(json.loads(json.dumps(token_to_json(token)))) == token
     True
     """
-    lists = {name: tuple(value[name]) for name in ("names", "publish", "subscribe") if name in value}
-    roles = frozenset(Role(role) for role in value.get("roles", ()))
-    return Token(**{**value, **lists, "roles": roles})
+    lists = {name: tuple(one) for name, one in value.items() if isinstance(one, list | tuple)}
+    return Token(**{**value, **lists, "roles": tuple(Role(role) for role in value["roles"])})
 
 
 def prefix_of(secret: str) -> str:

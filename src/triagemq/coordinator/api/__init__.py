@@ -6,8 +6,8 @@ from fastapi import FastAPI
 
 from triagemq import __version__
 from triagemq.coordinator.api import intents, live, operations, views
-from triagemq.coordinator.api.answers import REFUSALS
 from triagemq.coordinator.api.methods import Methods, PathMethods
+from triagemq.coordinator.api.models import REFUSALS
 from triagemq.coordinator.api.refusing import BodyLimit, refuse_in_words
 from triagemq.coordinator.coordinator import Coordinator
 

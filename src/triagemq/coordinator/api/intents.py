@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
 from triagemq.coordinator.access.tokens import Caller, Role
-from triagemq.coordinator.api.answers import (
+from triagemq.coordinator.api.callers import Asker, Here
+from triagemq.coordinator.api.models import (
     NOT_YET,
     AssignmentAnswer,
     BulkAnswer,
+    BulkRequest,
     Connection,
     HeartbeatAnswer,
+    HeartbeatBody,
     PublisherAnswer,
     SubscriberAnswer,
     gone,
 )
-from triagemq.coordinator.api.callers import Asker, Here
-from triagemq.coordinator.api.models import (
-    BulkRequest,
-    HeartbeatBody,
-    Name,
-    PublisherBody,
-    PublisherRequest,
-    SubscriberBody,
-    SubscriberRequest,
-)
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER, intent_document
-from triagemq.coordinator.intents.records import Record
-from triagemq.coordinator.service import Announcement
+from triagemq.coordinator.intents.registry import Record
 from triagemq.exchange.exposure import reached_by
+from triagemq.intents import (
+    PUBLISHER,
+    SUBSCRIBER,
+    Name,
+    PublisherIntent,
+    PublisherTerms,
+    SubscriberIntent,
+    SubscriberTerms,
+)
 
 __all__ = ["router"]
 
@@ -44,32 +43,27 @@ NamePath = Annotated[Name, Path(description="The name it was announced with.")]
 def _subscriber(
     here: Coordinator, caller: Caller, record: Record, *, whole: bool = False
 ) -> SubscriberAnswer:
-    name = record.intent.name
-    assigned = here.runtime.assignments.of(name)
-    document = intent_document(record.intent) if whole else {}
+    flows = here.runtime.assignments.of(record.intent.name).flows
     return SubscriberAnswer(
-        name=name,
-        lease_seconds=record.lease_seconds,
-        generation=here.runtime.generation,
-        in_force=here.runtime.is_in_force(record.key),
-        connection=Connection(**_whereto(here, caller, record), flows=assigned.flows),
-        **document,
+        connection=Connection(**_whereto(here, caller, record), flows=flows), **_told(here, record, whole)
     )
 
 
 def _publisher(here: Coordinator, caller: Caller, record: Record, *, whole: bool = False) -> PublisherAnswer:
-    document = intent_document(record.intent) if whole else {}
+    broker = None if here.broker_address is None else reached_by(here.broker_address, caller.reached)
     return PublisherAnswer(
-        name=record.intent.name,
-        lease_seconds=record.lease_seconds,
-        generation=here.runtime.generation,
-        in_force=here.runtime.is_in_force(record.key),
-        connection=Connection(
-            **_whereto(here, caller, record),
-            broker=None if here.broker_address is None else reached_by(here.broker_address, caller.reached),
-        ),
-        **document,
+        connection=Connection(**_whereto(here, caller, record), broker=broker), **_told(here, record, whole)
     )
+
+
+def _told(here: Coordinator, record: Record, whole: bool) -> dict[str, Any]:
+    """What is told of every record, and with `whole` what its client asked for."""
+    return {
+        "name": record.intent.name,
+        "lease_seconds": record.intent.lease_seconds,
+        "generation": here.runtime.generation,
+        "in_force": here.runtime.is_in_force(record.key),
+    } | (record.intent.as_json() if whole else {})
 
 
 def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str]:
@@ -80,28 +74,19 @@ def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str
     }
 
 
-async def _announce(
-    here: Coordinator, caller: Caller, intent: PublisherIntent | SubscriberIntent, seconds: float
-) -> Record:
-    records = await here.service.change(caller, [Announcement(intent, seconds)])
-    return records[0]
-
-
 @router.post("/subscribers", status_code=201)
-async def announce_subscriber(body: SubscriberRequest, caller: Asker, here: Here) -> SubscriberAnswer:
+async def announce_subscriber(intent: SubscriberIntent, caller: Asker, here: Here) -> SubscriberAnswer:
     """Say what a subscriber wants; the same name again replaces what it wanted."""
-    return _subscriber(
-        here, caller, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds)
-    )
+    return _subscriber(here, caller, *await here.service.change(caller, [intent]))
 
 
 @router.put("/subscribers/{name}", responses={201: {"model": SubscriberAnswer}})
 async def change_subscriber(
-    name: NamePath, body: SubscriberBody, caller: Asker, here: Here, response: Response
+    name: NamePath, terms: SubscriberTerms, caller: Asker, here: Here, response: Response
 ) -> SubscriberAnswer:
     """Replace what a subscriber wants, or announce it (201)."""
     response.status_code = 200 if here.service.registry.get((SUBSCRIBER, name)) else 201
-    return _subscriber(here, caller, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
+    return await announce_subscriber(terms.named(name), caller, here)
 
 
 @router.get("/subscribers/{name}")
@@ -134,7 +119,7 @@ async def keep_subscriber(
         here.live.received(assigned, body.received)
         here.received(record, body.received)
     return HeartbeatAnswer(
-        lease_seconds=record.lease_seconds, generation=assigned.generation, flows=assigned.flows
+        lease_seconds=record.intent.lease_seconds, generation=assigned.generation, flows=assigned.flows
     )
 
 
@@ -161,20 +146,18 @@ async def read_assignment(
 
 
 @router.post("/publishers", status_code=201)
-async def announce_publisher(body: PublisherRequest, caller: Asker, here: Here) -> PublisherAnswer:
+async def announce_publisher(intent: PublisherIntent, caller: Asker, here: Here) -> PublisherAnswer:
     """Say what a publisher will publish; the same name again replaces what it said."""
-    return _publisher(
-        here, caller, await _announce(here, caller, body.intent_of(body.name), body.lease_seconds)
-    )
+    return _publisher(here, caller, *await here.service.change(caller, [intent]))
 
 
 @router.put("/publishers/{name}", responses={201: {"model": PublisherAnswer}})
 async def change_publisher(
-    name: NamePath, body: PublisherBody, caller: Asker, here: Here, response: Response
+    name: NamePath, terms: PublisherTerms, caller: Asker, here: Here, response: Response
 ) -> PublisherAnswer:
     """Replace what a publisher publishes, or announce it (201)."""
     response.status_code = 200 if here.service.registry.get((PUBLISHER, name)) else 201
-    return _publisher(here, caller, await _announce(here, caller, body.intent_of(name), body.lease_seconds))
+    return await announce_publisher(terms.named(name), caller, here)
 
 
 @router.get("/publishers/{name}")
@@ -198,22 +181,19 @@ async def withdraw_publisher(name: NamePath, caller: Asker, here: Here) -> Respo
 async def keep_publisher(name: NamePath, caller: Asker, here: Here) -> HeartbeatAnswer:
     """A sign of life: the lease begins anew."""
     record = here.service.heartbeat(caller, (PUBLISHER, name))
-    return HeartbeatAnswer(lease_seconds=record.lease_seconds, generation=here.runtime.generation)
+    return HeartbeatAnswer(lease_seconds=record.intent.lease_seconds, generation=here.runtime.generation)
 
 
 @router.post("/intents")
 async def change_many(body: BulkRequest, caller: Asker, here: Here) -> BulkAnswer:
     """Announce and withdraw many at once: all of it happens, or nothing."""
-    coming: list[PublisherRequest | SubscriberRequest] = [
-        *body.announce.publishers,
-        *body.announce.subscribers,
-    ]
-    announce = [Announcement(each.intent_of(each.name), each.lease_seconds) for each in coming]
     withdraw = [
         *((PUBLISHER, name) for name in body.withdraw.publishers),
         *((SUBSCRIBER, name) for name in body.withdraw.subscribers),
     ]
-    records = await here.service.change(caller, announce, withdraw)
+    records = await here.service.change(
+        caller, [*body.announce.publishers, *body.announce.subscribers], withdraw
+    )
     publishers = [
         _publisher(here, caller, each) for each in records if isinstance(each.intent, PublisherIntent)
     ]

@@ -1,205 +1,67 @@
-"""What REST takes and gives, as pydantic models: every number finite and bounded, unknown keys refused."""
+"""What REST takes and gives besides intents and tokens, which are records of their own.
+
+Of what is taken every number is finite and bounded, and unknown keys are refused.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Annotated, Any, Literal
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from fastapi import Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from triagemq.coordinator.intents.asked import (
-    PublicationIntent,
-    PublisherIntent,
-    SubscriberIntent,
-    SubscriptionIntent,
-    Utility,
-)
-from triagemq.mqttsn import is_shared, publishable_topic_name, valid_topic_filter
-from triagemq.scenario import UtilityShape
+from triagemq.coordinator.access.tokens import ShownToken
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.decide.what_if import SupposedSubscription
+from triagemq.coordinator.ports.estimates import Interval
+from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
 __all__ = [
+    "NOT_YET",
+    "REFUSALS",
+    "AssignmentAnswer",
+    "BulkAnswer",
     "BulkRequest",
-    "Name",
-    "PublisherBody",
-    "PublisherRequest",
-    "SubscriberBody",
-    "SubscriberRequest",
-    "TokenRequest",
+    "Connection",
+    "DecisionAnswer",
+    "DecisionsAnswer",
+    "Detail",
+    "ExplanationAnswer",
+    "ForecastAnswer",
+    "HealthAnswer",
+    "HeartbeatAnswer",
+    "HeartbeatBody",
+    "MeasurementsAnswer",
+    "MeasurementsBody",
+    "NotYetAnswer",
+    "PlanAnswer",
+    "PortAnswer",
+    "PortBody",
+    "PublisherAnswer",
+    "SubscriberAnswer",
+    "TokenAnswer",
+    "TopicAnswer",
+    "WhatIfAnswer",
+    "WhatIfRequest",
+    "gone",
 ]
 
-DEFAULT_LEASE_SECONDS = 10.0
 MOST_ITEMS = 1_000_000
-MOST_TOPIC_CHARACTERS = 1_024
-_NUMBER = r"[0-9]{1,12}(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,2})?"
-_UTILITY = rf"^(log:{_NUMBER}|linear:{_NUMBER}|step:{_NUMBER}@{_NUMBER})$"
 
-
-def _topic(text: str) -> str:
-    if not publishable_topic_name(text):
-        raise ValueError(
-            "is not the name of an MQTT topic to publish to: it must not be empty, hold +, # or a control character, "
-            "have more than 200 levels, or begin with $SYS or $share"
-        )
-    return text
-
-
-def _topic_filter(text: str) -> str:
-    if not valid_topic_filter(text) or is_shared(text):
-        raise ValueError(
-            "is not an MQTT topic filter: let + or # stand alone between slashes, # only at the end, "
-            "no control characters, at most 200 levels, no $share in front"
-        )
-    return text
-
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}$", examples=["ff-07"])]
-TopicText = Annotated[
-    str, Field(min_length=1, max_length=MOST_TOPIC_CHARACTERS, examples=["building/3/smoke"])
-]
-Topic = Annotated[TopicText, AfterValidator(_topic)]
-TopicFilter = Annotated[TopicText, AfterValidator(_topic_filter)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False)]
-SizeBytes = Annotated[float, Field(ge=1, le=65_535, allow_inf_nan=False)]
 Bandwidth = Annotated[float, Field(ge=1e3, le=1e13, allow_inf_nan=False)]
-LeaseSeconds = Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
+
+
+# What is taken.
 
 
 class Body(BaseModel):
     """Base of what is taken: unknown keys are mistakes, and texts are no numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class UtilityBody(Body):
-    """What all of a topic's events are worth, and how that shrinks with loss and age."""
-
-    shape: Literal["log", "linear", "step"]
-    weight: Weight
-    threshold: Share | None = None
-    freshness_seconds: Seconds | None = None
-
-    @model_validator(mode="after")
-    def _threshold_of_step(self) -> UtilityBody:
-        if (self.shape == "step") != (self.threshold is not None):
-            raise ValueError("a step needs a threshold, as in step:3@0.8, and the other shapes have none")
-        return self
-
-    def intent(self) -> Utility:
-        return Utility(
-            UtilityShape[self.shape.upper()], self.weight, self.threshold or 0.0, self.freshness_seconds
-        )
-
-
-@lru_cache(10_000)
-def _spelled_out(text: str) -> UtilityBody:
-    shape, _, numbers = text.partition(":")
-    weight, _, threshold = numbers.partition("@")
-    return UtilityBody.model_validate(
-        {"shape": shape, "weight": float(weight)} | ({"threshold": float(threshold)} if threshold else {})
-    )
-
-
-class SubscriptionBody(Body):
-    """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come."""
-
-    topic: TopicFilter
-    utility: Annotated[str, Field(pattern=_UTILITY, examples=["log:10", "step:3@0.8"])] | UtilityBody = (
-        "log:1"
-    )
-    max_latency_seconds: Seconds | None = None
-    max_latency_share: Share | None = None
-    max_separation_seconds: Seconds | None = None
-    qos: Annotated[int, Field(ge=0, le=2)] = 0
-
-    @field_validator("utility")
-    @classmethod
-    def _parsed(cls, given: str | UtilityBody) -> str | UtilityBody:
-        if isinstance(given, str):
-            _spelled_out(given)
-        return given
-
-    @model_validator(mode="after")
-    def _share_of_some_time(self) -> SubscriptionBody:
-        if self.max_latency_share is not None and self.max_latency_seconds is None:
-            raise ValueError("max_latency_share is a share within no time; give max_latency_seconds, too")
-        return self
-
-    def intent(self) -> SubscriptionIntent:
-        worth = _spelled_out(self.utility) if isinstance(self.utility, str) else self.utility
-        return SubscriptionIntent(
-            self.topic,
-            worth.intent(),
-            self.max_latency_seconds,
-            self.max_separation_seconds,
-            self.qos,
-            self.max_latency_share,
-        )
-
-
-class SubscriberBody(Body):
-    """A subscriber: what it wants, through which output port, with how many connections at most."""
-
-    subscriptions: Annotated[list[SubscriptionBody], Field(max_length=MOST_ITEMS)]
-    port: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    flows: Annotated[int, Field(ge=1, le=1_000)] | None = None
-    lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
-
-    @field_validator("subscriptions")
-    @classmethod
-    def _once(cls, given: list[SubscriptionBody]) -> list[SubscriptionBody]:
-        _no_topic_twice([each.topic for each in given])
-        return given
-
-    def intent_of(self, name: str) -> SubscriberIntent:
-        return SubscriberIntent(
-            name, tuple(each.intent() for each in self.subscriptions), self.port, self.flows
-        )
-
-
-class SubscriberRequest(SubscriberBody):
-    """The same with its name."""
-
-    name: Name
-
-
-class PublicationBody(Body):
-    """A topic; the rate and size that are left out are measured."""
-
-    topic: Topic
-    rate_per_second: Rate | None = None
-    size_bytes: SizeBytes | None = None
-
-
-class PublisherBody(Body):
-    """A publisher and its topics."""
-
-    publications: Annotated[list[PublicationBody], Field(max_length=MOST_ITEMS)]
-    lease_seconds: LeaseSeconds = DEFAULT_LEASE_SECONDS
-
-    @field_validator("publications")
-    @classmethod
-    def _once(cls, given: list[PublicationBody]) -> list[PublicationBody]:
-        _no_topic_twice([each.topic for each in given])
-        return given
-
-    def intent_of(self, name: str) -> PublisherIntent:
-        return PublisherIntent(
-            name,
-            tuple(
-                PublicationIntent(each.topic, each.rate_per_second, each.size_bytes)
-                for each in self.publications
-            ),
-        )
-
-
-class PublisherRequest(PublisherBody):
-    """The same with its name."""
-
-    name: Name
 
 
 class ReceivedBody(Body):
@@ -221,8 +83,8 @@ class HeartbeatBody(Body):
 
 
 class AnnounceBody(Body):
-    publishers: Annotated[list[PublisherRequest], Field(max_length=MOST_ITEMS)] = []
-    subscribers: Annotated[list[SubscriberRequest], Field(max_length=MOST_ITEMS)] = []
+    publishers: Annotated[list[PublisherIntent], Field(max_length=MOST_ITEMS)] = []
+    subscribers: Annotated[list[SubscriberIntent], Field(max_length=MOST_ITEMS)] = []
 
 
 class WithdrawBody(Body):
@@ -247,37 +109,6 @@ class MeasurementsBody(Body):
     table: Annotated[str, Field(max_length=100)]
     batch: Count
     rows: Annotated[list[dict[str, Any]], Field(max_length=10_000)]
-
-
-NamePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:@*-]{1,200}$", examples=["ff-*"])]
-
-
-class TokenRequest(Body):
-    """A new token: what for, which names and topics, and how much."""
-
-    label: Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,200}$")] = ""
-    roles: Annotated[
-        list[Literal["publisher", "subscriber", "operator", "viewer"]], Field(min_length=1, max_length=4)
-    ]
-    names: Annotated[list[NamePattern], Field(min_length=1, max_length=1_000)] = ["*"]
-    publish: Annotated[list[TopicFilter], Field(max_length=10_000)] = []
-    subscribe: Annotated[list[TopicFilter], Field(max_length=10_000)] = []
-    most_subscriptions: Count | None = None
-    most_publications_per_second: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
-    expires_seconds: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] | None = None
-
-
-def _no_topic_twice(topics: list[str]) -> None:
-    if len(set(topics)) < len(topics):
-        seen: set[str] = set()
-        twice = next(topic for topic in topics if topic in seen or seen.add(topic))  # type: ignore[func-returns-value]
-        raise ValueError(f"the topic {twice!r} is there twice")
-
-
-class SupposedSubscription(SubscriptionBody):
-    """A subscription that somebody might have; the topic may be a pattern."""
-
-    subscriber: Name
 
 
 class NamedSubscription(Body):
@@ -305,3 +136,264 @@ class WhatIfRequest(Body):
         if (self.scenario is not None) == bool(changed):
             raise ValueError("give a scenario, or changes of the present one")
         return self
+
+
+# What is given.
+
+
+class Detail(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Detail, "description": words}
+    for status, words in {
+        400: "cannot be done as asked",
+        401: "no valid token",
+        403: "the token does not allow it",
+        404: "not there, or not yours",
+        405: "not a method of this path; Allow lists those it has",
+        409: "the name is taken, or named twice",
+        413: "the request is too long",
+        422: "the request is not understood",
+        503: "not now",
+    }.items()
+}
+
+
+class Connection(BaseModel):
+    """Where and as whom to connect; a subscriber appends `~0`, `~1` and so on to the client id."""
+
+    gateway: str
+    client_id: str
+    flows: int | None = None
+    broker: str | None = None
+
+
+class SubscriberAnswer(BaseModel):
+    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open."""
+
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: Connection
+    subscriptions: list[dict[str, Any]] | None = None
+    port: str | None = None
+    flows: int | None = None
+
+
+class PublisherAnswer(BaseModel):
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: Connection
+    publications: list[dict[str, Any]] | None = None
+
+
+class HeartbeatAnswer(BaseModel):
+    lease_seconds: float
+    generation: int
+    flows: int | None = None
+
+
+class AssignmentAnswer(BaseModel):
+    generation: int
+    flows: int
+    slots: dict[str, int]
+    classes: dict[str, int]
+    drop_rates: dict[str, float]
+
+
+class BulkAnswer(BaseModel):
+    """One connection for each name that was announced. `rights_in_force`: the gateway knows who may do what by now."""
+
+    generation: int
+    publishers: dict[str, Connection]
+    subscribers: dict[str, Connection]
+    withdrawn: int
+    rights_in_force: bool
+
+
+class NotYetAnswer(BaseModel):
+    """What was withdrawn is withdrawn for good, but the gateway has not confirmed that yet."""
+
+    in_force: bool
+    detail: str
+
+
+NOT_YET: dict[int | str, dict[str, Any]] = {
+    202: {"model": NotYetAnswer, "description": "done, and not yet in force at the gateway"}
+}
+
+
+async def gone(here: Coordinator) -> Response:
+    """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
+    if await here.runtime.rights_in_force():
+        return Response(status_code=204)
+    why = f"not yet in force at gateway {here.gateway_address}: {here.why_not_in_force()}"
+    answer = NotYetAnswer(in_force=False, detail=f"{why}; it is told again until it is")
+    return JSONResponse(answer.model_dump(), status_code=202)
+
+
+class TopicAnswer(BaseModel):
+    """What is known of a topic; None where nothing is."""
+
+    topic: str
+    rate_per_second: float | None
+    size_bytes: float | None
+    measured: bool
+
+
+class DecisionAnswer(BaseModel):
+    number: int
+    decided_ns: int
+    generation: int
+    kind: str
+    subject: str
+    before: str
+    after: str
+    reason: str
+
+
+class DecisionsAnswer(BaseModel):
+    """A page; ask for the next with `after` = the last number."""
+
+    decisions: list[DecisionAnswer]
+    last: int
+
+
+class PlanAnswer(BaseModel):
+    """`plan` is there when it was asked for in full: a plan as `triage plan --out` writes it."""
+
+    generation: int
+    in_force_generation: int
+    made_by: dict[str, Any]
+    why: list[str]
+    ports: list[dict[str, Any]]
+    subscribers: int
+    subscriptions: int
+    flows: int
+    plan: dict[str, Any] | None = None
+
+
+class ForecastAnswer(BaseModel):
+    """Predicted figures of the plan in force: keys as `triage forecast --json`; `subscriptions` where asked for."""
+
+    generation: int
+    scenario: str
+    ports: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+    utility: dict[str, float | None]
+    deadlines: dict[str, int]
+    approximations: list[str]
+    decisions: list[dict[str, Any]]
+    subscriptions: list[dict[str, Any]] | None = None
+
+
+class WhatIfAnswer(BaseModel):
+    """The forecast of what is, and of what would be."""
+
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+
+
+class EstimateAnswer(BaseModel):
+    """What a measured value most likely is, and from where to where it may be; None: nobody can say."""
+
+    low: float
+    value: float | None
+    high: float | None
+
+
+class PortAnswer(BaseModel):
+    """A port as it is stated, planned with, and measured; None where nothing is planned or measured."""
+
+    name: str
+    bandwidth_bps: float
+    planned_bandwidth_bps: float
+    planned_error_rate: float | None
+    measured_bandwidth_bps: EstimateAnswer | None
+    measured_error_rate: EstimateAnswer | None
+    generation: int
+
+
+def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
+    """All ports by name."""
+    return {
+        name: PortAnswer(
+            name=name,
+            bandwidth_bps=facts.stated_bps,
+            planned_bandwidth_bps=facts.planned_bps,
+            planned_error_rate=facts.planned_error_rate,
+            measured_bandwidth_bps=_estimate(facts.bandwidth_bps),
+            measured_error_rate=_estimate(facts.error_rate),
+            generation=here.runtime.generation,
+        )
+        for name, facts in here.runtime.port_watch.facts().items()
+    }
+
+
+def _estimate(found: Interval | None) -> EstimateAnswer | None:
+    if found is None:
+        return None
+    value, high = (each if math.isfinite(each) else None for each in (found.value, found.high))
+    return EstimateAnswer(low=found.low, value=value, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAnswer(ShownToken):
+    """A token without its secret; `token` is there once, in the answer to its making."""
+
+    token: str | None = None
+
+
+class MeasurementsAnswer(BaseModel):
+    """Rows that were used, and rows that were not: of another table, without a topic, or of a window too long ago."""
+
+    used: int
+    ignored: int
+
+
+class ExplanationAnswer(BaseModel):
+    """In words; and what is `forecast` for it, a row of the forecast's `subscriptions`."""
+
+    subscriber: str
+    topic: str
+    explanation: str
+    forecast: dict[str, Any]
+
+
+class CheckAnswer(BaseModel):
+    """Whether something works now, for how long that has been so, and why if it does not."""
+
+    ok: bool
+    reason: str | None
+    for_seconds: float
+
+
+class HealthAnswer(BaseModel):
+    """`status`: ok if everything of `checks` is, or what is missing.
+
+    `wanted_version` numbers the orders and rights that the gateway should follow, `in_force_version` those it does.
+    """
+
+    status: str
+    checks: dict[str, CheckAnswer]
+    version: str
+    wanted_version: int
+    in_force_version: int | None
+    not_in_force_seconds: float | None
+    gateway_connected: bool
+    broker_connected: bool | None
+    generation: int
+    in_force_generation: int
+    publishers: int
+    subscribers: int
+    plans: int
+    last_plan_error: str | None
+    access: bool
+    uptime_seconds: float

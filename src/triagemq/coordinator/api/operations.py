@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from triagemq.coordinator.access.tokens import Role, Token, new_token, token_to_json
-from triagemq.coordinator.api.answers import (
+from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
+from triagemq.coordinator.api.callers import Here, Looker, Operator
+from triagemq.coordinator.api.models import (
     NOT_YET,
     MeasurementsAnswer,
+    MeasurementsBody,
     PortAnswer,
+    PortBody,
     TokenAnswer,
     WhatIfAnswer,
+    WhatIfRequest,
     gone,
     port_answers,
 )
-from triagemq.coordinator.api.callers import Here, Looker, Operator
-from triagemq.coordinator.api.models import MeasurementsBody, PortBody, TokenRequest, WhatIfRequest
 from triagemq.coordinator.decide.what_if import Changes, changed
 from triagemq.coordinator.refusals import MissingError
 from triagemq.scenario import Scenario, loads
 
-__all__ = ["made_token", "router", "token_answer"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["operators"])
 
@@ -44,7 +46,7 @@ async def what_if(body: WhatIfRequest, caller: Operator, here: Here) -> WhatIfAn
                 rate_factors=body.rate_factors,
                 bandwidths_bps=body.bandwidths_bps,
                 remove_subscriptions=[(each.subscriber, each.topic) for each in body.remove_subscriptions],
-                add_subscriptions=[(each.subscriber, each.intent()) for each in body.add_subscriptions],
+                add_subscriptions=body.add_subscriptions,
             ),
         )
 
@@ -82,15 +84,15 @@ async def take_measurements(body: MeasurementsBody, caller: Operator, here: Here
 @router.post("/tokens", status_code=201)
 async def create_token(body: TokenRequest, caller: Operator, here: Here) -> TokenAnswer:
     """A new token; the answer is the only place where it can be read."""
-    secret, token = made_token(body)
+    secret, token = new_token(body)
     await here.service.add_token(token)
-    return token_answer(token, secret)
+    return TokenAnswer(**shown(token), token=secret)
 
 
 @router.get("/tokens")
 async def list_tokens(caller: Looker, here: Here) -> list[TokenAnswer]:
     """All tokens, without their secrets."""
-    return [token_answer(token) for token in await asyncio.to_thread(here.service.store.tokens)]
+    return [TokenAnswer(**shown(token)) for token in await asyncio.to_thread(here.service.store.tokens)]
 
 
 @router.delete("/tokens/{token_id}", status_code=204, responses=NOT_YET)
@@ -100,16 +102,3 @@ async def revoke_token(
     """The token is no good any more, and what was announced with it is withdrawn."""
     await here.service.revoke_token(token_id)
     return await gone(here)
-
-
-def made_token(body: TokenRequest) -> tuple[str, Token]:
-    """The secret, and what to keep of it."""
-    given: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in body.model_dump().items()
-    }
-    return new_token(**given | {"roles": [Role(role) for role in body.roles]})
-
-
-def token_answer(token: Token, secret: str | None = None) -> TokenAnswer:
-    """A token as people may see it."""
-    return TokenAnswer.model_validate(token_to_json(token) | {"token": secret})

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.intents.json_text import PUBLISHER, SUBSCRIBER
 from triagemq.coordinator.loop.health import Histogram
 from triagemq.coordinator.ports.estimates import Interval
+from triagemq.intents import PUBLISHER, SUBSCRIBER
 
 __all__ = ["exposition", "text_format"]
 

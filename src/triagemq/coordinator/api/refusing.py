@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -58,9 +58,15 @@ async def _triage_error(_request: Request, error: TriageError) -> JSONResponse:
 
 async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
     found = error.errors()
-    lines = [f"{_place(each['loc'])}: {each['msg']}" for each in found[:_SHOWN_MISTAKES]]
+    lines = [f"{_place(each['loc'])}: {_words(each)}" for each in found[:_SHOWN_MISTAKES]]
     more = f"; and {len(found) - _SHOWN_MISTAKES} more" if len(found) > _SHOWN_MISTAKES else ""
     return refused(422, "; ".join(lines) + more)
+
+
+def _words(mistake: Mapping[str, Any]) -> str:
+    """In pydantic's words, but that no client knows of Python's arguments."""
+    unknown = mistake["type"] == "unexpected_keyword_argument"
+    return "Extra inputs are not permitted" if unknown else str(mistake["msg"])
 
 
 def _place(location: tuple[str | int, ...]) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from fastapi import APIRouter, Query, Request, Response
 
-from triagemq.coordinator.api.answers import (
+from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
+from triagemq.coordinator.api.models import (
     DecisionAnswer,
     DecisionsAnswer,
     ExplanationAnswer,
@@ -19,7 +20,6 @@ from triagemq.coordinator.api.answers import (
     PlanAnswer,
     TopicAnswer,
 )
-from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
 from triagemq.coordinator.api.prometheus import exposition
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import Decided

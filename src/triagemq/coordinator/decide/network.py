@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from triagemq.coordinator.intents.asked import SubscriberIntent
 from triagemq.errors import ParameterError
+from triagemq.intents import SubscriberIntent
 from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics
 from triagemq.scenario.generators import columns
 

@@ -7,27 +7,35 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from triagemq.coordinator.intents.asked import SubscriptionIntent
+from triagemq.coordinator.intents.wanted import named_terms, terms_of
 from triagemq.errors import ParameterError
+from triagemq.intents import Name, Wanted
 from triagemq.mqttsn import matches
 from triagemq.mqttsn.filters import TopicTree
-from triagemq.scenario import Floats, Scenario, Subscribers, Subscriptions
+from triagemq.scenario import Scenario, Subscribers, Subscriptions
 
-__all__ = ["Changes", "changed"]
+__all__ = ["Changes", "SupposedSubscription", "changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SupposedSubscription(Wanted):
+    """A subscription that somebody might have; the topic may be a pattern."""
+
+    subscriber: Name = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What to suppose: rates times a factor (by topic or pattern), bandwidths, and subscriptions that go or come.
 
-    Subscriptions are (subscriber, topic or pattern); one that comes replaces the one that is there. A subscriber that
-    is not there yet is behind the first port.
+    Subscriptions that go are (subscriber, topic or pattern); one that comes replaces the one that is there. Who is not
+    there yet is behind the first port.
     """
 
     rate_factors: Mapping[str, float] = field(default_factory=dict)
     bandwidths_bps: Mapping[str, float] = field(default_factory=dict)
     remove_subscriptions: Sequence[tuple[str, str]] = ()
-    add_subscriptions: Sequence[tuple[str, SubscriptionIntent]] = ()
+    add_subscriptions: Sequence[SupposedSubscription] = ()
 
 
 def changed(scenario: Scenario, changes: Changes) -> Scenario:
@@ -102,13 +110,13 @@ def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
                 "remove_subscriptions", f"{name!r} has no subscription matched by {pattern!r}"
             )
         gone |= {row_of[pair] for pair in leaving}
-    coming: dict[tuple[int, int], SubscriptionIntent] = {}
-    for name, intent in changes.add_subscriptions:
-        if name not in number:
-            number[name] = len(people)
-            people.append(name)
-        for topic in found("add_subscriptions", intent.topic_filter):
-            coming[number[name], topic] = intent
+    coming: dict[tuple[int, int], Wanted] = {}
+    for supposed in changes.add_subscriptions:
+        if supposed.subscriber not in number:
+            number[supposed.subscriber] = len(people)
+            people.append(supposed.subscriber)
+        for topic in found("add_subscriptions", supposed.topic):
+            coming[number[supposed.subscriber], topic] = supposed
     gone |= {row_of[pair] for pair in coming if pair in row_of}
     kept = np.array([row for row in range(len(wanted)) if row not in gone], dtype=np.int64)
     return replace(
@@ -130,31 +138,11 @@ def _more_subscribers(there: Subscribers, people: Sequence[str]) -> Subscribers:
 
 
 def _subscriptions(
-    wanted: Subscriptions, kept: np.ndarray, coming: Mapping[tuple[int, int], SubscriptionIntent]
+    wanted: Subscriptions, kept: np.ndarray, coming: Mapping[tuple[int, int], Wanted]
 ) -> Subscriptions:
-    intents = list(coming.values())
-
-    def joined(column: Floats, values: Sequence[float | None]) -> Floats:
-        return np.append(column[kept], [np.inf if value is None else value for value in values]).astype(float)
-
+    new = named_terms(terms_of(list(coming.values())))
+    new["subscriber"] = np.array([subscriber for subscriber, _ in coming], dtype=np.int32)
+    new["topic"] = np.array([topic for _, topic in coming], dtype=np.int32)
     return Subscriptions(
-        subscriber=np.append(wanted.subscriber[kept], [pair[0] for pair in coming]).astype(np.int32),
-        topic=np.append(wanted.topic[kept], [pair[1] for pair in coming]).astype(np.int32),
-        utility_shape=np.append(wanted.utility_shape[kept], [each.utility.shape for each in intents]).astype(
-            np.int8
-        ),
-        utility_weight=joined(wanted.utility_weight, [each.utility.weight for each in intents]),
-        utility_threshold=joined(wanted.utility_threshold, [each.utility.threshold for each in intents]),
-        freshness_seconds=joined(
-            wanted.freshness_seconds, [each.utility.freshness_seconds for each in intents]
-        ),
-        max_latency_seconds=joined(
-            wanted.max_latency_seconds, [each.max_latency_seconds for each in intents]
-        ),
-        max_separation_seconds=joined(
-            wanted.max_separation_seconds, [each.max_separation_seconds for each in intents]
-        ),
-        max_latency_share=joined(
-            wanted.max_latency_share, [each.max_latency_share or 0.0 for each in intents]
-        ),
+        **{name: np.append(getattr(wanted, name)[kept], column) for name, column in new.items()}
     )

@@ -12,11 +12,16 @@ from types import MappingProxyType
 import numpy as np
 
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.announced import Announced, announced
-from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents.published import DeclaredRate, declared_rates, published
-from triagemq.coordinator.intents.wanted import Wanted, wanted_by, wanted_tables
+from triagemq.coordinator.intents.published import (
+    DeclaredColumns,
+    DeclaredRate,
+    declared_columns,
+    declared_rates,
+    published,
+)
+from triagemq.coordinator.intents.wanted import WantedColumns, columns_of, wanted_tables
 from triagemq.coordinator.rates.watch import Rates
+from triagemq.intents import Intent, PublisherIntent, SubscriberIntent
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Integers, Scenario, Topics
 
@@ -28,10 +33,10 @@ _LEAST_TOPICS = 1_000
 class IntentBook:
     """Publishers and subscribers by name.
 
-    >>> from triagemq.coordinator.intents.asked import PublicationIntent, SubscriptionIntent
+    >>> from triagemq.intents import Declared, Wanted
     >>> book = IntentBook()
-    >>> book.announce(PublisherIntent("room-1", (PublicationIntent("floor/1/smoke", 2.0, 40.0),)))
-    >>> book.announce(SubscriberIntent("ff-7", (SubscriptionIntent("floor/+/smoke"),)))
+    >>> book.announce(PublisherIntent((Declared("floor/1/smoke", 2.0, 40.0),), name="room-1"))
+    >>> book.announce(SubscriberIntent((Wanted("floor/+/smoke"),), name="ff-7"))
     >>> scenario = book.scenario(Network.plain(), Rates())
     >>> scenario.topics.name, scenario.publications.rate_per_second.tolist(), len(scenario.subscriptions)
     (('floor/1/smoke',), [2.0], 1)
@@ -40,8 +45,8 @@ class IntentBook:
     def __init__(self) -> None:
         self._publishers: dict[str, PublisherIntent] = {}
         self._subscribers: dict[str, SubscriberIntent] = {}
-        self._announced: dict[str, Announced] = {}
-        self._wanted: dict[str, Wanted] = {}
+        self._announced: dict[str, DeclaredColumns] = {}
+        self._wanted: dict[str, WantedColumns] = {}
         self._topic_number: dict[str, int] = {}
         self._topic_names: list[str] = []
         self._topics = TopicTree()
@@ -59,15 +64,15 @@ class IntentBook:
         """The subscribers' intents by name, read-only."""
         return MappingProxyType(self._subscribers)
 
-    def announce(self, intent: PublisherIntent | SubscriberIntent) -> None:
-        """Add a client, or put its new intent in place of its old one; a `ParameterError` changes nothing."""
+    def announce(self, intent: Intent) -> None:
+        """Add a client, or put its new intent in place of its old one."""
         if isinstance(intent, PublisherIntent):
-            pieces = announced(intent)
+            pieces = declared_columns(intent)
             self._announced[intent.name] = pieces
             self._publishers[intent.name] = intent
             self._know(pieces.topics)
             return
-        wanted = wanted_by(intent)
+        wanted = columns_of(intent)
         self.withdraw_subscriber(intent.name)
         self._subscribers[intent.name] = intent
         self._wanted[intent.name] = wanted

@@ -14,12 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.announced import Announced
 from triagemq.coordinator.rates.burstiness import Arrivals
 from triagemq.coordinator.rates.watch import DeclaredRate, Rates
+from triagemq.intents import PublisherIntent
 from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
 
-__all__ = ["UNANNOUNCED", "DeclaredRate", "Published", "declared_rates", "published"]
+__all__ = [
+    "UNANNOUNCED",
+    "DeclaredColumns",
+    "DeclaredRate",
+    "Published",
+    "declared_columns",
+    "declared_rates",
+    "published",
+]
 
 UNANNOUNCED = "(unannounced)"
 """The publisher of topics that are measured and that nobody has announced."""
@@ -28,6 +36,25 @@ USUAL_SIZE_BYTES = 100.0
 """The size of events of which nobody has said or measured any."""
 
 Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeclaredColumns:
+    """What one publisher says of its topics. NaN is what it leaves to be measured."""
+
+    topics: tuple[str, ...]
+    rate_per_second: Floats
+    size_bytes: Floats
+
+
+def declared_columns(intent: PublisherIntent) -> DeclaredColumns:
+    """The intent of a publisher."""
+    return DeclaredColumns(
+        topics=tuple(each.topic for each in intent.publications),
+        # None becomes NaN.
+        rate_per_second=np.array([each.rate_per_second for each in intent.publications], dtype=np.float64),
+        size_bytes=np.array([each.size_bytes for each in intent.publications], dtype=np.float64),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +71,7 @@ class Published:
         return replace(self._table, topic=rank[self._topic])
 
 
-def declared_rates(announced: Mapping[str, Announced], network: Network) -> dict[str, DeclaredRate]:
+def declared_rates(announced: Mapping[str, DeclaredColumns], network: Network) -> dict[str, DeclaredRate]:
     """Per announced topic the sum of the rates and the mean size, None where a publisher leaves one to be measured."""
     parts: dict[str, list[tuple[float, float, Arrivals | None]]] = {}
     for name in sorted(announced):
@@ -84,7 +111,7 @@ def _arrivals(network: Network, row: int | None, rate: float) -> Arrivals | None
 
 
 def published(
-    announced: Mapping[str, Announced], network: Network, rates: Rates, number: Mapping[str, int]
+    announced: Mapping[str, DeclaredColumns], network: Network, rates: Rates, number: Mapping[str, int]
 ) -> Published:
     """All publications of topics with a rate; `number` has every topic that is announced or measured."""
     names = sorted(announced)

@@ -1,19 +1,39 @@
 """Everything that is announced now, by kind and name, and how much of it each owner has. In memory, no I/O.
 
-A change is a draft until the store has it: whoever comes next sees it, but it may still be taken back. Several drafts
-of one name may be under way at once; the store takes them in the order in which they were made.
+What a caller asks for is looked at first: its rights, its limits, and names used twice. A change is then a draft until
+the store has it: whoever comes next sees it, but it may still be taken back. Several drafts of one name may be under
+way at once; the store takes them in the order in which they were made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
-from triagemq.coordinator.intents.records import Key, Record
+from triagemq.coordinator.access.tokens import Caller, Role
+from triagemq.coordinator.refusals import ConflictError, ForbiddenError, RequestError
+from triagemq.intents import Intent, PublisherIntent, SubscriberIntent
 
-__all__ = ["Draft", "Registry", "Totals"]
+__all__ = ["Draft", "Key", "Record", "Registry", "Totals", "check_limits", "check_once", "check_rights"]
+
+Key = tuple[str, str]
+"""Kind (`publisher` or `subscriber`) and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An announced intent, who announced it, and the key in its client ids."""
+
+    intent: Intent
+    owner: str
+    session_key: str
+    sequence: int = 0
+    """Grows with each change; a plan covers all up to one number. Not stored: it begins anew with each start."""
+
+    @property
+    def key(self) -> Key:
+        return self.intent.kind, self.intent.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +165,47 @@ class Registry:
             self._counts[key[0]] = self._counts.get(key[0], 0) + 1
             self._owned.setdefault(record.owner, {})[key] = None
         return before
+
+
+def check_rights(caller: Caller, intent: Intent, port_names: Sequence[str]) -> None:
+    """The caller's role, the name, the topics, and a port that is there."""
+    caller.require(Role(intent.kind))
+    caller.require_name(intent.name)
+    if isinstance(intent, PublisherIntent):
+        caller.require_publish(each.topic for each in intent.publications)
+        return
+    caller.require_subscribe(each.topic for each in intent.subscriptions)
+    if intent.port is not None and intent.port not in port_names:
+        known = ", ".join(port_names[:10])
+        raise RequestError(f"there is no output port {intent.port!r}; there are {known}")
+
+
+def check_limits(
+    registry: Registry, caller: Caller, records: Sequence[Record], withdraw: Sequence[Key]
+) -> None:
+    """What the caller's token allows in all, counting what it has already."""
+    if caller.most_subscriptions is None and caller.most_publications_per_second is None:
+        return
+    own = [record for record in records if record.owner == caller.owner]
+    leaving = [*(record.key for record in own), *withdraw]
+    totals = registry.totals(caller.owner, leaving, own)
+    if caller.most_subscriptions is not None and totals.subscriptions > caller.most_subscriptions:
+        raise ForbiddenError(
+            f"this token allows {caller.most_subscriptions} subscriptions in all; "
+            f"this would make {totals.subscriptions}"
+        )
+    most = caller.most_publications_per_second
+    if most is not None and totals.publications_per_second > most:
+        raise ForbiddenError(
+            f"this token allows {most:g} publications a second in all; "
+            f"this would make {totals.publications_per_second:g}"
+        )
+
+
+def check_once(keys: Sequence[Key]) -> None:
+    """No name twice in one request."""
+    seen: set[Key] = set()
+    for key in keys:
+        if key in seen:
+            raise ConflictError(f"the {key[0]} {key[1]!r} is named twice in one request")
+        seen.add(key)

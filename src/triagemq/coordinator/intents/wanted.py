@@ -5,25 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.asked import SubscriberIntent, SubscriptionIntent
-from triagemq.errors import ParameterError
+from triagemq.intents import SubscriberIntent, Wanted
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Floats, Integers, Subscribers, Subscriptions, UtilityShape
-from triagemq.scenario.wildcards import filter_mistake
 
-__all__ = ["Wanted", "wanted_by", "wanted_tables"]
+__all__ = ["WantedColumns", "columns_of", "named_terms", "terms_of", "wanted_tables"]
 
-COLUMNS = 7
-"""Shape, weight, threshold, freshness, latency, separation, share: one row each in a subscriber's block."""
+TERMS = (
+    "utility_shape",
+    "utility_weight",
+    "utility_threshold",
+    "freshness_seconds",
+    "max_latency_seconds",
+    "max_separation_seconds",
+    "max_latency_share",
+)
+"""The scenario's columns about what is wanted: one row each in a subscriber's block."""
+
+_SHAPES = {shape.name.lower(): shape for shape in UtilityShape}
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
+class WantedColumns:
     """One subscriber's subscriptions: `terms` has one column per filter, `columns` the topics they stand for.
 
     `columns` is None while it has to be worked out: before the first scenario, and when a topic appears that one of the
@@ -49,71 +58,41 @@ class Wanted:
         )
 
 
-def wanted_by(intent: SubscriberIntent) -> Wanted:
-    """The intent of a subscriber, checked."""
-    if intent.flows is not None and intent.flows < 1:
-        raise ParameterError("flows", f"is {intent.flows}; a subscriber needs at least one connection")
-    first: dict[str, SubscriptionIntent] = {}
-    for each in intent.subscriptions:
-        wrong = filter_mistake(each.topic_filter)
-        if wrong is not None:
-            raise ParameterError(f"subscription {each.topic_filter!r}", "; ".join(wrong))
-        first.setdefault(each.topic_filter, each)
-    exact = tuple(topic for topic in first if not has_wildcard(topic))
-    patterns = tuple(topic for topic in first if has_wildcard(topic))
-    terms = np.array([_terms(first[topic]) for topic in (*exact, *patterns)], dtype=np.float64)
-    terms = np.ascontiguousarray(terms.reshape(-1, COLUMNS).T)
-    _check(intent, (*exact, *patterns), terms)
-    return Wanted(intent.name, exact, patterns, terms)
+def columns_of(intent: SubscriberIntent) -> WantedColumns:
+    """The intent of a subscriber, exact names first."""
+    wanted = sorted(intent.subscriptions, key=lambda each: has_wildcard(each.topic))
+    exact = tuple(each.topic for each in wanted if not has_wildcard(each.topic))
+    patterns = tuple(each.topic for each in wanted[len(exact) :])
+    return WantedColumns(intent.name, exact, patterns, terms_of(wanted))
 
 
-def _terms(intent: SubscriptionIntent) -> tuple[float, ...]:
-    utility = intent.utility
+def terms_of(wanted: Sequence[Wanted]) -> Floats:
+    """One column each: what it is worth, and how late or rarely it may come, as the scenario's tables have it."""
+    terms = np.array([_terms(each) for each in wanted], dtype=np.float64)
+    return np.ascontiguousarray(terms.reshape(-1, len(TERMS)).T)
+
+
+def _terms(wanted: Wanted) -> tuple[float, ...]:
+    utility = wanted.utility
     return (
-        utility.shape,
+        _SHAPES[utility.shape],
         utility.weight,
-        utility.threshold,
+        utility.threshold or 0.0,
         *(
             math.inf if seconds is None else seconds
             for seconds in (
                 utility.freshness_seconds,
-                intent.max_latency_seconds,
-                intent.max_separation_seconds,
+                wanted.max_latency_seconds,
+                wanted.max_separation_seconds,
             )
         ),
-        intent.max_latency_share or 0.0,
+        wanted.max_latency_share or 0.0,
     )
-
-
-def _check(intent: SubscriberIntent, filters: Sequence[str], terms: Floats) -> None:
-    shape, weight, threshold, *seconds, share = terms
-    step = shape == UtilityShape.STEP
-    for column, right, rule in (
-        ("utility", np.isfinite(weight) & (weight >= 0), "a finite weight of at least 0"),
-        (
-            "utility",
-            ~step | ((threshold > 0) & (threshold <= 1)),
-            "a threshold above 0, at most 1, for a step",
-        ),
-        ("freshness_seconds", seconds[0] > 0, "a time above 0"),
-        ("max_latency_seconds", seconds[1] > 0, "a time above 0"),
-        ("max_separation_seconds", seconds[2] > 0, "a time above 0"),
-        (
-            "max_latency_share",
-            (share == 0) | ((share > 0) & (share <= 1) & np.isfinite(seconds[1])),
-            "a share above 0, at most 1, and max_latency_seconds",
-        ),
-    ):
-        wrong = np.flatnonzero(~right)  # NaN compares false with everything
-        if len(wrong):
-            raise ParameterError(
-                f"subscription {filters[wrong[0]]!r} of {intent.name!r}", f"{column} needs {rule}"
-            )
 
 
 def wanted_tables(
     names: Sequence[str],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[WantedColumns],
     intents: Mapping[str, SubscriberIntent],
     network: Network,
     rank: Integers,
@@ -121,23 +100,12 @@ def wanted_tables(
     """Subscribers in the given order, and their subscriptions of topics that have a rank: the topic's row."""
     pieces = [each.columns for each in wanted if each.columns is not None]
     numbers = np.concatenate([np.empty(0, dtype=np.int64), *(topics for topics, _ in pieces)])
-    block = np.concatenate([np.empty((COLUMNS, 0)), *(terms for _, terms in pieces)], axis=1)
+    block = np.concatenate([np.empty((len(TERMS), 0)), *(terms for _, terms in pieces)], axis=1)
     owner = np.repeat(np.arange(len(pieces), dtype=np.int32), [len(topics) for topics, _ in pieces])
     topic = rank[numbers]
     if (topic < 0).any():
         ranked = topic >= 0
         topic, owner, block = topic[ranked], owner[ranked], block[:, ranked]
-    subscriptions = Subscriptions(
-        subscriber=owner,
-        topic=topic,
-        utility_shape=block[0].astype(np.int8),
-        utility_weight=block[1],
-        utility_threshold=block[2],
-        freshness_seconds=block[3],
-        max_latency_seconds=block[4],
-        max_separation_seconds=block[5],
-        max_latency_share=block[6],
-    )
     known = network.scenario.subscribers
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)
     ports = np.array([network.port_of(intents[name]) for name in names], dtype=np.int32)
@@ -149,5 +117,11 @@ def wanted_tables(
             error_rate=network.error_rates(ports, np.append(known.error_rate, 0.0)[rows]),
             propagation_seconds=np.append(known.propagation_seconds, 0.0)[rows],
         ),
-        subscriptions,
+        Subscriptions(subscriber=owner, topic=topic, **named_terms(block)),
     )
+
+
+def named_terms(block: Floats) -> dict[str, Any]:
+    """The rows of a block as the columns of a scenario's subscriptions."""
+    columns: dict[str, Any] = dict(zip(TERMS, block, strict=True))
+    return columns | {"utility_shape": block[0].astype(np.int8)}

@@ -14,14 +14,11 @@ from dataclasses import dataclass, field, replace
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Situation, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.intents.asked import PublisherIntent, SubscriberIntent
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.intents.json_text import PUBLISHER
-from triagemq.coordinator.intents.records import Key
+from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.ports.watch import PortsNow
 from triagemq.coordinator.rates.watch import DeclaredRate, Rates
-from triagemq.errors import ParameterError
-from triagemq.plan import Decision
+from triagemq.intents import PUBLISHER, Intent, PublisherIntent
 
 __all__ = ["MOST_REASONS", "Pacing", "Planned", "Replanner", "Step", "Taken"]
 
@@ -30,7 +27,7 @@ _LOG = logging.getLogger("triagemq.coordinator")
 MOST_REASONS = 20
 """Reasons kept of one gathering; the others are counted."""
 
-Step = PublisherIntent | SubscriberIntent | Key
+Step = Intent | Key
 """An intent that was announced, or the key of one that was withdrawn."""
 
 
@@ -90,11 +87,10 @@ class Pacing:
 class Taken:
     """What came of steps: `declared` is None if publishers declare what they did before.
 
-    `refused` cannot be planned for. `again` failed by a mistake of the coordinator's own, and has to be taken again.
+    `again` failed by a mistake of the coordinator's own, and has to be taken again.
     """
 
     declared: Mapping[str, DeclaredRate] | None
-    refused: Sequence[Decision]
     again: Sequence[Step]
 
 
@@ -118,16 +114,10 @@ class Replanner:
 
     def take(self, steps: Sequence[Step]) -> Taken:
         """Follow what clients did; one that goes wrong does not keep the others waiting."""
-        refused, again = [], []
+        again = []
         for step in steps:
             try:
                 self._take(step)
-            except ParameterError as error:
-                refused.append(
-                    Decision(
-                        "refused", str(step[1] if isinstance(step, tuple) else step.name), "", "", str(error)
-                    )
-                )
             except Exception:
                 _LOG.exception("an intent could not be taken into the plan; it is tried again")
                 again.append(step)
@@ -135,7 +125,7 @@ class Replanner:
             isinstance(step, PublisherIntent) or (isinstance(step, tuple) and step[0] == PUBLISHER)
             for step in steps
         )
-        return Taken(self._book.declared(self._network) if news else None, refused, again)
+        return Taken(self._book.declared(self._network) if news else None, again)
 
     def plan(
         self, rates: Rates, bandwidths: Mapping[str, float], ports: PortsNow, why: Sequence[str]

@@ -17,8 +17,7 @@ from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.intents.json_text import SUBSCRIBER, kind_of
-from triagemq.coordinator.intents.records import Key, Record
+from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
 from triagemq.coordinator.loop.health import Check, Metrics
 from triagemq.coordinator.loop.measuring import Measuring
@@ -29,6 +28,7 @@ from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
+from triagemq.intents import SUBSCRIBER
 from triagemq.plan import Decision
 
 __all__ = ["Runtime"]
@@ -232,7 +232,7 @@ class Runtime:
                 self._thread, self._replanner.plan, rates, bandwidths, ports, why
             )
         except Exception as error:
-            await self._keep([*taken.refused, self._refusal(why, error)])
+            await self._keep([self._refusal(why, error)])
             return
         for step in taken.again:
             covered.pop(_key(step), None)
@@ -241,7 +241,7 @@ class Runtime:
         else:
             self.planning.worked()
             self._problem_seconds = PROBLEM_SECONDS
-        await self._take_over(planned, covered, taken.refused)
+        await self._take_over(planned, covered)
 
     def _refusal(self, why: Sequence[str], error: Exception) -> Decision:
         self.metrics.plans_refused += 1
@@ -270,16 +270,14 @@ class Runtime:
 
         self._spawn(later())
 
-    async def _take_over(
-        self, planned: Planned, covered: Mapping[Key, int], refused: Sequence[Decision]
-    ) -> None:
+    async def _take_over(self, planned: Planned, covered: Mapping[Key, int]) -> None:
         decided = planned.decided
         self.metrics.plan_seconds.add(planned.seconds)
         self.metrics.plans_unchanged += not decided.changed
         self.decided, self._orders = decided, decided.orders
         self.rates.watch.listen(decided.subscribed_topics)
         self.port_watch.planned(decided.scenario, decided.orders, planned.ports.survival)
-        await self._keep([*refused, *decided.decisions], decided.orders if decided.changed else None)
+        await self._keep(decided.decisions, decided.orders if decided.changed else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(decided.changed_for)
         self.lead.want_orders(decided.orders)
@@ -356,4 +354,4 @@ class Runtime:
 
 
 def _key(step: Step) -> Key:
-    return step if isinstance(step, tuple) else (kind_of(step), step.name)
+    return step if isinstance(step, tuple) else (step.kind, step.name)

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from triagemq.coordinator.access.tokens import Token, token_to_json
 from triagemq.coordinator.decide.orders import Orders, dump_orders
-from triagemq.coordinator.intents.json_text import dump_intent
-from triagemq.coordinator.intents.records import Key, Record
+from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.store.schema import (
     DECISIONS,
     INTENTS,
@@ -57,8 +56,8 @@ def announcing(records: Iterable[Record]) -> Change:
             "name": record.key[1],
             "owner": record.owner,
             "session_key": record.session_key,
-            "lease_seconds": record.lease_seconds,
-            "intent": dump_intent(record.intent),
+            "lease_seconds": record.intent.lease_seconds,
+            "intent": json.dumps(record.intent.as_json(), separators=(",", ":"), allow_nan=False),
         }
         for record in records
     ]

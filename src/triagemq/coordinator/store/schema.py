@@ -60,7 +60,7 @@ INTENTS = Table(
     Column("owner", String(40), nullable=False),  # token_id; empty: announced while access was off
     Column("session_key", String(40), nullable=False),
     Column("lease_seconds", Double, nullable=False),
-    Column("intent", Text, nullable=False),  # JSON, see intents_json.py
+    Column("intent", Text, nullable=False),  # JSON, an intent's `as_json`
 )
 TOKENS = Table(
     "tokens",

@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from triagemq.coordinator.access.tokens import Token, token_from_json
 from triagemq.coordinator.decide.orders import Orders, parse_orders
-from triagemq.coordinator.intents.json_text import parse_intent
-from triagemq.coordinator.intents.records import Record
+from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.store.changes import Change, touching
@@ -38,11 +38,16 @@ from triagemq.coordinator.store.schema import (
     open_database,
 )
 from triagemq.errors import PlanError
+from triagemq.intents import PUBLISHER, SUBSCRIBER, Intent, PublisherIntent, SubscriberIntent
 from triagemq.plan import Decision
 
 __all__ = ["Store", "StoredDecision"]
 
 _LOG = logging.getLogger("triagemq.coordinator")
+_INTENTS: dict[str, TypeAdapter[Any]] = {
+    PUBLISHER: TypeAdapter(PublisherIntent),
+    SUBSCRIBER: TypeAdapter(SubscriberIntent),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +158,7 @@ class Store:
     def records(self) -> list[Record]:
         with self._reading() as connection:
             rows = connection.execute(select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.name)).all()
-        return [
-            Record(
-                parse_intent(row.kind, row.name, row.intent), row.owner, row.session_key, row.lease_seconds
-            )
-            for row in rows
-        ]
+        return [Record(_intent(row), row.owner, row.session_key) for row in rows]
 
     def generation(self) -> int:
         return self._meta("generation")
@@ -227,6 +227,20 @@ def _settle(waiting: Sequence[asyncio.Future[None]], failures: Sequence[StoreErr
 
 def _first_line(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
+
+
+def _intent(row: Any) -> Intent:
+    about = {"name": row.name, "lease_seconds": row.lease_seconds}
+    try:
+        intent: Intent = _INTENTS[row.kind].validate_python(json.loads(row.intent) | about)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise StoreError(
+            f"the database holds what {row.kind} {row.name!r} cannot ask for ({place}: {first['msg']}); delete that "
+            "row of its table intents, and the client may announce itself again"
+        ) from None
+    return intent
 
 
 def _token(row: Any) -> Token:

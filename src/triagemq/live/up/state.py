@@ -17,7 +17,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from triagemq.coordinator.access.tokens import Role, TokenBook, new_token
+from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import UnauthorisedError
@@ -77,7 +77,9 @@ def own_token(state: Path, database: str) -> str:
             secret = path.read_text(encoding="ascii").strip()
             known.caller(secret)
         except (OSError, ValueError, UnauthorisedError):
-            secret, token = new_token(label="the exchange's own clients", roles=[Role.OPERATOR])
+            secret, token = new_token(
+                TokenRequest(label="the exchange's own clients", roles=(Role.OPERATOR,))
+            )
             write_private(path, secret + "\n")
             store.write_now(adding_token(token))
         return secret

@@ -8,12 +8,12 @@ it is missing or wrong.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from triagemq.intents import utility_parts
 from triagemq.scenario.files.explain import described, mistake
 from triagemq.scenario.files.quantities import (
     BANDWIDTH,
@@ -322,21 +322,18 @@ class SubscriberEntry(FileEntry):
     subscribes: dict[str, Any] = {}
 
 
-UTILITY_FORM = re.compile(r"\s*([A-Za-z_]+)\s*:\s*([^@\s]+)\s*(?:@\s*(\S.*?)\s*)?")
-
-
 def _spelled_out(given: Any) -> Any:
     """The short form `shape:weight`, or `step:weight@threshold`, as a mapping."""
     if not isinstance(given, str):
         return given
-    parts = UTILITY_FORM.fullmatch(given)
+    parts = utility_parts(given)
     if parts is None and type(given) is str and parse_number(given) is not None:
         raise mistake("", f"is {given}", "write utility: log:10")
-    weight = None if parts is None else parse_number(parts[2])
+    weight = None if parts is None else parse_number(parts[1])
     if parts is None or weight is None:
         raise mistake("", f"{given!r} is not a utility", "write log:10, linear:2 or step:3@0.8")
-    spelled = {"shape": parts[1], "weight": weight}
-    return {**spelled, "threshold": parts[3]} if parts[3] else spelled
+    spelled = {"shape": parts[0], "weight": weight}
+    return {**spelled, "threshold": parts[2]} if parts[2] else spelled
 
 
 class UtilityEntry(FileEntry):

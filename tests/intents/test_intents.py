@@ -1,0 +1,130 @@
+"""What clients ask for: only what is possible can be made, here and by pydantic, and JSON tells all of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from triagemq.errors import ParameterError
+from triagemq.intents import Declared, PublisherIntent, SubscriberIntent, Utility, Wanted
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (Wanted, {"topic": "floor/1+"}),
+        (Wanted, {"topic": ""}),
+        (Wanted, {"topic": "$share/all/floor"}),
+        (Wanted, {"topic": 7}),
+        (Wanted, {"topic": None}),
+        (Wanted, {"topic": "a", "qos": 3}),
+        (Wanted, {"topic": "a", "qos": True}),
+        (Wanted, {"topic": "a", "utility": "sqrt:1"}),
+        (Wanted, {"topic": "a", "utility": "step:3@1.5"}),
+        (Wanted, {"topic": "a", "max_latency_seconds": -1.0}),
+        (Wanted, {"topic": "a", "max_latency_seconds": 0}),
+        (Wanted, {"topic": "a", "max_latency_seconds": math.inf}),
+        (Wanted, {"topic": "a", "max_latency_seconds": "1"}),
+        (Wanted, {"topic": "a", "max_latency_share": 0.9}),
+        (Wanted, {"topic": "a", "max_latency_seconds": 1.0, "max_latency_share": 1.5}),
+        (Utility, {"shape": "log", "weight": NAN}),
+        (Utility, {"shape": "log", "weight": -1.0}),
+        (Utility, {"shape": "log", "weight": math.inf}),
+        (Utility, {"shape": "log", "weight": 1.0, "freshness_seconds": NAN}),
+        (Utility, {"shape": "log", "weight": 1.0, "threshold": 0.5}),
+        (Utility, {"shape": "step", "weight": 1.0}),
+        (Utility, {"shape": "cubic", "weight": 1.0}),
+        (Declared, {"topic": "a/#", "rate_per_second": 1.0}),
+        (Declared, {"topic": "$SYS/load", "rate_per_second": 1.0}),
+        (Declared, {"topic": "a", "rate_per_second": -1.0}),
+        (Declared, {"topic": "a", "rate_per_second": NAN}),
+        (Declared, {"topic": "a", "rate_per_second": 1.0, "size_bytes": 0.0}),
+        (SubscriberIntent, {"name": "ff", "subscriptions": (), "flows": 0}),
+        (SubscriberIntent, {"name": "ff", "subscriptions": (), "port": ""}),
+        (SubscriberIntent, {"name": "f~f", "subscriptions": ()}),
+        (SubscriberIntent, {"name": "ff", "subscriptions": (), "lease_seconds": 0.5}),
+        (SubscriberIntent, {"name": "ff", "subscriptions": (Wanted("a"), Wanted("b"), Wanted("a"))}),
+        (PublisherIntent, {"name": "pump", "publications": (Declared("a"), Declared("a", 1.0))}),
+    ],
+)
+def test_what_is_impossible_cannot_be_made(kind: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        kind(**given)
+    with pytest.raises(ValidationError):
+        TypeAdapter(kind).validate_python(given)
+
+
+def test_a_mistake_names_the_field_and_the_topic() -> None:
+    with pytest.raises(
+        ParameterError, match=r"^rate_per_second: must be from 1e-06 .* is -2.0 \(topic 'a/b'\)$"
+    ):
+        Declared("a/b", -2.0)
+
+
+def test_a_utility_is_taken_as_text_or_as_a_mapping() -> None:
+    spelled_out = {"shape": "step", "weight": 3, "threshold": 0.8}
+    wanted = [Wanted("a", utility) for utility in ("step:3@0.8", spelled_out, Utility("step", 3.0, 0.8))]  # type: ignore[arg-type]
+    read = [
+        TypeAdapter(Wanted).validate_python({"topic": "a", "utility": u}) for u in ("step:3@0.8", spelled_out)
+    ]
+    assert {*wanted, *read} == {Wanted("a", Utility("step", 3.0, 0.8))}
+
+
+seconds = st.floats(1e-6, 1e6)
+levels = st.text("abc$+ é", min_size=1, max_size=3).filter(lambda level: "+" not in level or level == "+")
+filters = st.lists(levels, min_size=1, max_size=4).map("/".join)
+utilities = st.builds(
+    Utility, st.sampled_from(["log", "linear"]), st.floats(0, 1e12), st.none(), st.none() | seconds
+) | st.builds(Utility, st.just("step"), st.floats(0, 1e12), st.floats(1e-9, 1), st.none() | seconds)
+subscriptions = st.builds(
+    Wanted,
+    filters,
+    utilities,
+    seconds,
+    st.none() | seconds,
+    st.integers(0, 2),
+    st.none() | st.floats(0.01, 1),
+) | st.builds(Wanted, filters)
+
+
+@given(
+    st.lists(subscriptions, unique_by=lambda each: each.topic),
+    st.none() | st.text(min_size=1, max_size=9),
+    st.none() | st.integers(1, 9),
+)
+def test_intents_survive_as_text(wanted: list[Wanted], port: str | None, flows: int | None) -> None:
+    intent = SubscriberIntent(tuple(wanted), port, flows, name="name")
+    text = json.dumps(intent.as_json(), allow_nan=False)
+    assert TypeAdapter(SubscriberIntent).validate_python(json.loads(text) | {"name": "name"}) == intent
+
+
+numbers = [None, True, 0, 1, 2, 3, -1, 0.0, 0.5, 1.0, 1.5, 1e-7, 1e13, math.inf, NAN]
+anything = st.sampled_from([*numbers, "", "a", "a/+", "a#", "log:10", "log", []])
+terms = ("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max_latency_share")
+
+
+@given(st.fixed_dictionaries({"topic": st.just("a") | anything}, optional=dict.fromkeys(terms, anything)))
+def test_whoever_makes_a_record_is_held_to_the_same_rules(given: dict[str, Any]) -> None:
+    def made(make: Any) -> Wanted | None:
+        try:
+            found: Wanted = make()
+        except (ParameterError, ValidationError, TypeError):
+            return None
+        return found
+
+    assert made(lambda: Wanted(**given)) == made(lambda: TypeAdapter(Wanted).validate_python(given))
+
+
+def test_devices_need_no_pydantic() -> None:
+    program = "import sys, triagemq.client, triagemq.intents; print({'pydantic', 'numpy'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "set()"
