@@ -27,7 +27,7 @@ from triagemq.live.emulate.openflow_agent import AgentConfig
 from triagemq.live.emulate.rig_processes import RigProcesses, together
 from triagemq.live.processes import HURRY_SECONDS
 from triagemq.live.up.exchange import EMBEDDED_CLASSES, KERNEL_CLASSES
-from triagemq.network.emulated import Box, lay_out, new_run
+from triagemq.network.emulated import Box, LostEvent, lay_out, new_run
 from triagemq.network.emulated.virtual_switches import datapath_id
 from triagemq.network.linux import Interface, LinuxDataPlane, Listener
 from triagemq.network.linux.capabilities import problem_of
@@ -92,7 +92,8 @@ def require_machine(dataplane: str) -> None:
 
 
 class Rig:
-    """Use as `async with`. `samples` are the counters of the kernel's queues, every 200 ms."""
+    """Use as `async with`. `samples` are the counters of the kernel's queues, every 200 ms; `lost` are the events that
+    links have lost until then."""
 
     def __init__(self, scenario: Scenario, conditions: Conditions, options: RigOptions) -> None:
         if len(scenario.brokers) != 1:
@@ -101,6 +102,7 @@ class Rig:
         self.options = options
         self.state = options.state.absolute()
         self.samples: list[tuple[int, Counters]] = []
+        self.lost: list[LostEvent] = []
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
         self.rest = ""
@@ -336,6 +338,7 @@ class Rig:
         """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
         if self.plane is not None:
             self.samples.append((time.time_ns(), self.plane.counters()))
+            self.lost += self.box.lost_events()
 
     async def _keep_sampling(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from triagemq.network.emulated.box import Box, new_run
 from triagemq.network.emulated.changes import Actors, play
 from triagemq.network.emulated.layout import lay_out
+from triagemq.network.emulated.losing import LostEvent
 from triagemq.network.emulated.parts import Bridge, End, Host, Layout, Link, ManagedPort
 from triagemq.network.emulated.processes import Processes, Running
 from triagemq.network.emulated.restoring import Restored, restore
@@ -17,6 +18,7 @@ __all__ = [
     "Host",
     "Layout",
     "Link",
+    "LostEvent",
     "ManagedPort",
     "Processes",
     "Restored",

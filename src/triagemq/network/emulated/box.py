@@ -16,7 +16,7 @@ from triagemq.network.emulated.forwarding import ForwardingEntry, forwarding
 from triagemq.network.emulated.interrupts import interrupts_held
 from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
 from triagemq.network.emulated.link_states import await_links
-from triagemq.network.emulated.losing import Losses, together
+from triagemq.network.emulated.losing import Losses, LostEvent, together
 from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.emulated.offloads import switch_offloads_off
 from triagemq.network.emulated.parts import End, Host, Layout, Link
@@ -165,6 +165,10 @@ class Box:
                 "can; remove its error_rate, or use --dataplane linux"
             )
         self._losses.set(end, together(*(self._error_rates.get(one, 0.0) for one in shares)))
+
+    def lost_events(self) -> list[LostEvent]:
+        """The events that links have lost since this was asked last."""
+        return self._losses.lost_events()
 
     def _where_lost(self, of: str, name: str) -> tuple[End, list[tuple[str, str]]]:
         """The end at which packets of a link arrive, and whose errors happen on it: a port's only subscriber's, too."""
