@@ -60,6 +60,9 @@ def test_a_trace_says_what_the_simulation_says_and_replays_to_the_same(folder: P
     assert trace.plan_text is not None
     replayed = run_json("simulate", "t2.yaml", "--replay", "trace", folder=folder)
     assert replayed["publications"] == 20_000
+    told = ("--recorded-fates", "--seed", "7", "--warmup", "0")
+    again = run_json("simulate", "t2.yaml", "--replay", "trace", *told, folder=folder)
+    assert again["deliveries"] == trace.counts()["delivered"] < again["copies"]
 
 
 def test_a_plan_for_another_scenario_is_refused(folder: Path) -> None:
@@ -129,9 +132,10 @@ def test_control_c_leaves_no_half_valid_trace(folder: Path) -> None:
         (("--warmup", "2"), "warmup"),
         (("--for", "-3"), "duration"),
         (("--replay", "nowhere"), "nowhere"),
+        (("--recorded-fates",), "--replay"),
     ],
 )
-def test_impossible_options_are_named(folder: Path, options: tuple[str, str], words: str) -> None:
+def test_impossible_options_are_named(folder: Path, options: tuple[str, ...], words: str) -> None:
     done = run("simulate", "t2.yaml", *options, folder=folder)
     assert done.returncode in (1, 2)
     assert words in done.stderr

@@ -12,6 +12,7 @@ from triagemq.scenario import Floats, Integers
 from triagemq.simulate import QueueResults
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import BATCHES, Tally, count_endings, new_tally
+from triagemq.simulate.fates import drawn_fates
 from triagemq.simulate.network import Below
 from triagemq.simulate.ports import catch_up_all
 from triagemq.simulate.random import Seeds, alias_table, seeds_for
@@ -119,6 +120,7 @@ class _Queue:
             subscriptions=streams,
             overhead_bytes=0.0,
             payload_bytes=np.inf,
+            fates=drawn_fates(),
         )
         self._epochs = Epochs(
             ends=np.array([np.inf]),

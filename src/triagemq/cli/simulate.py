@@ -12,6 +12,7 @@ from rich.table import Table
 from triagemq.cli import options
 from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
 from triagemq.cli.planning import PlannerOptions, with_planner_options
+from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
@@ -43,6 +44,13 @@ def simulate(
     replay: Annotated[
         Path | None, typer.Option(help="Publish what this trace recorded instead of random events.")
     ] = None,
+    recorded_fates: Annotated[
+        bool,
+        typer.Option(
+            "--recorded-fates",
+            help="With --replay: drop and lose the copies that were dropped on purpose and lost there, and no others.",
+        ),
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write what happened as a Trace into this directory.")
     ] = None,
@@ -62,7 +70,7 @@ def simulate(
     from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run
     from triagemq.simulate.changes import condition_changes
-    from triagemq.simulate.replay import recorded_publications
+    from triagemq.simulate.replay import recorded_publications, recording
     from triagemq.trace.manifest import JUDGED_UNTIL
 
     scenario, conditions = load_with_conditions(file)
@@ -70,7 +78,14 @@ def simulate(
         conditions = Conditions()
 
     made = planner.plan(scenario, plan)
-    recorded = None if replay is None else recorded_publications(replay, scenario)
+    recorded = fates = None
+    if recorded_fates:
+        if replay is None:
+            raise ParameterError("--recorded-fates", "needs a trace that recorded them: give --replay, too")
+        happened = recording(replay, scenario)
+        recorded, fates = happened.publications, happened.fates
+    elif replay is not None:
+        recorded = recorded_publications(replay, scenario)
     changes = condition_changes(
         scenario, conditions, planner.plan if plan is None else None, with_rates=recorded is None
     )
@@ -91,6 +106,7 @@ def simulate(
             warmup=warmup,
             changes=changes,
             replay=recorded,
+            fates=fates,
             sink=writer,
             progress=progress,
             threads=threads,

@@ -17,6 +17,7 @@ from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import IN_FLIGHT, LOST_ON_LINK, SUBSCRIBER_GONE, end_copy
+from triagemq.simulate.fates import LOST_BEFORE, fate_of, sets_out
 from triagemq.simulate.network import Above
 from triagemq.simulate.random import Purpose, Seeds, bits, exponential, uniform
 from triagemq.simulate.records import Buffer, Record, Records, append, room
@@ -144,7 +145,9 @@ def _send_to_broker(
         )
         queues.unmanaged_free[switch] = time
     error_rate = epochs.publisher_error[epoch_at(epochs.ends, 0, time), publication]
-    if _event_lost(error_rate, event.packets, seeds[_PUBLISHER_LINK], event.event):
+    if not sets_out(above.fates, event.event) or _event_lost(
+        error_rate, event.packets, seeds[_PUBLISHER_LINK], event.event
+    ):
         lose_event(above, epochs, ended, event, above.interested[above.topic[publication]], time, run_ends)
         return
     home = above.home_broker[publication]
@@ -336,9 +339,11 @@ def fan_out(
             together = service * exponential(seed, event.event * above.subscriptions + above.member[first])
         for place in range(first, last):
             subscription = above.member[place]
-            if not epochs.active[epoch, subscription]:
+            active = epochs.active[epoch, subscription]
+            lost = active and fate_of(above.fates, event.event, subscription) == LOST_BEFORE
+            if lost or not active:
                 before = epoch_at(epochs.ends, 0, event.published_ns * 1e-9)
-                if epochs.active[before, subscription]:
+                if lost or epochs.active[before, subscription]:
                     end_copy(
                         ended,
                         event.event,
@@ -346,7 +351,7 @@ def fan_out(
                         event.size_bytes,
                         subscription,
                         epochs.priority_class[epoch, subscription],
-                        SUBSCRIBER_GONE,
+                        LOST_ON_LINK if lost else SUBSCRIBER_GONE,
                     )
                 continue
             subscriber = above.subscriber[subscription]

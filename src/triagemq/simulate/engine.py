@@ -19,6 +19,7 @@ from triagemq.simulate.endings import (
     forget_arrived,
     new_tally,
 )
+from triagemq.simulate.fates import drawn_fates
 from triagemq.simulate.path import Path
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
@@ -106,7 +107,8 @@ class _Run:
             sample_seconds=np.inf if sink is None else SAMPLE_SECONDS,
             with_hops=wants_hops(sink),
         )
-        self._path = Path(scenario, timeline.epochs, timeline.classes, seeds, clock, self._collect)
+        fates = drawn_fates() if replay is None else replay.fates
+        self._path = Path(scenario, timeline.epochs, timeline.classes, fates, seeds, clock, self._collect)
         self._path.make_room(extent.block_events)
         self._tally = new_tally(
             len(scenario.subscriptions),

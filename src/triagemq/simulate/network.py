@@ -16,6 +16,7 @@ from triagemq.scenario import (
     port_depths,
     port_hops,
 )
+from triagemq.simulate.fates import Fates
 
 __all__ = ["Above", "Below", "above_brokers", "below_brokers", "word_count"]
 
@@ -57,6 +58,7 @@ class Above(NamedTuple):
     subscriptions: int
     overhead_bytes: float
     by_class: bool
+    fates: Fates
 
 
 class Below(NamedTuple):
@@ -74,6 +76,7 @@ class Below(NamedTuple):
     subscriptions: int
     overhead_bytes: float
     payload_bytes: float
+    fates: Fates
 
 
 def word_count(brokers: int) -> int:
@@ -81,7 +84,7 @@ def word_count(brokers: int) -> int:
     return (brokers + 63) // 64
 
 
-def above_brokers(scenario: Scenario) -> Above:
+def above_brokers(scenario: Scenario, fates: Fates) -> Above:
     """The arrays of the upper half; copies, because kernels are compiled for writable arrays only."""
     publications, publishers = scenario.publications, scenario.publishers
     links, brokers = scenario.broker_links, scenario.brokers
@@ -105,7 +108,7 @@ def above_brokers(scenario: Scenario) -> Above:
         outbound_seconds=_floats(1 / brokers.outbound_rate_per_second),
         link_target=_integers(links.target_broker),
         link_seconds_per_byte=_floats(8 / links.bandwidth_bps),
-        link_error=_floats(links.error_rate),
+        link_error=_floats(np.zeros(len(links)) if fates.are_recorded else links.error_rate),
         link_propagation=_floats(links.propagation_seconds),
         tree_first=tree_first,
         tree_link=tree_link,
@@ -122,10 +125,11 @@ def above_brokers(scenario: Scenario) -> Above:
         subscriptions=len(subscriptions),
         overhead_bytes=float(scenario.overhead_bytes),
         by_class=scenario.sending_order is SendingOrder.BY_CLASS,
+        fates=fates,
     )
 
 
-def below_brokers(scenario: Scenario, classes: int) -> Below:
+def below_brokers(scenario: Scenario, classes: int, fates: Fates) -> Below:
     """The arrays of the lower half, for plans with `classes` priority classes."""
     ports, subscribers = scenario.ports, scenario.subscribers
     subscriber = scenario.subscriptions.subscriber
@@ -146,6 +150,7 @@ def below_brokers(scenario: Scenario, classes: int) -> Below:
         subscriptions=len(subscriber),
         overhead_bytes=float(scenario.overhead_bytes),
         payload_bytes=float(scenario.mtu_bytes - scenario.overhead_bytes),
+        fates=fates,
     )
 
 

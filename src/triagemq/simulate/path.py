@@ -16,6 +16,7 @@ from triagemq.scenario import Scenario
 from triagemq.simulate.brokers import fan_out, lose_event, lose_event_at, new_broker_queues, pass_brokers
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
+from triagemq.simulate.fates import Fates
 from triagemq.simulate.network import Above, above_brokers, below_brokers
 from triagemq.simulate.ports import catch_up_all, empty_queues
 from triagemq.simulate.random import Seeds
@@ -51,13 +52,15 @@ class Path:
         scenario: Scenario,
         epochs: Epochs,
         classes: int,
+        fates: Fates,
         seeds: Seeds,
         clock: Clock,
         collect: Callable[[Path], None],
     ) -> None:
         self.clock = clock
         self._epochs, self._seeds, self._collect = epochs, seeds, collect
-        self._above, self._below = above_brokers(scenario), below_brokers(scenario, classes)
+        self._above = above_brokers(scenario, fates)
+        self._below = below_brokers(scenario, classes, fates)
         self._broker_queues = new_broker_queues(self._above)
         self._outbound_free = np.zeros(len(scenario.subscribers))
         self._switch_free = np.zeros(len(scenario.switches))

@@ -20,6 +20,7 @@ from triagemq.simulate.endings import (
     end_packet,
     nanoseconds,
 )
+from triagemq.simulate.fates import LOST_BEHIND, fate_of
 from triagemq.simulate.network import Below
 from triagemq.simulate.random import Purpose, Seeds, split, uniform
 from triagemq.simulate.records import (
@@ -225,10 +226,12 @@ def _transmit(
         _record_hop(below, outlets.hops, packet, port, nanoseconds(finished), DELIVERED)
     subscription, hop = packet.subscription, below.hop_of_port[port]
     counter = packet.event * below.subscriptions + subscription
+    # Of an event in several packets that is recorded as lost, the first is.
+    lost = packet.fragment == 0 and fate_of(below.fates, packet.event, subscription) == LOST_BEHIND + hop
     if hop + 1 < below.path_length[subscription]:
         error_rate = epochs.port_error[epoch_at(epochs.ends, epoch, finished), port]
         seed = split(split(seeds[_PORT_LINK], hop), packet.fragment)
-        if error_rate > 0.0 and uniform(seed, counter) <= error_rate:
+        if lost or (error_rate > 0.0 and uniform(seed, counter) <= error_rate):
             _end(queues, outlets, clock, number, LOST_ON_LINK, finished, finished)
             return
         place = append(outlets.onward)
@@ -238,7 +241,9 @@ def _transmit(
         return
     outcome, arrival = DELIVERED, finished + below.subscriber_propagation[subscription]
     error_rate = epochs.subscriber_error[epoch_at(epochs.ends, epoch, finished), subscription]
-    if error_rate > 0.0 and uniform(split(seeds[_SUBSCRIBER_LINK], packet.fragment), counter) <= error_rate:
+    if lost or (
+        error_rate > 0.0 and uniform(split(seeds[_SUBSCRIBER_LINK], packet.fragment), counter) <= error_rate
+    ):
         outcome = LOST_ON_LINK
     elif not epochs.active[epoch_at(epochs.ends, epoch, arrival), subscription]:
         outcome = SUBSCRIBER_GONE

@@ -18,6 +18,7 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
+from triagemq.simulate.fates import without_chances
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
 from triagemq.simulate.sink import Sink
@@ -45,6 +46,7 @@ def simulate(
     precision: float | None = None,
     changes: Sequence[Change] = (),
     replay: Mapping[str, ArrayLike] | None = None,
+    fates: Mapping[str, ArrayLike] | None = None,
     sink: Sink | None = None,
     progress: Callable[[float], None] | None = None,
     threads: int | None = None,
@@ -62,9 +64,13 @@ def simulate(
     result is the same whatever their number, and whatever `block_events`, the number of events published at a time.
 
     `precision` adds replications until the 95 % interval of every class's mean latency is within that share of it on
-    either side. `replay` publishes a recorded table (published_ns, publication, size_bytes) instead of random
-    events. `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one
-    replication as a Trace. `progress` is called with the share done, from 0 to 1.
+    either side. `replay` publishes a recorded table (published_ns, publication, size_bytes) instead of random events.
+    `fates` is a table of their copies that are dropped on purpose or lost on a link: event (its row in `replay`),
+    subscription, outcome (of a Trace) and hop (which port of its way it is lost behind; -1 for before the first). Then
+    nothing else is, whatever plan and error rates say; only buffers may still be full.
+
+    `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
+    a Trace. `progress` is called with the share done, from 0 to 1.
 
     >>> from triagemq.scenario.generators import table2
     >>> from triagemq.plan import make_plan
@@ -74,12 +80,16 @@ def simulate(
     2000
     """
     when = timeline(scenario, plan, changes)
-    recorded = None if replay is None else Replayed(scenario, replay)
+    if fates is not None and replay is None:
+        raise ParameterError("fates", "are those of the copies of recorded events: give replay, too")
+    recorded = None if replay is None else Replayed(scenario, replay, fates)
+    if fates is not None:
+        when = replace(when, epochs=without_chances(when.epochs))
     extent = _extent(scenario, when, publications, duration_seconds, warmup, recorded, block_events)
     extent = replace(extent, percentiles=percentiles)
     _check(replications, precision, sink, recorded, changes, threads)
     compile_seconds = _warm_kernels(scenario, when, extent)
-    runner = _Runner(scenario, when, extent, seed, replay, sink, progress, threads or os.cpu_count() or 1)
+    runner = _Runner(scenario, when, extent, seed, recorded, sink, progress, threads or os.cpu_count() or 1)
     started = time.perf_counter()
     done, reached = runner.run(replications, precision)
     return summarise(
@@ -105,13 +115,13 @@ class _Runner:
         when: Timeline,
         extent: Extent,
         seed: int,
-        replay: Mapping[str, ArrayLike] | None,
+        recorded: Replayed | None,
         sink: Sink | None,
         progress: Callable[[float], None] | None,
         threads: int,
     ) -> None:
         self._scenario, self._when, self._extent = scenario, when, extent
-        self._seed, self._replay, self._sink = seed, replay, sink
+        self._seed, self._recorded, self._sink = seed, recorded, sink
         self._progress, self._threads = progress, threads
         self._stop = threading.Event()
         self._fractions: dict[int, float] = {}
@@ -143,7 +153,7 @@ class _Runner:
                 raise
 
     def _one(self, number: int, progress: Callable[[float], None] | None) -> Replication:
-        recorded = None if self._replay is None else Replayed(self._scenario, self._replay)
+        recorded = None if self._recorded is None else self._recorded.again()
         return run_replication(
             self._scenario,
             self._when,

@@ -12,6 +12,7 @@ from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
+from triagemq.simulate.fates import DROPPED, fate_of
 from triagemq.simulate.network import Below
 from triagemq.simulate.ports import arrive, catch_up
 from triagemq.simulate.random import Purpose, Seeds, exponential, split, uniform
@@ -157,8 +158,12 @@ def cross_switches(
             for fragment in range(packets):
                 time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
         priority_class = epochs.priority_class[clock.epoch, subscription]
-        drop_rate = epochs.drop_rate[clock.epoch, subscription] if hop == 0 else 0.0
-        if drop_rate > 0.0 and uniform(seeds[_DROP], counter) <= drop_rate:
+        dropped = False
+        if hop == 0:
+            drop_rate = epochs.drop_rate[clock.epoch, subscription]
+            dropped = drop_rate > 0.0 and uniform(seeds[_DROP], counter) <= drop_rate
+            dropped = dropped or fate_of(below.fates, copy.event, subscription) == DROPPED
+        if dropped:
             if not room(outlets.ended, 1):
                 return place
             switch_free[switch] = time

@@ -59,7 +59,12 @@ def queue(drops: int) -> QueueCounters:
 
 
 def merged(
-    gateway_trace: Path, arrived: list[int], samples: list[Counters], *, behind_gateway: bool = True
+    gateway_trace: Path,
+    arrived: list[int],
+    samples: list[Counters],
+    *,
+    lost: list[int] | None = None,
+    behind_gateway: bool = True,
 ) -> Trace:
     receipts = Receipts(gateway_trace.parent / "receipts")
     for number in arrived:
@@ -70,6 +75,7 @@ def merged(
         gateway_trace.parent / "sent",
         gateway_trace.parent / "receipts",
         [(10 * number, each) for number, each in enumerate(samples)],
+        {(1, 1000 + number) for number in lost or []},
         SCENARIO,
         gateway_trace.parent / "trace",
         scenario_text="",
@@ -137,6 +143,15 @@ def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) 
         "dropped_by_buffer": 3,
         "lost_on_link": 2,
     }
+
+
+def test_what_a_link_says_it_lost_was_not_dropped(gateway_trace: Path) -> None:
+    # Two of the lost were sent once more, and arrived.
+    trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 7)], lost=[3, 4, 9, 12, 15, 19])
+    assert outcomes(trace) == {"delivered": 8, "dropped_by_policy": 7, "lost_on_link": 5}
+    rows = trace.table("deliveries", ["published_ns", "outcome"]).to_pylist()
+    lost = {row["published_ns"] - 1000 for row in rows if row["outcome"] == "lost_on_link"}
+    assert lost > {9, 12, 15, 19}
 
 
 def test_a_flow_is_counted_through_its_changes_of_number(gateway_trace: Path) -> None:

@@ -18,6 +18,8 @@ from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import PORT, arrives, traces_of, udp_socket
 
 from triagemq.errors import NetworkError
+from triagemq.mqttsn import TopicIdType, encode_publish
+from triagemq.mqttsn.timestamps import split_payload, stamp_payload
 from triagemq.network.emulated import Box, Host, Layout, lay_out, new_run
 from triagemq.network.journal import Journal, open_entries
 from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
@@ -117,6 +119,33 @@ def test_links_lose_the_share_that_they_are_told_to(
         for of, name, _ in errors:
             box.set_error_rate(of, name, 0.0)
     assert arrived(source, target) == SENT
+
+
+def test_links_tell_which_events_they_lost(box: Box) -> None:
+    (broker,) = box.layout.brokers.values()
+    engine = box.layout.subscribers["engine-1"]
+    came = set()
+    with closing(udp_socket(broker)) as sender, closing(udp_socket(engine)) as receiver:
+        receiver.settimeout(0.3)
+        box.set_error_rate("subscriber", "engine-1", 0.4)
+        try:
+            for number in range(SENT):
+                # Below and above the size from which the header is a longer one.
+                content = stamp_payload(bytes(number), number)
+                sender.sendto(encode_publish(TopicIdType.NORMAL, 7, content), receiver.getsockname())
+                sender.sendto(b"no event", receiver.getsockname())
+                if number % 20 == 19:
+                    with suppress(TimeoutError):
+                        while True:
+                            message = receiver.recv(1000)
+                            if message != b"no event":
+                                came.add(split_payload(message[9 if message[0] == 1 else 7 :])[0])
+        finally:
+            box.set_error_rate("subscriber", "engine-1", 0.0)
+    lost = box.lost_events()
+    assert {event.address for event in lost} == {engine.ipv4}
+    assert sorted([*came, *(event.published_ns for event in lost)]) == list(range(SENT))
+    assert box.lost_events() == []
 
 
 def test_when_a_link_fails_its_backup_carries_the_traffic_until_it_returns(box: Box) -> None:

@@ -24,7 +24,7 @@ from triagemq.live.clients import tell
 from triagemq.live.emulate.openflow_agent import AgentConfig
 from triagemq.live.processes import last_words
 from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
-from triagemq.network.emulated import Box, lay_out, new_run
+from triagemq.network.emulated import Box, LostEvent, lay_out, new_run
 from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
@@ -86,7 +86,7 @@ def require_machine(dataplane: str) -> None:
 
 
 class BoxedExchange(Rig):
-    """`samples` are the counters of the kernel's queues, every 200 ms.
+    """`samples` are the counters of the kernel's queues, every 200 ms; `lost` the events that links have lost so far.
 
     Processes in the box are not started again when they end, nor are clients: what is measured would mean nothing.
     """
@@ -98,6 +98,7 @@ class BoxedExchange(Rig):
             raise NetworkError(f"a box has one broker; {scenario.name!r} has {len(scenario.brokers)}")
         self.scenario = scenario
         self.samples: list[tuple[int, Counters]] = []
+        self.lost: list[LostEvent] = []
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
         self.layout = lay_out(
@@ -332,6 +333,7 @@ class BoxedExchange(Rig):
         """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
         if self.plane is not None:
             self.samples.append((time.time_ns(), self.plane.counters()))
+            self.lost += self.box.lost_events()
 
     async def _keep_sampling(self) -> None:
         while True:

@@ -1,14 +1,15 @@
 """The Trace of a run in a box: what publishers and gateway sent, what subscribers got, and what the queues counted.
 
-Which packets the kernel dropped nobody sees; how many of each flow it dropped by policy and for lack of room it counts.
-Copies that did not arrive are given a reason at random so that these totals are right; what nobody has counted was lost
-on a link. What publishers sent and the gateway never saw was lost on a link, too, for everyone who wanted it.
+Which copies they have lost links tell. Which packets the kernel dropped nobody sees; how many of each flow it dropped
+by policy and for lack of room it counts. The other copies that did not arrive are given a reason at random so that
+these totals are right; what nobody has counted was lost on a link, too: a fragment that was not the first of its event.
+So was what publishers sent and the gateway never saw, for everyone who wanted it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def merge_trace(
     sent: Path,
     receipts: Path,
     samples: Sequence[tuple[int, Counters]],
+    lost: Set[tuple[int, int]],
     scenario: Scenario,
     directory: Path,
     *,
@@ -47,7 +49,8 @@ def merge_trace(
     behind_gateway: bool,
     present: Present,
 ) -> None:
-    """Write the whole Trace into a directory. `behind_gateway`: ports are in the kernel, and drops happen there."""
+    """Write the whole Trace into a directory. `lost` are copies by subscriber and the time that the event carries.
+    `behind_gateway`: ports are in the kernel, and drops happen there."""
     found = runs(gateway_trace)
     traces = [Trace.open(path, allow_incomplete=True) for path in (*found.complete, *found.incomplete)]
     got = read_receipts(receipts)
@@ -60,7 +63,7 @@ def merge_trace(
     ) as writer:
         for trace in traces:
             writer.publications(_columns(trace.table("publications")))
-            writer.deliveries(_deliveries(trace.table("deliveries"), got, samples, behind_gateway))
+            writer.deliveries(_deliveries(trace.table("deliveries"), got, samples, lost, behind_gateway))
             for name in ("queue_samples", "decisions"):
                 table = trace.table(name)
                 if len(table):
@@ -102,7 +105,11 @@ def _outcomes(column: pa.ChunkedArray) -> NDArray[np.int8]:
 
 
 def _deliveries(
-    sent: pa.Table, got: NDArray[np.void], samples: Sequence[tuple[int, Counters]], behind_gateway: bool
+    sent: pa.Table,
+    got: NDArray[np.void],
+    samples: Sequence[tuple[int, Counters]],
+    lost: Set[tuple[int, int]],
+    behind_gateway: bool,
 ) -> dict[str, Any]:
     columns = _columns(sent)
     received_ns = _received(columns, got)
@@ -112,13 +119,16 @@ def _deliveries(
     delivered_ns[arrived] = received_ns[arrived]
     missing = np.flatnonzero(handed_over & (received_ns < 0))
     delivered_ns[missing] = -1
-    outcome[missing] = (
-        _reasons(columns["flow_id"][missing], packets_of(columns["size_bytes"][missing]), samples)
-        if behind_gateway
-        else int(Outcome.lost_on_link)
-    )
+    outcome[missing] = int(Outcome.lost_on_link)
     enqueued_ns = columns["enqueued_ns"]
     if behind_gateway:
+        names = zip(
+            *(columns[name][missing].tolist() for name in ("subscriber_id", "published_ns")), strict=True
+        )
+        dropped = missing[[name not in lost for name in names]]
+        outcome[dropped] = _reasons(
+            columns["flow_id"][dropped], packets_of(columns["size_bytes"][dropped]), samples
+        )
         # What the gateway has sent is in the first of the kernel's queues at that moment.
         enqueued_ns = np.where(handed_over, columns["delivered_ns"], enqueued_ns)
     return columns | {"outcome": outcome, "enqueued_ns": enqueued_ns, "delivered_ns": delivered_ns}

@@ -12,6 +12,7 @@ changes      the conditions of a scenario, played during a run
 from triagemq.network.emulated.box import Box, new_run
 from triagemq.network.emulated.changes import Actors, play
 from triagemq.network.emulated.layout import Bridge, End, Host, Layout, Link, ManagedPort, lay_out
+from triagemq.network.emulated.losing import LostEvent
 from triagemq.network.emulated.vswitch import (
     Closing,
     StartSwitches,
@@ -29,6 +30,7 @@ __all__ = [
     "Host",
     "Layout",
     "Link",
+    "LostEvent",
     "ManagedPort",
     "StartSwitches",
     "VirtualSwitches",

@@ -29,7 +29,7 @@ from triagemq.network.emulated.interfaces import (
     switch_offloads_off,
 )
 from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK, End, Host, Layout, Link
-from triagemq.network.emulated.losing import Losses, together
+from triagemq.network.emulated.losing import Losses, LostEvent, together
 from triagemq.network.emulated.vswitch import Closing, StartSwitches, start_virtual_switches
 from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.namespaces import (
@@ -168,6 +168,10 @@ class Box:
                 "can; remove its error_rate, or use --dataplane linux"
             )
         self._losses.set(end, together(*(self._error_rates.get(one, 0.0) for one in shares)))
+
+    def lost_events(self) -> list[LostEvent]:
+        """The events that links have lost since this was asked last."""
+        return self._losses.lost_events()
 
     def _where_lost(self, of: str, name: str) -> tuple[End, list[tuple[str, str]]]:
         """The end at which packets of a link arrive, and whose errors happen on it: a port's only subscriber's, too."""

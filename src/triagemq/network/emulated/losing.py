@@ -3,26 +3,44 @@
 A packet is lost when it has crossed the link: it has taken its bandwidth, and nobody behind the link sees it. What is
 lost are packets, whatever they carry, and each by a draw of its own. The share is a number in memory that the program
 reads, so that it changes at once and without a word to the kernel. It all goes with the namespaces.
+
+The program keeps the beginning of every packet that it loses: it tells which event that was.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import socket
 import struct
 from contextlib import closing
+from typing import NamedTuple
 
+from triagemq.mqttsn.timestamps import published_ns_of
 from triagemq.network.emulated.layout import End
 from triagemq.network.linux.assembler import Assembler
-from triagemq.network.linux.bpf import ArrayMap, load_program
+from triagemq.network.linux.bpf import ArrayMap, QueueMap, load_program
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.queues import attach_at_arrival
 
-__all__ = ["Losses", "together"]
+__all__ = ["Losses", "LostEvent", "together"]
 
-_RANDOM = 7
+_RANDOM, _LOAD_BYTES, _PUSH = 7, 26, 87
+_OLDEST_GO = 2
+_SKB_LENGTH = 0
 _PASS, _DROP = 0, 2
 _SHARE = struct.Struct("=Q")
+_KEPT_BYTES, _MOST_KEPT = 64, 1 << 14
+# Ethernet and IPv4 without options before UDP; in MQTT-SN a payload follows seven octets, or nine in a long message.
+_IPV4, _UDP = b"\x08\x00", 17
+_MESSAGE_BEGINS, _LONG = 14 + 20 + 8, 1
+
+
+class LostEvent(NamedTuple):
+    """An event by the time it carries, and for whom it was when it was lost."""
+
+    address: str
+    published_ns: int
 
 
 def together(*error_rates: float) -> float:
@@ -39,25 +57,55 @@ class Losses:
 
     def __init__(self) -> None:
         self._shares: dict[End, ArrayMap] = {}
+        self._lost: QueueMap | None = None
 
     def set(self, end: End, share: float) -> None:
         """Lose this share from now on. Nothing is attached to a link that has never lost anything."""
         if end not in self._shares:
             if share <= 0:
                 return
-            self._shares[end] = _attach(end)
+            self._lost = self._lost or QueueMap(_KEPT_BYTES, _MOST_KEPT)
+            self._shares[end] = _attach(end, self._lost)
         _SHARE.pack_into(self._shares[end].memory, 0, min(1 << 32, round(share * (1 << 32))))
+
+    def lost_events(self) -> list[LostEvent]:
+        """Those that were lost since this was asked last. If too many were, the earliest are not known any more.
+
+        Of an event in fragments only the first tells which it was.
+        """
+        frames = [] if self._lost is None else self._lost.take()
+        return [event for frame in frames if (event := _event_in(frame)) is not None]
 
     def close(self) -> None:
         """Forget the shares; the kernel forgets them with the interfaces."""
         while self._shares:
             self._shares.popitem()[1].close()
+        if self._lost is not None:
+            self._lost.close()
+            self._lost = None
 
 
-def _attach(end: End) -> ArrayMap:
+def _event_in(frame: bytes) -> LostEvent | None:
+    """The event of which a packet is the beginning, if it carries its time.
+
+    >>> from triagemq.mqttsn import TopicIdType, encode_publish
+    >>> from triagemq.mqttsn.timestamps import stamp_payload
+    >>> message = encode_publish(TopicIdType.NORMAL, 7, stamp_payload(b"fire", 1_700))
+    >>> headers = bytes(12) + _IPV4 + bytes([0x45, *bytes(8), _UDP, *bytes(6), 10, 0, 0, 9]) + bytes(8)
+    >>> _event_in(headers + message)
+    LostEvent(address='10.0.0.9', published_ns=1700)
+    """
+    if frame[12:14] != _IPV4 or frame[14] != 0x45 or frame[23] != _UDP:
+        return None
+    payload = _MESSAGE_BEGINS + (9 if frame[_MESSAGE_BEGINS] == _LONG else 7)
+    published_ns = published_ns_of(frame[payload:])
+    return None if published_ns is None else LostEvent(socket.inet_ntoa(frame[30:34]), published_ns)
+
+
+def _attach(end: End, lost: QueueMap) -> ArrayMap:
     share = ArrayMap(_SHARE.size, 1)
     try:
-        program = load_program(_program(share.file))
+        program = load_program(_program(share.file, lost.file))
         try:
             with closing(Netlink(end.namespace)) as netlink:
                 attach_at_arrival(netlink, end.index, program)
@@ -69,8 +117,9 @@ def _attach(end: End) -> ArrayMap:
     return share
 
 
-def _program(share: int) -> bytes:
+def _program(share: int, lost: int) -> bytes:
     a = Assembler()
+    a.copy(6, 1)
     a.call(_RANDOM)
     # The helper's number has 32 bits, the rest of the register is not promised.
     a.compute(0, "<<", 32)
@@ -81,6 +130,24 @@ def _program(share: int) -> bytes:
     a.set(0, _PASS)
     a.exit()
     a.label("lost")
+    for place in range(-_KEPT_BYTES, 0, 8):
+        a.store_number(8, 10, place, 0)
+    a.load(4, 4, 6, _SKB_LENGTH)
+    a.jump_if(4, "<=", _KEPT_BYTES, "short")
+    a.set(4, _KEPT_BYTES)
+    a.label("short")
+    a.jump_if(4, "==", 0, "kept")
+    a.copy(1, 6)
+    a.set(2, 0)
+    a.copy(3, 10)
+    a.compute(3, "+", -_KEPT_BYTES)
+    a.call(_LOAD_BYTES)
+    a.load_map(1, lost)
+    a.copy(2, 10)
+    a.compute(2, "+", -_KEPT_BYTES)
+    a.set(3, _OLDEST_GO)
+    a.call(_PUSH)
+    a.label("kept")
     a.set(0, _DROP)
     a.exit()
     return a.program()

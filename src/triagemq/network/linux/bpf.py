@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from triagemq.errors import NetworkError
 from triagemq.network.linux.namespaces import system_call_error
 
-__all__ = ["ArrayMap", "HashMap", "RecentMap", "load_program"]
+__all__ = ["ArrayMap", "HashMap", "QueueMap", "RecentMap", "load_program"]
 
 # The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
-_UPDATE_BATCH = 26
-_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH = 1, 2, 9
+_LOOK_UP_AND_DELETE, _UPDATE_BATCH = 21, 26
+_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _FIRST_IN_FIRST_OUT = 1, 2, 9, 22
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
 _CLASSIFIER = 3
 _LOG_BYTES = 1 << 20
@@ -64,10 +64,10 @@ class _Map:
         os.close(self.file)
 
     def _each(self, command: int, key: bytes, value: bytes | ctypes.Array[ctypes.c_char] | None) -> None:
-        key_buffer = ctypes.create_string_buffer(key, len(key))
+        key_buffer = ctypes.create_string_buffer(key, len(key)) if key else None
         value_buffer = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
-        address = 0 if value_buffer is None else ctypes.addressof(value_buffer)
-        _bpf(command, struct.pack("=IxxxxQQQ", self.file, ctypes.addressof(key_buffer), address, 0))
+        addresses = [0 if each is None else ctypes.addressof(each) for each in (key_buffer, value_buffer)]
+        _bpf(command, struct.pack("=IxxxxQQQ", self.file, *addresses, 0))
 
 
 class HashMap(_Map):
@@ -128,6 +128,27 @@ class RecentMap(_Map):
 
     def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
         super().__init__(_LEAST_RECENTLY_USED_HASH, key_bytes, value_bytes, entries, 0)
+
+
+class QueueMap(_Map):
+    """Values that programs put in themselves, to be taken out in that order."""
+
+    def __init__(self, value_bytes: int, entries: int) -> None:
+        super().__init__(_FIRST_IN_FIRST_OUT, 0, value_bytes, entries, 0)
+
+    def take(self) -> list[bytes]:
+        """Take out all there are."""
+        found: list[bytes] = []
+        value = ctypes.create_string_buffer(self.value_bytes)
+        while len(found) < self.entries:
+            try:
+                self._each(_LOOK_UP_AND_DELETE, b"", value)
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    break
+                raise
+            found.append(value.raw)
+        return found
 
 
 class ArrayMap(_Map):
