@@ -20,7 +20,6 @@ TriageError                        base; `exit_code` is what the command line re
 ├── NetworkError                   this machine's network cannot be changed as asked, or lacks what that needs
 │   ├── SwitchError                an OpenFlow switch refuses a request; carries which
 │   ├── SessionClosedError         the connection to a switch has ended
-│   ├── RuleError                  rules would not do what they are for; carries which
 │   └── VirtualSwitchError         Open vSwitch is not there, does not start, or refuses an order
 ├── OutputError                    a result cannot be written where it was asked to go
 └── MissingDependencyError         a command needs an install group that is not there
@@ -54,7 +53,6 @@ __all__ = [
     "PlanError",
     "Problem",
     "RefusedError",
-    "RuleError",
     "ScenarioError",
     "SessionClosedError",
     "SwitchError",
@@ -203,16 +201,6 @@ class SwitchError(NetworkError):
 
 class SessionClosedError(NetworkError):
     """The connection to a switch has ended; the switch keeps its rules, and comes back by itself."""
-
-
-class RuleError(NetworkError):
-    """A set of rules would not do what it is for; it was not sent to any switch."""
-
-    def __init__(self, switch: str, rule: str, problem: str) -> None:
-        self.switch = switch
-        self.rule = rule
-        self.problem = problem
-        super().__init__(f"switch {switch}, rule {rule}: {problem}")
 
 
 class VirtualSwitchError(NetworkError):

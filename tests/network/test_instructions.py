@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import PlanError
-from triagemq.network import RecordedDataPlane
 from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
 from triagemq.plan.instructions import applied, difference
 

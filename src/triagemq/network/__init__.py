@@ -1,10 +1,9 @@
 """Data planes: what carries out a plan with packets.
 
 embedded    paced ports inside the gateway's process; needs nothing
-recorded    remembers instructions, for tests and dry runs
 reported    sends at once, and learns from reports what queues behind the gateway did with it
 linux/      the kernel's queues and an eBPF classifier on interfaces of this machine; needs root
-openflow/   rules and marks on OpenFlow 1.3 switches, with another data plane's queues behind them
+openflow/   rules and marks on OpenFlow 1.3 switches, which follow the same instructions before a data plane's queues
 emulated/   a network of namespaces in which the last two can be tried
 """
 
@@ -12,7 +11,6 @@ from triagemq.clock import unix_clock
 from triagemq.datagrams import DatagramSender
 from triagemq.network.alarm import Alarm, open_alarm
 from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, Sender
-from triagemq.network.recorded import RecordedDataPlane
 from triagemq.network.reported import UDP_HEADER_BYTES, ReportedDataPlane
 from triagemq.network.state import PlanState
 
@@ -23,7 +21,6 @@ __all__ = [
     "DatagramSender",
     "EmbeddedDataPlane",
     "PlanState",
-    "RecordedDataPlane",
     "ReportedDataPlane",
     "Sender",
     "open_alarm",

@@ -31,6 +31,7 @@ __all__ = [
     "Egress",
     "Fate",
     "FlowCounters",
+    "Instructed",
     "OnFate",
     "OutgoingPacket",
     "PortCounters",
@@ -115,11 +116,15 @@ class Counters:
     gone: Sequence[tuple[FlowKey, FlowCounters]] = ()
 
 
-class DataPlane(Protocol):
-    """Carries out plans. All calls come from one thread."""
+class Instructed(Protocol):
+    """Whoever follows the instructions of a plan: a data plane, or switches that lead packets to its queues."""
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         """Follow all instructions at once; PlanError says why one is impossible, and then none was followed."""
+
+
+class DataPlane(Instructed, Protocol):
+    """Carries out plans. All calls come from one thread."""
 
     def counters(self) -> Counters:
         """What has been counted until now."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.network.recorded import RecordedDataPlane
 
 from triagemq.coordinator.channel.messages import (
     DesiredState,
@@ -20,7 +21,6 @@ from triagemq.coordinator.channel.messages import (
 from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.errors import PlanError
-from triagemq.network import RecordedDataPlane
 from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
 
 RADIO = SetPort("radio", 1e6, 100, 4)

@@ -1,4 +1,4 @@
-"""Run as a program: an openflow data plane with given flows, until it is killed.
+"""Run as a program: switches that follow given flows, until it is killed.
 
     controller_process.py PLACE SWITCH,SWITCH,... SOURCE ADDRESS PORT,PORT,...
 
@@ -11,15 +11,12 @@ import json
 import sys
 import time
 
-from triagemq.network import RecordedDataPlane
-from triagemq.network.openflow import OpenFlowDataPlane
+from triagemq.network.openflow import OpenFlowSwitches
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
 
 def main(place: str, switches: str, source: str, address: str, ports: str) -> None:
-    plane = OpenFlowDataPlane(
-        RecordedDataPlane(7), [int(each) for each in switches.split(",")], listen=[place], sources=[source]
-    )
+    plane = OpenFlowSwitches([int(each) for each in switches.split(",")], listen=[place], sources=[source])
     keys = [FlowKey(address, int(port)) for port in ports.split(",")]
     flows = [SetFlow(key, "radio", number, number, 0.0) for number, key in enumerate(keys)]
     plane.apply([SetPort("radio", 1e6, 100, 7), *flows])

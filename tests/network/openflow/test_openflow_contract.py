@@ -1,4 +1,4 @@
-"""The openflow data plane passes the contract suite: Open vSwitch in front of the kernel's queues."""
+"""Open vSwitch in front of the kernel's queues, both told the same, passes the contract suite."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tests.network.bench import Bench
 from tests.network.contract import DataPlaneContract
 from tests.network.linux.kernel_bench import KernelBench
 from tests.network.linux.wires import RECEIVER, SENDER
+from tests.network.openflow.beside import SwitchesAndQueues
 from tests.network.openflow.lab import eventually
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network.emulated.offloads import switch_offloads_off
 from triagemq.network.journal import Journal
 from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.openflow import OpenFlowDataPlane, VirtualSwitches
+from triagemq.network.openflow import OpenFlowSwitches, VirtualSwitches
 from triagemq.plan import DataPlane
 
 WINDOW_PACKETS = 150
@@ -82,17 +83,13 @@ class OpenFlowBench(KernelBench):
             in_namespace(namespace, lambda name=name: _offloads_off(name))  # type: ignore[misc]
         self.switches = VirtualSwitches(Journal(journal_directory), namespace=wires.switch)
         self.switches.open()
-        plane = OpenFlowDataPlane(
-            super().open_plane(journal_directory),
-            [1],
-            listen=[self.switches.controller],
-            sources=[SENDER],
-        )
+        rules = OpenFlowSwitches([1], listen=[self.switches.controller], sources=[SENDER])
+        plane = SwitchesAndQueues(rules, super().open_plane(journal_directory))
         self.switches.add_switch("hall", 1, ["from-sender", "to-queues"])
-        plane.wait_until_ready()
+        rules.wait_until_ready()
         # Both hosts speak once, and are known from then on.
         eventually(
-            lambda: self._speak() or {SENDER, RECEIVER} <= plane.network.hosts.keys(), "hosts are known"
+            lambda: self._speak() or {SENDER, RECEIVER} <= rules.network.hosts.keys(), "hosts are known"
         )
         self._sender = InStep(self._output, self._passed)
         return plane

@@ -1,4 +1,4 @@
-"""Open vSwitch under the data plane: discovery, marks, counters, limits, and what goes wrong."""
+"""Open vSwitch that follows instructions: discovery, marks, counters, limits, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.network.openflow.beside import SwitchesAndQueues
 from tests.network.openflow.lab import Lab, Traffic, eventually
+from tests.network.openflow.probes import all_probes
+from tests.network.openflow.table_model import TableModel
+from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import NetworkError, PlanError
-from triagemq.network import RecordedDataPlane
-from triagemq.network.openflow import OpenFlowDataPlane, RateLimit
+from triagemq.network.openflow import OpenFlowSwitches, RateLimit
 from triagemq.network.openflow.topology import PortId
 from triagemq.plan import FlowKey, RemoveFlow, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
-Open = Callable[..., OpenFlowDataPlane]
+Open = Callable[..., OpenFlowSwitches]
 BROKER, CLIENT = "10.9.0.1", "10.9.0.2"
 KEY = FlowKey(CLIENT, 2000)
 PORT = SetPort("radio", 1e6, 100, 7)
@@ -27,16 +30,25 @@ PORT = SetPort("radio", 1e6, 100, 7)
 
 @pytest.fixture
 def open_plane(lab: Lab) -> Iterator[Open]:
-    planes: list[OpenFlowDataPlane] = []
+    planes: list[OpenFlowSwitches] = []
 
-    def open_one(*switches: int, queues: Any = None, **options: Any) -> OpenFlowDataPlane:
+    def open_one(*switches: int, **options: Any) -> OpenFlowSwitches:
         options.setdefault("listen", [lab.switches.controller])
-        planes.append(OpenFlowDataPlane(queues or RecordedDataPlane(7), switches, **options))
+        planes.append(OpenFlowSwitches(switches, **options))
         return planes[-1]
 
     yield open_one
     for plane in planes:
+        if not plane._closed:
+            plane._call(pass_the_model(plane))
         plane.close()
+
+
+async def pass_the_model(plane: OpenFlowSwitches) -> None:
+    """The rules that a test has come to, looked at between two changes: in the thread that makes them."""
+    book = plane._controller._book
+    flows = {address: list(some.values()) for address, some in book.flows.items()}
+    TableModel(book.network.links, book.wanted).check(all_probes(book.routes, flows, book.sources))
 
 
 def one_switch(lab: Lab, *more: str) -> None:
@@ -119,12 +131,9 @@ def test_three_switches_in_line(lab: Lab, open_plane: Open) -> None:
             marks.append(ancillary[0][2][0] >> 2)
     assert marks == [32, 48, 46, 48]
 
-    counters = plane.counters()
-    assert counters.ports.keys() == {"radio"}
-    assert counters.flows[KEY].flow_id == 0
-    assert counters.switches[2].ports[2].sent_packets >= 10
+    assert plane.counters()[2].ports[2].sent_packets >= 10
     # The switch writes its counters down every half second or so.
-    eventually(lambda: plane.counters().switches[2].flows[KEY].packets >= 1, "the flow is counted")
+    eventually(lambda: plane.counters()[2].flows[KEY].packets >= 1, "the flow is counted")
 
     before = plane.changes
     plane.apply([SetFlow(KEY, "radio", 0, 2, 0.5)])
@@ -222,8 +231,8 @@ def test_limits_are_kept_by_meters_that_spare_control_packets(lab: Lab, open_pla
     # 200 packets of 92 bytes in half a second; 8 kbit/s and a burst are some ten.
     assert len(run.arrived[CLIENT, 2000]) - came < 100
     assert not run.lost((CLIENT, 2001))
-    eventually(lambda: plane.counters().switches[1].flows[KEY].limited > 50, "what was over the limit")
-    assert plane.counters().switches[1].flows[other].limited == 0
+    eventually(lambda: plane.counters()[1].flows[KEY].limited > 50, "what was over the limit")
+    assert plane.counters()[1].flows[other].limited == 0
     run.sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
     before = len(run.arrived[CLIENT, 2000])
     run.send(50, 400)
@@ -239,31 +248,31 @@ def test_rules_of_others_are_not_overwritten(lab: Lab, open_plane: Open) -> None
     one_switch(lab)
     theirs = f"table=1,priority=300,udp,nw_dst={CLIENT},tp_dst=2000,actions=drop"
     lab.switches.change_rules("s1", "add-flow", theirs)
-    queues = RecordedDataPlane(7)
-    plane = open_plane(1, queues=queues)
+    plane, queues = open_plane(1), RecordedDataPlane(7)
+    both = SwitchesAndQueues(plane, queues)
     plane.wait_until_ready()
     run = traffic(lab, (CLIENT, 2001))
     run.send(3, 100)
     eventually(lambda: {BROKER, CLIENT} <= plane.network.hosts.keys(), "hosts are learned")
-    plane.apply([PORT])
+    both.apply([PORT])
     before = lines(lab, "s1")
     with pytest.raises(PlanError, match=r"switch 0000000000000001 .*tp_dst|udp_dst=2000\] that is not ours"):
-        plane.apply([SetFlow(FlowKey(CLIENT, 2001), "radio", 0, 0, 0.0), SetFlow(KEY, "radio", 0, 0, 0.0)])
+        both.apply([SetFlow(FlowKey(CLIENT, 2001), "radio", 0, 0, 0.0), SetFlow(KEY, "radio", 0, 0, 0.0)])
     assert lines(lab, "s1") == before
     assert queues.instructions == (PORT,)
-    plane.apply([SetFlow(FlowKey(CLIENT, 2001), "radio", 0, 0, 0.0)])
+    both.apply([SetFlow(FlowKey(CLIENT, 2001), "radio", 0, 0, 0.0)])
     assert any("tp_dst=2001" in line for line in lines(lab, "s1")["s1"])
 
 
 def test_a_plan_that_a_switch_refuses_is_taken_back_everywhere(lab: Lab, open_plane: Open) -> None:
-    queues = RecordedDataPlane(7)
-    plane = open_plane(1, queues=queues)
+    plane, queues = open_plane(1), RecordedDataPlane(7)
+    both = SwitchesAndQueues(plane, queues)
     one_switch(lab)
     plane.wait_until_ready()
     run = traffic(lab, (CLIENT, 2000))
     run.send(3, 100)
     eventually(lambda: {BROKER, CLIENT} <= plane.network.hosts.keys(), "hosts are learned")
-    plane.apply([PORT, SetFlow(KEY, "radio", 0, 3, 0.0)])
+    both.apply([PORT, SetFlow(KEY, "radio", 0, 3, 0.0)])
     before = lines(lab, "s1")
     lab.switches.configure(
         *("--", "--id=@small", "create", "flow_table", "flow_limit=7", "overflow_policy=refuse"),
@@ -271,10 +280,10 @@ def test_a_plan_that_a_switch_refuses_is_taken_back_everywhere(lab: Lab, open_pl
     )
     flows = [SetFlow(FlowKey(CLIENT, 2000 + each), "radio", each, 0, 0.0) for each in range(20)]
     with pytest.raises(PlanError, match=r"refused the rule \[table 1 .* \(flow mod failed: table full\)"):
-        plane.apply(flows)
+        both.apply(flows)
     assert lines(lab, "s1") == before
     assert queues.instructions == (PORT, SetFlow(KEY, "radio", 0, 3, 0.0))
-    plane.apply(flows[:2])
+    both.apply(flows[:2])
     assert any("tp_dst=2001" in line for line in lab.switches.dump_flows("s1"))
 
 

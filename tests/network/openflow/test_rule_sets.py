@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, flows_to, make_network, networks
+from tests.network.openflow.probes import all_probes
+from tests.network.openflow.table_model import TableModel
 
-from triagemq.network.openflow.probes import all_probes
-from triagemq.network.openflow.rule_sets import address_rules, base_rules
+from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, Rule
-from triagemq.network.openflow.table_model import TableModel
 from triagemq.network.openflow.topology import Host, Network, PortId, Routes
+from triagemq.plan import FlowKey
 
 CLIENT = "10.0.0.2"
 
@@ -34,6 +35,39 @@ def test_every_network_gets_rules_that_pass_the_model(data: st.DataObject) -> No
         for switch, more in address_rules(routes, address, some, sources).items():
             rules[switch].update(more)
     TableModel(network.links, rules).check(all_probes(routes, flows, sources))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_whatever_changes_the_book_has_rules_that_pass_the_model_and_each_change_can_be_undone(
+    data: st.DataObject,
+) -> None:
+    sources = data.draw(st.sampled_from([[], ["10.0.0.1"], ["192.0.2.1"]]))
+    book = RuleBook(sources, queues=False)
+    book.fit(data.draw(networks()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        if data.draw(st.booleans()):
+            book.fit(data.draw(networks()))
+        before = {switch: dict(rules) for switch, rules in book.wanted.items()}
+        keys = st.builds(
+            FlowKey, st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"]), st.integers(2000, 2002)
+        )
+        wanted = data.draw(st.dictionaries(keys, st.none() | st.integers(0, 6), max_size=4))
+        changes = {
+            key: None if rank is None else flow(key.address, key.udp_port, rank)
+            for key, rank in wanted.items()
+        }
+        undoing, touched = book.change(changes)
+        changed = {
+            switch: {key for key in {*before[switch], *now} if before[switch].get(key) != now.get(key)}
+            for switch, now in book.wanted.items()
+        }
+        assert all(keys <= set(touched.get(switch, ())) for switch, keys in changed.items())
+        flows = {address: list(some.values()) for address, some in book.flows.items()}
+        TableModel(book.network.links, book.wanted).check(all_probes(book.routes, flows, sources))
+        if data.draw(st.booleans()):
+            book.change(undoing)
+            assert book.wanted == before
 
 
 def test_a_flow_is_marked_by_its_class_on_the_whole_way() -> None:

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, make_network, networks
+from tests.network.openflow.probes import all_probes
+from tests.network.openflow.table_model import RuleError, TableModel
 from tests.network.openflow.walker import CircleError, find, walk
 
-from triagemq.errors import RuleError
-from triagemq.network.openflow.probes import all_probes
 from triagemq.network.openflow.rule_sets import address_rules, base_rules
 from triagemq.network.openflow.rules import Kind, Rule, matching
-from triagemq.network.openflow.table_model import TableModel
 from triagemq.network.openflow.topology import Network, PortId, Routes
 
 CLIENT = "10.0.0.2"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.openflow.networks import HOST_PORT, flow, flows_to, make_network, networks
+from tests.network.openflow.probes import all_probes
 from tests.network.openflow.walker import walk
 
-from triagemq.network.openflow.probes import all_probes
 from triagemq.network.openflow.rule_sets import LimitedFlow, address_fields, address_rules, base_rules
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey
 from triagemq.network.openflow.topology import Network, PortId, Routes

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from triagemq.coordinator.decide.orders import Orders, OrdersChange, client_id_of, subscriber_of
 from triagemq.errors import PlanError
-from triagemq.plan import DataPlane, FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow
+from triagemq.plan import FlowKey, Instructed, Instruction, RemoveFlow, RemovePort, SetFlow
 from triagemq.plan.instructions import difference
 
 __all__ = ["UNPLANNED", "FlowBinder"]
@@ -26,7 +26,7 @@ UNPLANNED = -1
 class FlowBinder:
     """`identify` tells the subscriber's name and slot from a client id; what it gives is looked up in the orders."""
 
-    def __init__(self, plane: DataPlane, identify: Callable[[str], tuple[str, int]] = subscriber_of) -> None:
+    def __init__(self, plane: Instructed, identify: Callable[[str], tuple[str, int]] = subscriber_of) -> None:
         self.orders = Orders()
         self._plane = plane
         self._identify = identify

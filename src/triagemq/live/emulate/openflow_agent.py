@@ -17,9 +17,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import TriageError
-from triagemq.live.up.exchange import KERNEL_CLASSES
-from triagemq.network import RecordedDataPlane
-from triagemq.network.openflow import OpenFlowDataPlane
+from triagemq.network.openflow import OpenFlowSwitches
 
 __all__ = ["AgentConfig", "main"]
 
@@ -43,30 +41,26 @@ async def _run(config: AgentConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    plane = await asyncio.to_thread(
-        lambda: OpenFlowDataPlane(
-            RecordedDataPlane(KERNEL_CLASSES),
-            config.switches,
-            listen=[config.listen],
-            sources=config.sources,
-            keep_rules=True,
+    switches = await asyncio.to_thread(
+        lambda: OpenFlowSwitches(
+            config.switches, listen=[config.listen], sources=config.sources, keep_rules=True
         )
     )
     try:
-        await asyncio.to_thread(plane.wait_until_ready)
+        await asyncio.to_thread(switches.wait_until_ready)
         link = GatewayLink(config.control)
         link.start()
         follower = Follower(
-            link, FlowBinder(plane), in_thread=True, on_applied=Path(config.applied).write_text
+            link, FlowBinder(switches), in_thread=True, on_applied=Path(config.applied).write_text
         )
         following = loop.create_task(follower.run())
-        print(json.dumps({"ready": True, "switches": sorted(plane.connected)}), flush=True)
+        print(json.dumps({"ready": True, "switches": sorted(switches.connected)}), flush=True)
         await ended.wait()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await link.close()
     finally:
-        await asyncio.to_thread(plane.close)
+        await asyncio.to_thread(switches.close)
 
 
 def main() -> int:

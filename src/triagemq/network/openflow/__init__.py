@@ -1,14 +1,9 @@
-"""The OpenFlow data plane: flow rules and marks on OpenFlow 1.3 switches, queues and drops in a port behind them."""
+"""OpenFlow 1.3 switches that follow a plan: rules and marks, with the queues of a data plane behind their ports."""
 
-from triagemq.errors import RuleError, SwitchError, VirtualSwitchError
+from triagemq.errors import SwitchError, VirtualSwitchError
 from triagemq.network.openflow.controller import Timing
-from triagemq.network.openflow.plane import (
-    FlowAtSwitch,
-    OpenFlowCounters,
-    OpenFlowDataPlane,
-    SwitchCounters,
-)
 from triagemq.network.openflow.rules import RateLimit
+from triagemq.network.openflow.switches import FlowAtSwitch, OpenFlowSwitches, SwitchCounters
 from triagemq.network.openflow.topology import Host, Network, PortId
 from triagemq.network.openflow.vswitch import VirtualSwitches, require_open_vswitch
 
@@ -16,11 +11,9 @@ __all__ = [
     "FlowAtSwitch",
     "Host",
     "Network",
-    "OpenFlowCounters",
-    "OpenFlowDataPlane",
+    "OpenFlowSwitches",
     "PortId",
     "RateLimit",
-    "RuleError",
     "SwitchCounters",
     "SwitchError",
     "Timing",

@@ -1,6 +1,6 @@
 """The controller: keeps the rules of all switches as the network and the plan ask for, while both change.
 
-Everything here belongs to one event loop. What is decided is pure (discovery.py, rule_book.py, updates.py); here are
+Everything here belongs to one event loop. What is decided is pure (discovery.py, rule_sets.py, updates.py); here are
 the clock and the order of events.
 """
 
@@ -11,12 +11,11 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from triagemq.errors import NetworkError, RuleError, SessionClosedError, SwitchError
+from triagemq.errors import NetworkError, SessionClosedError, SwitchError
 from triagemq.network.openflow import frames
 from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
 from triagemq.network.openflow.discovery import Discovery
-from triagemq.network.openflow.rule_book import FlowsChange, RuleBook
-from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow
+from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow, RuleBook
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name
 from triagemq.network.openflow.searching import Search
 from triagemq.network.openflow.server import Meeting, Place
@@ -24,6 +23,7 @@ from triagemq.network.openflow.session import Session, SessionCounters, SessionT
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import Network, PortId
 from triagemq.network.openflow.updates import Cookies, Put, steps
+from triagemq.plan import FlowKey
 
 __all__ = ["Controller", "Timing"]
 
@@ -88,7 +88,7 @@ class Controller:
     def unplaced(self) -> list[str]:
         """Addresses of flows of which it is not known where they are; their packets are flooded meanwhile."""
         hosts = self._book.network.hosts
-        return [address for address in self._book.addresses if address not in hosts]
+        return [address for address in self._book.flows if address not in hosts]
 
     async def open(self, listen: Sequence[Place], connect: Sequence[Place] = ()) -> None:
         await self.meeting.open(listen, connect)
@@ -108,37 +108,23 @@ class Controller:
                 else "the switches are connected, but their links could not be found out in time"
             ) from None
 
-    async def prepare(self, flows: Mapping[str, Sequence[LimitedFlow]]) -> FlowsChange:
-        """Check what the given flows (all of each given address) come to. `commit` or `abandon` must follow."""
-        await self._lock.acquire()
-        try:
-            return self._book.prepare(flows)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def abandon(self, change: FlowsChange) -> None:
-        self._book.abandon(change)
-        self._lock.release()
-
-    async def commit(self, change: FlowsChange) -> None:
-        """Put the rules on all connected switches; those that are not connected get them when they come back.
+    async def set_flows(self, flows: Mapping[FlowKey, LimitedFlow | None]) -> None:
+        """Put the rules of flows (None: of one that goes) on all connected switches; others get them when they come.
 
         On a SwitchError everything is as it was before.
         """
-        try:
-            undoing, touched = self._book.make(change)
+        async with self._lock:
+            undoing, touched = self._book.change(flows)
             first, self._flows_known = not self._flows_known, True
             try:
                 await self._bring(None if first else touched)
             except SwitchError:
-                self._book.undo(undoing)
+                self._book.change(undoing)
                 with contextlib.suppress(SwitchError):
                     await self._bring(None)
                 raise
-        finally:
-            self._lock.release()
-            self._wake.set()
+            finally:
+                self._wake.set()
 
     async def statistics(
         self,
@@ -259,7 +245,7 @@ class Controller:
                 self._ask_for_hosts()
             except SessionClosedError:
                 continue  # It has left the tables; when it is back, it is brought up to date.
-            except (RuleError, SwitchError) as error:
+            except SwitchError as error:
                 self.problem = error
             except Exception as error:
                 # Whatever it is: the switches go on, and so must what looks after them.

@@ -1,4 +1,4 @@
-"""From a network and the flows of a plan to the rules of every switch. Pure functions.
+"""From a network and the flows of a plan to the rules of every switch, and the book in which they stand. No I/O.
 
 Every switch carries all of a pipeline's parts: discovery, known hosts, marks and ways of flows, ways of everything
 else. A switch that loses its controller goes on with them; hosts find each other (ARP, IPv6 neighbours) without it.
@@ -7,7 +7,7 @@ else. A switch that loses its controller goes on with them; hosts find each othe
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from triagemq.network.openflow.rules import (
@@ -21,10 +21,18 @@ from triagemq.network.openflow.rules import (
     class_mark,
     matching,
 )
-from triagemq.network.openflow.topology import Host, Routes
+from triagemq.network.openflow.topology import Host, Network, Routes
 from triagemq.plan import FlowKey, SetFlow
 
-__all__ = ["DISCOVERY_RULE", "LimitedFlow", "address_fields", "address_rules", "base_rules", "known_host"]
+__all__ = [
+    "DISCOVERY_RULE",
+    "LimitedFlow",
+    "RuleBook",
+    "address_fields",
+    "address_rules",
+    "base_rules",
+    "known_host",
+]
 
 LINK_DISCOVERY = 0x88CC
 ARP = 0x0806
@@ -33,6 +41,9 @@ IPV6 = 0x86DD
 UDP = 17
 CONTROL_QUEUE = 0
 """Queue 0 is for control packets; class k has queue k + 1, on switches that have queues."""
+
+
+_Rules = dict[int, dict[RuleKey, Rule]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,7 @@ DISCOVERY_RULE = _rule(Kind.DISCOVERY, matching(eth_type=LINK_DISCOVERY), output
 _LEARN_RULE = _rule(Kind.LEARN, outputs=(CONTROLLER,), next_table=1)
 
 
-def base_rules(routes: Routes) -> dict[int, dict[RuleKey, Rule]]:
+def base_rules(routes: Routes) -> _Rules:
     """All rules but those of flows."""
     network = routes.network
     rules: dict[int, list[Rule]] = {
@@ -110,17 +121,17 @@ def known_host(address: str, ethernet: str, port: int) -> list[Rule]:
 def address_rules(
     routes: Routes,
     address: str,
-    flows: Sequence[LimitedFlow],
+    flows: Collection[LimitedFlow],
     sources: Iterable[str] = (),
     *,
     queues: bool = False,
-) -> dict[int, dict[RuleKey, Rule]]:
+) -> _Rules:
     """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
 
     They are on the switches between the `sources` (addresses of gateways) and the subscriber; on all, when it is not
     known where a source is. Limits act where flows enter the network, or at the subscriber's switch.
     """
-    rules: dict[int, dict[RuleKey, Rule]] = {}
+    rules: _Rules = {}
     for home in routes.places(address) if flows else ():
         towards = routes.towards(home.switch)
         entries = _entries(routes, towards, sources)
@@ -138,7 +149,9 @@ def address_rules(
     return rules
 
 
-def _rules_at(address: str, flows: Sequence[LimitedFlow], output: int, hops: int, queues: bool) -> list[Rule]:
+def _rules_at(
+    address: str, flows: Collection[LimitedFlow], output: int, hops: int, queues: bool
+) -> list[Rule]:
     control = _rule(
         Kind.CONTROL,
         matching(**address_fields(address), ip_dscp=CONTROL_MARK),
@@ -185,3 +198,63 @@ def _entries(routes: Routes, part: Mapping[int, object], sources: Iterable[str])
             return None
         entries |= here
     return entries if sources else None
+
+
+class RuleBook:
+    """`wanted` are the rules by switch and key. A change of flows costs as much as its own addresses have flows."""
+
+    def __init__(self, sources: Collection[str], *, queues: bool) -> None:
+        self.sources = sources
+        self.network = Network()
+        self.routes = Routes(self.network)
+        self.wanted: _Rules = {}
+        self.flows: dict[str, dict[FlowKey, LimitedFlow]] = {}
+        """By address, as it is written shortest."""
+        self._queues = queues
+        self._rules_of: dict[str, _Rules] = {}
+
+    def fit(self, network: Network) -> None:
+        """Make all rules anew for a network."""
+        self.network, self.routes = network, Routes(network)
+        self.wanted = base_rules(self.routes)
+        self._rules_of = {address: self._rules(address) for address in self.flows}
+        for some in self._rules_of.values():
+            for switch, rules in some.items():
+                self.wanted[switch].update(rules)
+
+    def change(
+        self, flows: Mapping[FlowKey, LimitedFlow | None]
+    ) -> tuple[Mapping[FlowKey, LimitedFlow | None], Mapping[int, Collection[RuleKey]]]:
+        """Set flows, and remove those that are None; gives the change that undoes this, and what it touches.
+
+        Touched are rules, by switch and key: those that were there and those that are there now.
+        """
+        undoing: dict[FlowKey, LimitedFlow | None] = {}
+        addresses = set()
+        for key, flow in flows.items():
+            address = str(ipaddress.ip_address(key.address))
+            addresses.add(address)
+            there = self.flows.setdefault(address, {})
+            undoing[key] = there.get(key)
+            if flow is None:
+                there.pop(key, None)
+            else:
+                there[key] = flow
+        touched: dict[int, set[RuleKey]] = {}
+        for address in addresses:
+            for switch, rules in self._rules_of.pop(address, {}).items():
+                touched.setdefault(switch, set()).update(rules)
+                for rule in rules:
+                    del self.wanted[switch][rule]
+            if not self.flows[address]:
+                del self.flows[address]
+                continue
+            self._rules_of[address] = self._rules(address)
+            for switch, rules in self._rules_of[address].items():
+                touched.setdefault(switch, set()).update(rules)
+                self.wanted[switch].update(rules)
+        return undoing, touched
+
+    def _rules(self, address: str) -> _Rules:
+        flows = self.flows[address].values()
+        return address_rules(self.routes, address, flows, self.sources, queues=self._queues)

@@ -1,4 +1,4 @@
-"""The data plane that only remembers: for tests and dry runs."""
+"""The data plane that only remembers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from triagemq.network.state import PlanState
 from triagemq.plan import Counters, FlowCounters, Instruction, PortCounters, QueueCounters
-
-__all__ = ["RecordedDataPlane"]
 
 
 class RecordedDataPlane:

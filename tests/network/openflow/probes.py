@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from tests.network.openflow.table_model import Probe
+
 from triagemq.network.openflow.rule_sets import LimitedFlow, address_fields
 from triagemq.network.openflow.rules import CONTROL_MARK, class_mark
-from triagemq.network.openflow.table_model import Probe
 from triagemq.network.openflow.topology import PortId, Routes
-
-__all__ = ["all_probes", "flow_probes"]
 
 
 def all_probes(

@@ -1,4 +1,6 @@
-"""The openflow data plane: marks and ways on OpenFlow switches, queues and drops in a data plane behind them.
+"""Instructions followed on OpenFlow switches: rules that mark packets and lead them to the queues behind the ports.
+
+Queues and drops are the business of a data plane there, which follows the same instructions.
 
 Rules follow hosts as they are found: a flow to a subscriber that nobody has seen yet has no rule of its own, and its
 packets are flooded; it gets one as soon as the subscriber speaks (or answers: it is asked). When this process dies,
@@ -8,26 +10,24 @@ switches go on with the rules they have; a new one reads them and changes only w
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import threading
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
 from triagemq.network.openflow.controller import Controller, Timing
 from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rule_sets import LimitedFlow
-from triagemq.network.openflow.rules import Kind, RateLimit, RuleKey
+from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place
 from triagemq.network.openflow.topology import Network
 from triagemq.network.state import PlanState
-from triagemq.plan import Counters, DataPlane, FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow
+from triagemq.plan import FlowKey, Instruction
 
-__all__ = ["FlowAtSwitch", "OpenFlowCounters", "OpenFlowDataPlane", "SwitchCounters"]
+__all__ = ["FlowAtSwitch", "OpenFlowSwitches", "SwitchCounters"]
 
-_PRIORITY_CLASSES = 7
 _Result = TypeVar("_Result")
 
 
@@ -47,25 +47,19 @@ class SwitchCounters:
     flows: Mapping[FlowKey, FlowAtSwitch]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFlowCounters(Counters):
-    """The counters of the queues behind the switches, and those of the switches (by datapath id)."""
+class OpenFlowSwitches:
+    """Follows instructions. Its event loop has a thread of its own; calls come from one other thread.
 
-    switches: Mapping[int, SwitchCounters] = field(default_factory=dict, compare=False)
-
-
-class OpenFlowDataPlane:
-    """A DataPlane. Its event loop has a thread of its own; calls come from one other thread.
-
-    `queues` is the data plane that queues and drops: it gets the same instructions. `switches` are the datapath ids
-    of the network's switches: rules are made when all have connected, once. They find this process at one of the
-    places in `listen`, or it goes to those in `connect` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses
-    of gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
+    `switches` are the datapath ids of the network's switches: rules are made when all have connected, once. They find
+    this process at one of the places in `listen`, or it goes to those in `connect` ("tcp:127.0.0.1:6653",
+    "unix:/path"). `sources` are addresses of gateways, between which and the subscribers flows get rules; without them
+    every switch has a rule of every flow.
     """
+
+    priority_classes: ClassVar[int] = len(MARKS)
 
     def __init__(
         self,
-        queues: DataPlane,
         switches: Collection[int],
         *,
         listen: Sequence[str] = (),
@@ -80,12 +74,9 @@ class OpenFlowDataPlane:
             raise ParameterError(
                 "switches", "say which there are, and where to meet them (listen or connect)"
             )
-        self.priority_classes = int(getattr(queues, "priority_classes", _PRIORITY_CLASSES))
-        self._queues = queues
         self._keep_rules = keep_rules
         self._state = PlanState(self.priority_classes)
         self._limits: dict[FlowKey, RateLimit] = {}
-        self._keys_at: dict[str, dict[FlowKey, None]] = {}
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openflow", daemon=True)
@@ -149,28 +140,31 @@ class OpenFlowDataPlane:
         self._ready.result()
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
-        """As the contract says. Waits until the network is ready; NetworkError if it does not become so."""
+        """All at once, or (PlanError) none. Waits until the network is ready; NetworkError if it does not become so."""
         self._change(instructions, {})
 
     def set_limits(self, limits: Mapping[FlowKey, RateLimit | None]) -> None:
         """Give flows a rate limit, or (None) take it away; a flow may be limited before it is there."""
         self._change((), limits)
 
-    def counters(self) -> OpenFlowCounters:
-        behind = self._queues.counters()
-        switches: dict[int, SwitchCounters] = {}
-        if not self._closed:
-            for switch, (ports, rules) in self._call(self._controller.statistics()).items():
-                flows = {
+    def counters(self) -> dict[int, SwitchCounters]:
+        """What every switch that is connected has counted, by datapath id."""
+        if self._closed:
+            return {}
+        return {
+            switch: SwitchCounters(
+                ports,
+                {
                     key: FlowAtSwitch(*counts)
                     for rule, counts in rules.items()
                     if (key := _flow_of(rule)) is not None
-                }
-                switches[switch] = SwitchCounters(ports, flows)
-        return OpenFlowCounters(behind.ports, behind.flows, behind.unmanaged, behind.gone, switches)
+                },
+            )
+            for switch, (ports, rules) in self._call(self._controller.statistics()).items()
+        }
 
     def close(self) -> None:
-        """Take the rules off the switches (unless they are to be kept), and close the queues behind them."""
+        """Take the rules off the switches, unless they are to be kept; twice is once."""
         if self._closed:
             return
         self._closed = True
@@ -179,66 +173,29 @@ class OpenFlowDataPlane:
             self._call(self._controller.close(keep_rules=self._keep_rules))
         finally:
             self._stop()
-            self._queues.close()
 
     def _change(
         self, instructions: Sequence[Instruction], limits: Mapping[FlowKey, RateLimit | None]
     ) -> None:
         if self._closed:
-            raise RuntimeError("this data plane has been closed")
+            raise RuntimeError("these switches have been left")
         change = self._state.change(instructions)
         self._ready.result()
         flows = {key: change.flows.get(key, self._state.flows.get(key)) for key in (*change.flows, *limits)}
-        new_limits = {key: limits.get(key, self._limits.get(key)) for key in flows}
-        keys_at = self._keys_after(flows)
-        prepared = self._call(
-            self._controller.prepare(
-                {
-                    address: [
-                        LimitedFlow(flow, new_limits.get(key, self._limits.get(key)))
-                        for key in keys
-                        if (flow := flows.get(key) or self._state.flows.get(key)) is not None
-                    ]
-                    for address, keys in keys_at.items()
-                }
-            )
-        )
+        limited = {
+            key: None if flow is None else LimitedFlow(flow, limits.get(key, self._limits.get(key)))
+            for key, flow in flows.items()
+        }
         try:
-            self._queues.apply(instructions)
-        except BaseException:
-            self._loop.call_soon_threadsafe(self._controller.abandon, prepared)
-            raise
-        try:
-            self._call(self._controller.commit(prepared))
+            self._call(self._controller.set_flows(limited))
         except SwitchError as error:
-            ports, flows_before = self._state.ports, self._state.flows
-            self._queues.apply(
-                [
-                    *(ports[name] for name in change.ports if name in ports),
-                    *(flows_before.get(key) or RemoveFlow(key) for key in change.flows),
-                    *(RemovePort(name) for name in change.ports if name not in ports),
-                ]
-            )
             raise PlanError(f"the plan was not put into the network: {error}") from error
         self._state.commit(change)
-        self._keys_at.update(keys_at)
         for key, limit in limits.items():
             if limit is None:
                 self._limits.pop(key, None)
             else:
                 self._limits[key] = limit
-
-    def _keys_after(self, flows: Mapping[FlowKey, SetFlow[FlowKey] | None]) -> dict[str, dict[FlowKey, None]]:
-        """The flows that each changed address will have."""
-        keys_at: dict[str, dict[FlowKey, None]] = {}
-        for key, flow in flows.items():
-            address = str(ipaddress.ip_address(key.address))
-            keys = keys_at.setdefault(address, dict(self._keys_at.get(address, {})))
-            if flow is None:
-                keys.pop(key, None)
-            else:
-                keys[key] = None
-        return keys_at
 
     async def _open(
         self,

@@ -1,4 +1,4 @@
-"""A model of the flow tables of all switches, which every set of rules passes before a switch sees it.
+"""A model of the flow tables of all switches, for sets of rules to pass.
 
 It looks packets up as a switch does, in one table of values for each combination of fields in use, follows them over
 links, and refuses rules that could never be reached or that others could replace, packets that go in a circle, and
@@ -11,17 +11,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from triagemq.errors import RuleError
 from triagemq.network.openflow.rules import CONTROLLER, Rule, RuleKey, RuleSets, switch_name
 from triagemq.network.openflow.topology import PortId
-
-__all__ = ["Packet", "Probe", "TableModel"]
 
 Packet = Mapping[str, int | str]
 """The fields of a packet, in the names of OpenFlow; `in_port` is added on the way."""
 
 
 _ANY = "any"
+
+
+class RuleError(Exception):
+    """A set of rules would not do what it is for."""
+
+    def __init__(self, switch: str, rule: str, problem: str) -> None:
+        super().__init__(f"switch {switch}, rule {rule}: {problem}")
 
 
 class Probe(NamedTuple):
