@@ -226,7 +226,6 @@ class MissingDependencyError(TriageError):
         "uvicorn": "coordinator",
         "websockets": "coordinator",
         "sqlalchemy": "coordinator",
-        "pyroute2": "network",
         "os_ken": "network",
         "matplotlib": "lab",
         "plotly": "pipeline",

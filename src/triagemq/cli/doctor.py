@@ -127,7 +127,7 @@ def _kernel() -> list[Finding]:
 
 def _open_vswitch() -> Finding:
     from triagemq.errors import NetworkError
-    from triagemq.network.openflow import require_open_vswitch
+    from triagemq.network.emulated import require_open_vswitch
 
     try:
         require_open_vswitch()
@@ -150,7 +150,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _packages(
         "coordinator", "plans, forecasts, simulation", ("numpy", "scipy", "numba", "pydantic", "pyarrow")
     ),
-    _packages("network", "data planes in the kernel and on switches", ("pyroute2", "os-ken")),
+    _packages("network", "rules on OpenFlow switches", ("os-ken",)),
     _packages("dtls", "encrypted MQTT-SN (mqttsns://)", ("pyopenssl",)),
     _packages("pipeline", "the Spark pipeline", ("pyspark", "pandas")),
     _packages("lab", "plots and reports", ("matplotlib", "plotly")),

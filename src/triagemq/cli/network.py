@@ -28,7 +28,7 @@ def restore(
     json: options.Json = False,
 ) -> None:
     """Remove the namespaces, interfaces, queues and processes that killed runs left behind."""
-    from triagemq.network.emulated import restore as undo
+    from triagemq.network.restore import restore as undo
 
     done = undo(everything=everything)
     if json:

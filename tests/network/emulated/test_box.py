@@ -19,9 +19,8 @@ from tests.network.emulated.traffic import PORT, arrives, traces_of, udp_socket
 
 from triagemq.errors import NetworkError
 from triagemq.network.emulated import Box, Host, Layout, lay_out, new_run
-from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
 from triagemq.network.journal import Journal, open_entries
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
 from triagemq.scenario import loads
 from triagemq.scenario.generators import prototype
 

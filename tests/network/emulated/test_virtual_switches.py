@@ -10,12 +10,12 @@ import pytest
 from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import arrives, lives, traces_of
 
-from triagemq.network.emulated import Box, Layout, lay_out, new_run, restore
+from triagemq.network.emulated import Box, Layout, lay_out, new_run
 from triagemq.network.emulated.forwarding import forwarding
-from triagemq.network.emulated.virtual_switches import datapath_id
+from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id
 from triagemq.network.journal import Journal, open_entries
 from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.openflow.vswitch import VirtualSwitches
+from triagemq.network.restore import restore
 from triagemq.scenario import loads
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")

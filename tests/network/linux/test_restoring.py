@@ -14,9 +14,10 @@ import pytest
 from tests.network.linux.wires import RECEIVER, Wires, count_waiting
 
 from triagemq.network.journal import open_entries
-from triagemq.network.linux import LinuxDataPlane, restore
+from triagemq.network.linux import LinuxDataPlane
 from triagemq.network.linux.netlink import Netlink, find_link
 from triagemq.network.linux.queues import RootQueue, remove_queues, restore_root, root_queue
+from triagemq.network.restore import Restored, restore
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
@@ -70,13 +71,14 @@ def root(wires: Wires) -> RootQueue:
 def test_what_a_killed_run_left_is_undone_once(wires: Wires, tmp_path: Path) -> None:
     with run(wires, tmp_path) as process:
         assert root(wires).is_ours
-        assert restore(tmp_path) == []
+        assert restore(tmp_path) == Restored((), (), 1)
         assert root(wires).is_ours, "a living run keeps its queues"
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert restore(tmp_path) == [f"interface radio in {wires.switch}: queues removed"]
+    done = restore(tmp_path)
+    assert done == Restored((f"interface radio in {wires.switch}: queues removed",), (), 0)
     assert root(wires).is_default
-    assert restore(tmp_path) == []
+    assert restore(tmp_path) == Restored((), (), 0)
     assert open_entries(tmp_path) == []
 
 
@@ -112,7 +114,7 @@ def test_a_new_run_takes_over_from_a_killed_one(wires: Wires, tmp_path: Path) ->
                 output.sendto(PUBLISH, receiver.getsockname())
             before = count_waiting(receiver)
             plane.apply([SetPort("radio", 1e8, 100, 2), SetFlow(key, "radio", 0, 1, 0.0)])
-            assert restore(tmp_path) == []
+            assert restore(tmp_path) == Restored((), (), 1)
             for _ in range(100):
                 output.sendto(PUBLISH, receiver.getsockname())
             counters = plane.counters()
@@ -131,7 +133,7 @@ def test_what_has_gone_needs_no_undoing(tmp_path: Path) -> None:
     with run(wires, tmp_path):
         pass
     wires.close()
-    assert restore(tmp_path) == []
+    assert restore(tmp_path) == Restored((), (), 0)
     assert open_entries(tmp_path) == []
 
 
@@ -143,6 +145,6 @@ def test_what_somebody_changed_since_is_left_alone(wires: Wires, tmp_path: Path)
     remove_queues(netlink, index)
     restore_root(netlink, index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
     netlink.close()
-    assert restore(tmp_path) == []
+    assert restore(tmp_path) == Restored((), (), 0)
     assert root(wires).handle == 0xABCD0000
     assert open_entries(tmp_path) == []

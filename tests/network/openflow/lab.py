@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
-from triagemq.network.emulated.offloads import switch_offloads_off
+from triagemq.network.emulated import VirtualSwitches
+from triagemq.network.emulated.interfaces import switch_offloads_off
 from triagemq.network.journal import Journal
-from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.openflow.vswitch import VirtualSwitches
+from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
 
 _NUMBER = struct.Struct("!I")
 
@@ -105,11 +104,7 @@ class Lab:
         return made
 
     def _offloads_off(self, namespace: str, interface: str) -> None:
-        def work() -> None:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-                switch_offloads_off(channel, interface)
-
-        in_namespace(namespace, work)
+        in_namespace(namespace, lambda: switch_offloads_off(interface))
 
 
 def eventually(check: Callable[[], bool], what: str, seconds: float = 30.0) -> None:

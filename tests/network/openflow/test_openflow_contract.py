@@ -17,10 +17,11 @@ from tests.network.openflow.beside import SwitchesAndQueues
 from tests.network.openflow.lab import eventually
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
-from triagemq.network.emulated.offloads import switch_offloads_off
+from triagemq.network.emulated import VirtualSwitches
+from triagemq.network.emulated.interfaces import switch_offloads_off
 from triagemq.network.journal import Journal
 from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.openflow import OpenFlowSwitches, VirtualSwitches
+from triagemq.network.openflow import OpenFlowSwitches
 from triagemq.plan import DataPlane
 
 WINDOW_PACKETS = 150
@@ -80,7 +81,7 @@ class OpenFlowBench(KernelBench):
             (wires.receiver, "eth0"),
             (wires.switch, "from-switch"),
         ):
-            in_namespace(namespace, lambda name=name: _offloads_off(name))  # type: ignore[misc]
+            in_namespace(namespace, lambda name=name: switch_offloads_off(name))  # type: ignore[misc]
         self.switches = VirtualSwitches(Journal(journal_directory), namespace=wires.switch)
         self.switches.open()
         rules = OpenFlowSwitches([1], listen=[self.switches.controller], sources=[SENDER])
@@ -125,11 +126,6 @@ class OpenFlowBench(KernelBench):
         self._output.sendto(b"", (RECEIVER, 9))
         self._receivers[0].sendto(b"", (SENDER, 9))
         time.sleep(0.05)
-
-
-def _offloads_off(interface: str) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-        switch_offloads_off(channel, interface)
 
 
 @pytest.mark.needs_root("it makes namespaces of the network")

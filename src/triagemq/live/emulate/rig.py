@@ -28,11 +28,10 @@ from triagemq.live.emulate.rig_processes import RigProcesses, together
 from triagemq.live.processes import HURRY_SECONDS
 from triagemq.live.up.exchange import EMBEDDED_CLASSES, KERNEL_CLASSES
 from triagemq.network.emulated import Box, lay_out, new_run
-from triagemq.network.emulated.virtual_switches import datapath_id
+from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.network.linux import Interface, LinuxDataPlane, Listener
 from triagemq.network.linux.capabilities import problem_of
 from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
-from triagemq.network.openflow import VirtualSwitches, require_open_vswitch
 from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions

@@ -11,8 +11,7 @@ from typing import Any
 
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.live.processes import HURRY_SECONDS, Child
-from triagemq.network.emulated import Running
-from triagemq.network.emulated.processes import Processes
+from triagemq.network.processes import Processes, Running
 
 __all__ = ["RigProcesses", "together"]
 

@@ -4,9 +4,13 @@ from triagemq.network.emulated.box import Box, new_run
 from triagemq.network.emulated.changes import Actors, play
 from triagemq.network.emulated.layout import lay_out
 from triagemq.network.emulated.parts import Bridge, End, Host, Layout, Link, ManagedPort
-from triagemq.network.emulated.processes import Processes, Running
-from triagemq.network.emulated.restoring import Restored, restore
-from triagemq.network.emulated.virtual_switches import Closing, StartSwitches, start_virtual_switches
+from triagemq.network.emulated.vswitch import (
+    Closing,
+    StartSwitches,
+    VirtualSwitches,
+    require_open_vswitch,
+    start_virtual_switches,
+)
 
 __all__ = [
     "Actors",
@@ -18,13 +22,11 @@ __all__ = [
     "Layout",
     "Link",
     "ManagedPort",
-    "Processes",
-    "Restored",
-    "Running",
     "StartSwitches",
+    "VirtualSwitches",
     "lay_out",
     "new_run",
     "play",
-    "restore",
+    "require_open_vswitch",
     "start_virtual_switches",
 ]

@@ -5,38 +5,42 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
-from collections.abc import Collection, Iterable
-from contextlib import ExitStack
-from types import TracebackType
+import signal
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from types import FrameType, TracebackType
 from typing import Literal, Self
 
 from triagemq.errors import NetworkError
 from triagemq.network.emulated.forwarding import ForwardingEntry, forwarding
-from triagemq.network.emulated.interrupts import interrupts_held
-from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
-from triagemq.network.emulated.link_states import await_links
-from triagemq.network.emulated.losing import Losses, together
-from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
-from triagemq.network.emulated.offloads import switch_offloads_off
-from triagemq.network.emulated.parts import End, Host, Layout, Link
-from triagemq.network.emulated.processes import Processes
-from triagemq.network.emulated.requests import (
-    Request,
+from triagemq.network.emulated.interfaces import (
+    KernelRequest,
     add_address,
     add_bridge,
     add_fifo,
     add_veth,
+    await_links,
     neighbour,
-    open_netlink,
     send_requests,
     set_forwarding,
     set_link,
     set_member,
+    switch_offloads_off,
 )
-from triagemq.network.emulated.virtual_switches import Closing, StartSwitches, start_virtual_switches
+from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
+from triagemq.network.emulated.losing import Losses, together
+from triagemq.network.emulated.parts import End, Host, Layout, Link
+from triagemq.network.emulated.vswitch import Closing, StartSwitches, start_virtual_switches
 from triagemq.network.journal import Journal, default_journal_directory
-from triagemq.network.linux.namespaces import in_namespace, namespace_path
+from triagemq.network.linux.namespaces import (
+    create_namespace,
+    in_namespace,
+    namespace_path,
+    remove_namespace,
+)
+from triagemq.network.linux.netlink import Netlink
+from triagemq.network.processes import Processes
 
 __all__ = ["Box", "new_run"]
 
@@ -66,7 +70,7 @@ class Box:
         self.switches: Closing | None = None
         self._start_switches = start_switches or start_virtual_switches
         self._notes: list[tuple[str, str]] = []
-        self._channel: socket.socket | None = None
+        self._netlink: Netlink | None = None
         self._entries: frozenset[ForwardingEntry] = frozenset()
         self._losses = Losses()
         self._error_rates: dict[tuple[str, str], float] = {}
@@ -77,7 +81,7 @@ class Box:
 
     def __enter__(self) -> Self:
         try:
-            with interrupts_held():
+            with _interrupts_held():
                 self._build()
         except BaseException:
             self.remove()
@@ -116,12 +120,12 @@ class Box:
 
     def remove(self) -> None:
         """Take everything away again, last things first; twice is once. The first failure is raised at the end."""
-        with interrupts_held(), ExitStack() as last_to_first:
+        with _interrupts_held(), ExitStack() as last_to_first:
             while self._notes:
                 last_to_first.callback(self._forget_namespace, *self._notes.pop(0))
-            if self._channel is not None:
-                last_to_first.callback(self._channel.close)
-                self._channel = None
+            if self._netlink is not None:
+                last_to_first.callback(self._netlink.close)
+                self._netlink = None
             if self.switches is not None:
                 last_to_first.callback(self.switches.close)
                 self.switches = None
@@ -188,10 +192,10 @@ class Box:
                 raise NetworkError(f"a namespace {name} exists already; give the run another name")
             self._notes.append((self.journal.note("namespace", name=name), name))
             create_namespace(name, ipv6=ipv6 and name != self.layout.switch_namespace)
-        self._channel = in_namespace(self.layout.switch_namespace, open_netlink)
+        self._netlink = Netlink(self.layout.switch_namespace)
         self._build_switches()
         for host in self.layout.hosts:
-            in_namespace(host.namespace, lambda host=host: self._build_host(host))  # type: ignore[misc]
+            self._build_host(host)
         self._await(self.layout.links)
         if self.layout.switch_kind == "openvswitch":
             self.switches = self._start_switches(self.layout, self.journal)
@@ -237,18 +241,16 @@ class Box:
         if host.ipv6 is not None:
             requests.append(add_address(name, index, host.ipv6, IPV6_NETWORK.prefixlen))
             requests.extend(neighbour(index, other.ipv6, other.mac) for other in others if other.ipv6)
-        with open_netlink() as channel:
-            send_requests(channel, requests)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-            switch_offloads_off(channel, name)
+        with closing(Netlink(host.namespace)) as netlink:
+            send_requests(netlink, requests)
+        in_namespace(host.namespace, lambda: switch_offloads_off(name))
 
     def _switch_offloads_off(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
-            for link in self.layout.links:
-                for end in _switch_ends(link):
-                    switch_offloads_off(channel, end.interface)
+        for link in self.layout.links:
+            for end in _switch_ends(link):
+                switch_offloads_off(end.interface)
 
-    def _member_requests(self, ports: Collection[str]) -> Iterable[Request]:
+    def _member_requests(self, ports: Collection[str]) -> Iterable[KernelRequest]:
         """Members neither learn nor flood; links that could close a loop carry no broadcast either."""
         for link in self.layout.links:
             idle = link.feeds is not None and link.port not in ports
@@ -262,7 +264,9 @@ class Box:
                         floods_broadcast=not idle or end.bridge in self._floods,
                     )
 
-    def _forwarding_requests(self, entries: Iterable[ForwardingEntry], present: bool) -> Iterable[Request]:
+    def _forwarding_requests(
+        self, entries: Iterable[ForwardingEntry], present: bool
+    ) -> Iterable[KernelRequest]:
         for entry in entries:
             if entry.bridge in self._kernel_bridges and entry.bridge not in self._floods:
                 yield set_forwarding(entry.interface, entry.index, entry.mac, present=present)
@@ -271,10 +275,10 @@ class Box:
         """The bridge of a member; None for a member of Open vSwitch, which takes it by itself."""
         return self._kernel_bridges.get(end.bridge or "")
 
-    def _send(self, requests: Iterable[Request]) -> None:
-        if self._channel is None:
+    def _send(self, requests: Iterable[KernelRequest]) -> None:
+        if self._netlink is None:
             raise NetworkError("the box is not there; build it first")
-        send_requests(self._channel, list(requests))
+        send_requests(self._netlink, list(requests))
 
     def _await(self, links: Iterable[Link]) -> None:
         """Until the kernel has noticed that both ends of links are up: a bridge sends nothing before."""
@@ -294,3 +298,24 @@ def _triple(end: End) -> tuple[str, int, str]:
 
 def _switch_ends(link: Link) -> list[End]:
     return [end for end in (link.near, link.far) if end.bridge is not None]
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """SIGINT and SIGTERM that arrive meanwhile take effect at the end. Elsewhere than in the main thread, nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first in arrived[:1]:
+            signal.raise_signal(first)

@@ -4,7 +4,6 @@ from triagemq.network.linux.capabilities import Capabilities, capabilities
 from triagemq.network.linux.flow_table import Listener
 from triagemq.network.linux.plane import LinuxDataPlane
 from triagemq.network.linux.port import Interface
-from triagemq.network.linux.restoring import restore
 
 __all__ = [
     "Capabilities",
@@ -12,5 +11,4 @@ __all__ = [
     "LinuxDataPlane",
     "Listener",
     "capabilities",
-    "restore",
 ]

@@ -6,7 +6,7 @@ What was there is in the journal before anything is touched, so that `restore` c
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,7 +165,7 @@ class LinuxPort:
         self._former = root
         if root.is_ours:
             left = _left_behind(self._journal, self.interface, self._link)
-            self._former = former_root(left) if left is not None else RootQueue("noqueue", 0, b"")
+            self._former = former_root(left.facts) if left is not None else RootQueue("noqueue", 0, b"")
         elif not root.is_default and root.kind not in _RESTORABLE:
             raise NetworkError(
                 f"{self.interface} has a queueing discipline of its own ({root.kind}); "
@@ -244,9 +244,8 @@ def put_back(netlink: Netlink, link: Link, former: RootQueue) -> bool:
     return True
 
 
-def former_root(entry: Entry) -> RootQueue:
+def former_root(facts: Mapping[str, Any]) -> RootQueue:
     """What an entry of the journal says was there before."""
-    facts = entry.facts
     return RootQueue(facts["former_kind"], facts["former_handle"], bytes.fromhex(facts["former_options"]))
 
 

@@ -1,4 +1,8 @@
-"""Processes inside namespaces: started, noted in the journal before they do anything, and ended by their ids."""
+"""Processes inside namespaces: noted in the journal before they do anything, and ended by their ids.
+
+Nothing of them can be left behind unnoticed: a process ends with the thread that started it, and does nothing before it
+stands in the journal.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,37 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from triagemq.errors import NetworkError
 from triagemq.network.journal import Journal, process_start
-from triagemq.network.launching import Launched, launch_noted
 from triagemq.network.linux.namespaces import namespace_path
 
-__all__ = ["GRACE_SECONDS", "Processes", "Running", "end_session"]
+__all__ = ["GRACE_SECONDS", "LAUNCHER", "Processes", "Running", "end_session"]
+
+LAUNCHER = Path(__file__).with_name("launch.py")
 
 GRACE_SECONDS = 5.0
 """How long a process that was asked to end may take before it is made to."""
 
 
+class _Launched(NamedTuple):
+    """A process, when it started (see `journal.process_start`), and its entry in the journal."""
+
+    process: subprocess.Popen[bytes]
+    start: int
+    note: str
+
+
 class Running:
     """A process in a namespace, the leader of a session of its own."""
 
-    def __init__(self, launched: Launched) -> None:
+    def __init__(self, launched: _Launched) -> None:
         self._process, self.start, self.note = launched
         self.pid = self._process.pid
 
@@ -61,8 +75,12 @@ class Processes:
         folder: str | os.PathLike[str] | None = None,
         output: str | os.PathLike[str] | None = None,
         errors: str | os.PathLike[str] | None = None,
+        niceness: int | None = None,
     ) -> Running:
-        """Start a command in a namespace, what it prints appended to files (`errors` beside `output` if left out)."""
+        """Start a command in a namespace, what it prints appended to files (`errors` beside `output` if left out).
+
+        It gets the `niceness` if this user may give it.
+        """
         if not namespace_path(namespace).exists():
             raise NetworkError(f"there is no namespace {namespace} to start {command[0]} in")
         if self._closed:
@@ -75,6 +93,7 @@ class Processes:
             folder=folder,
             output=output,
             errors=errors,
+            niceness=niceness,
         ).result()
 
     def _start(
@@ -86,12 +105,13 @@ class Processes:
         folder: str | os.PathLike[str] | None,
         output: str | os.PathLike[str] | None,
         errors: str | os.PathLike[str] | None,
+        niceness: int | None,
     ) -> Running:
         with contextlib.ExitStack() as open_files:
             printed = _opened(open_files, output)
             complained = printed if errors is None else _opened(open_files, errors)
             try:
-                launched = launch_noted(
+                launched = _launch(
                     self._journal,
                     namespace_path(namespace),
                     command,
@@ -99,6 +119,7 @@ class Processes:
                     folder=folder,
                     output=printed,
                     errors=complained,
+                    niceness=niceness,
                 )
             except OSError as error:
                 raise NetworkError(f"{command[0]} cannot be started: {error.strerror}") from None
@@ -126,6 +147,49 @@ class Processes:
             self._journal.done(running.note)
             if running in self._running:
                 self._running.remove(running)
+
+
+def _launch(
+    journal: Journal,
+    namespace: str | os.PathLike[str],
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    output: IO[bytes] | int = subprocess.DEVNULL,
+    errors: IO[bytes] | int = subprocess.DEVNULL,
+    niceness: int | None = None,
+) -> _Launched:
+    """Start a command in the namespace of that file, as the leader of a session of its own."""
+    gate, leave = os.pipe()
+    try:
+        try:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", str(LAUNCHER)),
+                    *(os.fspath(namespace), str(os.getpid()), str(gate), *command),
+                ],
+                env=None if environment is None else dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                pass_fds=[gate],
+                start_new_session=True,
+            )
+        finally:
+            os.close(gate)
+        start = process_start(process.pid) or 0
+        note = journal.note("process", pid=process.pid, start=start, command=command[0])
+        if niceness is not None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
+        # It may have been killed already; then its exit code says so.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(leave, b"\n")
+    finally:
+        os.close(leave)
+    return _Launched(process, start, note)
 
 
 def end_session(pid: int, start: int, grace_seconds: float = GRACE_SECONDS) -> bool:

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from tests.network.openflow.lab import Lab, eventually
 
-from triagemq.network.emulated import restore
+from triagemq.errors import VirtualSwitchError
+from triagemq.network.emulated import VirtualSwitches
 from triagemq.network.journal import Journal, open_entries, process_start
-from triagemq.network.openflow import VirtualSwitchError, VirtualSwitches
+from triagemq.network.restore import restore
 
 HOLDER = """
 import sys, time
+from triagemq.network.emulated import VirtualSwitches
 from triagemq.network.journal import Journal
-from triagemq.network.openflow import VirtualSwitches
 switches = VirtualSwitches(Journal(sys.argv[1]))
 switches.open()
 switches.add_switch("hall", 1, [])

@@ -7,28 +7,32 @@ kernel bridge behind the switch queues them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from triagemq.errors import VirtualSwitchError
+from triagemq.network.emulated.parts import Layout
 from triagemq.network.journal import Journal
-from triagemq.network.launching import Launched, launch_noted
-from triagemq.network.linux.namespaces import namespace_path
+from triagemq.network.processes import Processes, Running
 from triagemq.programs import find_program, search_path
 
-__all__ = ["VirtualSwitches", "require_open_vswitch"]
+__all__ = [
+    "Closing",
+    "StartSwitches",
+    "VirtualSwitches",
+    "datapath_id",
+    "require_open_vswitch",
+    "start_virtual_switches",
+]
 
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _PROGRAMS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl")
@@ -56,12 +60,10 @@ class VirtualSwitches:
 
     def __init__(self, journal: Journal, *, namespace: str | None = None) -> None:
         self._journal = journal
-        self._namespace = namespace_path("/proc/self/ns/net" if namespace is None else namespace)
+        self._namespace = "/proc/self/ns/net" if namespace is None else namespace
         self.directory = Path()
-        self._notes: list[str] = []
-        self._running: list[Launched] = []
-        # The kernel ends a child with the thread that started it: that thread must live as long.
-        self._starter: ThreadPoolExecutor | None = None
+        self._note: str | None = None
+        self._processes = Processes(journal)
 
     @property
     def controller(self) -> str:
@@ -73,40 +75,27 @@ class VirtualSwitches:
         require_open_vswitch()
         # The path of a socket may have 107 characters.
         self.directory = Path(tempfile.gettempdir()) / f"triage-switch-{secrets.token_hex(6)}"
-        self._notes.append(self._journal.note("directory", path=str(self.directory)))
+        self._note = self._journal.note("directory", path=str(self.directory))
         self.directory.mkdir(mode=0o700)
-        self._starter = ThreadPoolExecutor(1, thread_name_prefix="switch-starter")
         try:
             database, door = self.directory / "conf.db", self.directory / "db.sock"
             self._run("ovsdb-tool", "create", str(database), str(_SCHEMA))
-            self._start("ovsdb-server", str(database), f"--remote=punix:{door}")
-            self._await(lambda: _answers(door))
+            server = self._start("ovsdb-server", str(database), f"--remote=punix:{door}")
+            self._await(server, lambda: _answers(door))
             self.configure("--no-wait", "init")
-            self._start("ovs-vswitchd", f"unix:{door}")
-            self._await((self.directory / "ovs-vswitchd.ctl").exists)
+            switch = self._start("ovs-vswitchd", f"unix:{door}")
+            self._await(switch, (self.directory / "ovs-vswitchd.ctl").exists)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End the processes and remove the directory; twice is once."""
-        for process, _, _ in reversed(self._running):
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-        for process, _, note in reversed(self._running):
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            self._journal.done(note)
-        self._running.clear()
-        if self._starter is not None:
-            self._starter.shutdown()
+        self._processes.close()
+        if self._note is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
-        for note in self._notes:
-            self._journal.done(note)
-        self._notes.clear()
+            self._journal.done(self._note)
+            self._note = None
 
     def __enter__(self) -> Self:
         self.open()
@@ -192,13 +181,8 @@ class VirtualSwitches:
             raise VirtualSwitchError(f"{command[0]} failed: {said}")
         return done.stdout
 
-    def _start(self, program: str, *words: str) -> None:
-        assert self._starter is not None
-        self._starter.submit(self._start_here, program, words).result()
-
-    def _start_here(self, program: str, words: Sequence[str]) -> None:
-        launched = launch_noted(
-            self._journal,
+    def _start(self, program: str, *words: str) -> Running:
+        return self._processes.start(
             self._namespace,
             [
                 *(program, *words, f"--unixctl={self.directory / program}.ctl"),
@@ -208,13 +192,11 @@ class VirtualSwitches:
             environment=self._environment(),
             niceness=_NICENESS,
         )
-        self._running.append(launched)
 
-    def _await(self, there: Callable[[], bool]) -> None:
+    def _await(self, process: Running, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _SECONDS
         while not there():
-            process = self._running[-1].process
-            if process.poll() is not None or time.monotonic() > deadline:
+            if process.exit_code() is not None or time.monotonic() > deadline:
                 raise VirtualSwitchError(f"Open vSwitch did not start: {self._last_words()}")
             time.sleep(0.01)
 
@@ -235,3 +217,33 @@ def _answers(door: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+class Closing(Protocol):
+    """Something that runs until it is closed; twice is once."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+StartSwitches = Callable[[Layout, Journal], Closing]
+"""Starts Open vSwitch in the layout's namespace of switches, with a bridge for each switch and the members it has."""
+
+
+def datapath_id(layout: Layout, switch: str) -> int:
+    """The number by which a controller knows a switch of the scenario: 1, 2, ... in the order of their names."""
+    return 1 + list(layout.switches).index(switch)
+
+
+def start_virtual_switches(layout: Layout, journal: Journal, *, controller: str | None = None) -> Closing:
+    """One Open vSwitch for the whole box; its switches look for their controller at the address given."""
+    running = VirtualSwitches(journal, namespace=layout.switch_namespace)
+    running.open()
+    try:
+        for name, bridge in layout.switches.items():
+            members = [end.interface for end in layout.members(bridge.name)]
+            running.add_switch(bridge.name, datapath_id(layout, name), members, controller=controller)
+    except BaseException:
+        running.close()
+        raise
+    return running

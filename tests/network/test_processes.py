@@ -14,11 +14,10 @@ import pytest
 from tests.network.emulated.traffic import eventually, lives
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated import Processes, new_run
-from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
-from triagemq.network.emulated.processes import end_session
+from triagemq.network.emulated import new_run
 from triagemq.network.journal import Journal, open_entries, process_start
-from triagemq.network.linux.namespaces import namespace_path
+from triagemq.network.linux.namespaces import create_namespace, namespace_path, remove_namespace
+from triagemq.network.processes import LAUNCHER, Processes, end_session
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
@@ -123,8 +122,8 @@ def test_closing_leaves_time_to_end_in_order(processes: Processes, namespace: st
 def test_processes_die_with_a_starter_that_is_killed(namespace: str, tmp_path: Path) -> None:
     program = f"""
 import time
-from triagemq.network.emulated import Processes
 from triagemq.network.journal import Journal
+from triagemq.network.processes import Processes
 processes = Processes(Journal({str(tmp_path / "journal")!r}))
 print(processes.start({namespace!r}, ["sleep", "600"]).pid, flush=True)
 time.sleep(600)
@@ -138,8 +137,6 @@ time.sleep(600)
 
 
 def test_a_starter_that_dies_before_it_noted_the_process_leaves_none(namespace: str) -> None:
-    from triagemq.network.launching import LAUNCHER
-
     gate, leave = os.pipe()
     with subprocess.Popen(
         [

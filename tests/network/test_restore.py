@@ -16,11 +16,17 @@ import pytest
 from tests.network.emulated.campuses import TWO_SWITCHES
 from tests.network.emulated.traffic import lives, traces_of
 
-from triagemq.network.emulated import Box, lay_out, new_run, restore
-from triagemq.network.emulated.namespaces import create_namespace, remove_namespace
-from triagemq.network.emulated.requests import add_bridge, open_netlink, send_requests
+from triagemq.network.emulated import Box, lay_out, new_run
+from triagemq.network.emulated.interfaces import add_bridge, send_requests
 from triagemq.network.journal import Journal, open_entries
-from triagemq.network.linux.namespaces import in_namespace, namespace_path
+from triagemq.network.linux.namespaces import (
+    create_namespace,
+    in_namespace,
+    namespace_path,
+    remove_namespace,
+)
+from triagemq.network.linux.netlink import Netlink
+from triagemq.network.restore import restore
 from triagemq.scenario import loads
 
 HOLDER = """
@@ -112,8 +118,8 @@ def test_directories_and_interfaces_of_the_dead_go_too(tmp_path: Path) -> None:
     run = new_run()
     create_namespace(f"tq{run}-alone")
     try:
-        with closing(in_namespace(f"tq{run}-alone", open_netlink)) as channel:
-            send_requests(channel, [add_bridge(f"tq{run}b", 7, "02:00:00:00:00:07", passes_lldp=False)])
+        with closing(Netlink(f"tq{run}-alone")) as netlink:
+            send_requests(netlink, [add_bridge(f"tq{run}b", 7, "02:00:00:00:00:07", passes_lldp=False)])
         assert f"tq{run}b" in in_namespace(f"tq{run}-alone", interfaces)
         journal = tmp_path / "journal"
         abandoned(journal, "directory", path=str(folder))
