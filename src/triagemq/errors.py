@@ -226,7 +226,6 @@ class MissingDependencyError(TriageError):
         "uvicorn": "coordinator",
         "websockets": "coordinator",
         "sqlalchemy": "coordinator",
-        "os_ken": "network",
         "matplotlib": "lab",
         "plotly": "pipeline",
         "pandas": "pipeline",

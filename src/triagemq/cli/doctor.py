@@ -150,7 +150,6 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _packages(
         "coordinator", "plans, forecasts, simulation", ("numpy", "scipy", "numba", "pydantic", "pyarrow")
     ),
-    _packages("network", "rules on OpenFlow switches", ("os-ken",)),
     _packages("dtls", "encrypted MQTT-SN (mqttsns://)", ("pyopenssl",)),
     _packages("pipeline", "the Spark pipeline", ("pyspark", "pandas")),
     _packages("lab", "plots and reports", ("matplotlib", "plotly")),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 from scapy.layers.inet6 import ICMPv6ND_NS, IPv6
 from scapy.layers.l2 import ARP, Ether
 from tests.network.openflow.networks import LINE, flow
@@ -16,6 +19,9 @@ from triagemq.network.openflow import decoding, encoding, frames
 from triagemq.network.openflow.rule_sets import address_rules, base_rules
 from triagemq.network.openflow.rules import RateLimit, Rule, matching
 from triagemq.network.openflow.topology import PortId, Routes
+
+LIBRARY = SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser)
+"""os-ken, which has read and written OpenFlow for others."""
 
 RULES = [
     *base_rules(Routes(LINE))[3].values(),
@@ -43,20 +49,19 @@ def test_a_rule_comes_back_from_a_switch_as_it_was_sent(rule: Rule, meter: int |
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_orders_are_what_the_codec_makes_of_them(rule: Rule) -> None:
-    codec = encoding.library()
-    protocol, parser = codec.ofproto, codec.ofproto_parser
+def test_orders_are_what_the_library_makes_of_them(rule: Rule) -> None:
+    protocol, parser = LIBRARY.ofproto, LIBRARY.ofproto_parser
     for octets, command, mask in (
         (encoding.put_flow(rule, 5, None), protocol.OFPFC_ADD, 0),
         (encoding.delete_flow(rule, 5), protocol.OFPFC_DELETE_STRICT, (1 << 64) - 1),
     ):
-        read = parser.OFPFlowMod.parser(codec, 4, 14, len(octets), 0, bytearray(octets))
+        read = parser.OFPFlowMod.parser(LIBRARY, 4, 14, len(octets), 0, bytearray(octets))
         assert struct.unpack_from("!BBH", octets) == (4, 14, len(octets))
         assert (read.command, read.cookie, read.cookie_mask, read.table_id) == (command, 5, mask, rule.table)
         assert (read.priority, dict(read.match.items())) == (rule.priority, dict(rule.match))
         assert (read.out_port, read.out_group) == (protocol.OFPP_ANY, protocol.OFPG_ANY)
         again = parser.OFPFlowMod(
-            codec,
+            LIBRARY,
             *(5, mask, rule.table, command, 0, 0, rule.priority, protocol.OFP_NO_BUFFER),
             *(protocol.OFPP_ANY, protocol.OFPG_ANY, 0, read.match, read.instructions),
         )
@@ -65,11 +70,94 @@ def test_orders_are_what_the_codec_makes_of_them(rule: Rule) -> None:
         assert bytes(again.buf) == octets
 
 
+def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
+    protocol, parser = LIBRARY.ofproto, LIBRARY.ofproto_parser
+    everything = parser.OFPMatch()
+    drop = [parser.OFPMeterBandDrop(64, 12)]
+    flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
+    expected: list[tuple[bytes, Any]] = [
+        (
+            encoding.delete_marked_flows(5, 7),
+            parser.OFPFlowMod(
+                LIBRARY,
+                cookie=5,
+                cookie_mask=7,
+                table_id=protocol.OFPTT_ALL,
+                command=protocol.OFPFC_DELETE,
+                priority=0,
+                out_port=protocol.OFPP_ANY,
+                out_group=protocol.OFPG_ANY,
+                match=everything,
+            ),
+        ),
+        (
+            encoding.put_meter(77, RateLimit(64, 12), there=False),
+            parser.OFPMeterMod(LIBRARY, protocol.OFPMC_ADD, flags, 77, drop),
+        ),
+        (
+            encoding.put_meter(77, RateLimit(64, 12), there=True),
+            parser.OFPMeterMod(LIBRARY, protocol.OFPMC_MODIFY, flags, 77, drop),
+        ),
+        (encoding.delete_meter(77), parser.OFPMeterMod(LIBRARY, protocol.OFPMC_DELETE, 0, 77, [])),
+        (
+            encoding.packet_out(3, b"frame"),
+            parser.OFPPacketOut(
+                LIBRARY,
+                buffer_id=protocol.OFP_NO_BUFFER,
+                in_port=protocol.OFPP_CONTROLLER,
+                actions=[parser.OFPActionOutput(3, 0)],
+                data=b"frame",
+            ),
+        ),
+        (encoding.set_asynchronous(), parser.OFPSetAsync(LIBRARY, [0b111, 0], [0b111, 0b111], [0, 0])),
+        (encoding.request_ports(), parser.OFPPortDescStatsRequest(LIBRARY, 0)),
+        (
+            encoding.request_flows(5, 7),
+            parser.OFPFlowStatsRequest(
+                LIBRARY, 0, protocol.OFPTT_ALL, protocol.OFPP_ANY, protocol.OFPG_ANY, 5, 7, everything
+            ),
+        ),
+        (
+            encoding.request_meter_limits(),
+            parser.OFPMeterConfigStatsRequest(LIBRARY, 0, protocol.OFPM_ALL),
+        ),
+        (encoding.request_port_counts(), parser.OFPPortStatsRequest(LIBRARY, 0, protocol.OFPP_ANY)),
+        (encoding.request_meter_counts(), parser.OFPMeterStatsRequest(LIBRARY, 0, protocol.OFPM_ALL)),
+    ]
+    for octets, message in expected:
+        message.set_xid(0)
+        message.serialize()
+        assert octets == bytes(message.buf), type(message).__name__
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("HELLO_FAILED", "HFC"),
+        ("BAD_REQUEST", "BRC"),
+        ("BAD_ACTION", "BAC"),
+        ("BAD_INSTRUCTION", "BIC"),
+        ("BAD_MATCH", "BMC"),
+        ("FLOW_MOD_FAILED", "FMFC"),
+        ("METER_MOD_FAILED", "MMFC"),
+    ],
+)
+def test_errors_have_the_words_of_the_specification(name: str, codes: str) -> None:
+    kind = getattr(ofproto_v1_3, f"OFPET_{name}")
+    known = [each for each in dir(ofproto_v1_3) if each.startswith(f"OFP{codes}_")]
+    assert known
+    for each in known:
+        message = bytes(8) + struct.pack("!HH", kind, getattr(ofproto_v1_3, each))
+        said = f"{name} {each.partition('_')[2]}".replace("_", " ").lower()
+        assert decoding.decode_error(message).replace(":", "") == said
+    assert decoding.decode_error(bytes(8) + struct.pack("!HH", kind, 99)).endswith(": 99")
+    assert decoding.decode_error(bytes(8) + struct.pack("!HH", 99, 1)) == "error type 99: 1"
+
+
 def test_a_rule_that_is_not_expressible_is_strange_and_equals_none_of_ours() -> None:
-    library = encoding.library()
-    parser = library.ofproto_parser
+    parser = LIBRARY.ofproto_parser
     wide = parser.OFPFlowMod(
-        library,
+        LIBRARY,
         table_id=1,
         priority=300,
         match=parser.OFPMatch(eth_type=0x0800, ipv4_dst=("10.0.0.0", "255.255.255.0")),

@@ -1,24 +1,41 @@
-"""OpenFlow 1.3 messages from octets, with os-ken's codec where they have many forms.
+"""OpenFlow 1.3 from octets: what switches answer, and what they say by themselves. No I/O.
 
-What a switch sends may be anything: lengths inside are checked here before os-ken sees them, because it follows a
-length of 0 for ever. All functions may raise ValueError, struct.error or what os-ken raises: the session ends then.
+What a switch sends may be anything: whatever does not fit raises ValueError, struct.error, IndexError or a
+NonsenseError, and none of it goes round for ever.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from triagemq.network.openflow.encoding import library
+from triagemq.network.openflow.encoding import (
+    APPLY,
+    BASIC,
+    DROP_BAND,
+    FIELDS,
+    GO_TO_TABLE,
+    HEADER,
+    LIMIT_FLAGS,
+    MATCH_OF_FIELDS,
+    OUTPUT,
+    SET_FIELD,
+    SET_QUEUE,
+    USE_METER,
+    VERSION,
+    VERSION_BITMAP,
+)
 from triagemq.network.openflow.rules import RateLimit, Rule, matching
 
 __all__ = [
     "FlowEntry",
+    "NonsenseError",
     "PacketIn",
     "PortCounts",
     "PortDescription",
+    "check_hello",
     "decode_error",
     "decode_flow_counts",
     "decode_flow_entries",
@@ -30,10 +47,13 @@ __all__ = [
     "decode_ports",
 ]
 
-_FLOW_ENTRY = struct.Struct("!HBxIIHHHH4xQQQ")
-_PORT_COUNTS = struct.Struct("!I4x6Q56x")
-_UNKNOWN = (1 << 64) - 1
-_HEADER_BYTES = 8
+_FIELD_NAMES = {number: name for name, (number, _) in FIELDS.items()}
+_NUMBERS = frozenset({"in_port", "eth_type", "ip_dscp", "ip_proto", "udp_dst"})
+_MARK = struct.pack("!HBB", BASIC, FIELDS["ip_dscp"][0] << 1, 1)
+
+
+class NonsenseError(Exception):
+    """What a switch sent is not OpenFlow 1.3."""
 
 
 class PortDescription(NamedTuple):
@@ -42,6 +62,16 @@ class PortDescription(NamedTuple):
     number: int
     name: str
     up: bool
+
+
+class PortCounts(NamedTuple):
+    """Packets and bytes at a port since it was made; `dropped` counts both directions."""
+
+    received_packets: int
+    sent_packets: int
+    received_bytes: int
+    sent_bytes: int
+    dropped: int
 
 
 class PacketIn(NamedTuple):
@@ -60,189 +90,159 @@ class FlowEntry(NamedTuple):
     meter: int | None
 
 
+def check_hello(version: int, message: bytes) -> None:
+    """A switch begins with HELLO, and must be able to speak OpenFlow 1.3.
+
+    >>> check_hello(VERSION, HEADER.pack(VERSION, 0, 16, 0) + struct.pack("!HHI", VERSION_BITMAP, 8, 1 << VERSION))
+    >>> check_hello(1, HEADER.pack(1, 0, 8, 0))
+    Traceback (most recent call last):
+    triagemq.network.openflow.decoding.NonsenseError: OpenFlow, but not 1.3
+    """
+    versions = set(range(1, version + 1))
+    offset = HEADER.size
+    while offset + 4 <= len(message):
+        element, length = struct.unpack_from("!HH", message, offset)
+        if length < 4 or offset + length > len(message):
+            raise NonsenseError("a hello with an impossible length")
+        if element == VERSION_BITMAP and length >= 8:
+            bitmap = struct.unpack_from("!I", message, offset + 4)[0]
+            versions = {number for number in range(32) if bitmap >> number & 1}
+        offset += (length + 7) // 8 * 8
+    if VERSION not in versions:
+        raise NonsenseError("OpenFlow, but not 1.3")
+
+
+def _field_value(name: str, octets: bytes) -> int | str:
+    if name in _NUMBERS:
+        return int.from_bytes(octets, "big")
+    if name.startswith("eth_"):
+        return octets.hex(":")
+    return str(ipaddress.ip_address(octets)) if name in FIELDS else octets.hex()
+
+
+def _read_match(octets: bytes, begin: int) -> tuple[dict[str, int | str], bool, int]:
+    """The fields, whether any is not like ours (masks and other fields stay readable), and where the match ends."""
+    kind, length = struct.unpack_from("!HH", octets, begin)
+    end = begin + length
+    if kind != MATCH_OF_FIELDS or length < 4 or end > len(octets):
+        raise ValueError("a match has an impossible length")
+    fields: dict[str, int | str] = {}
+    strange = False
+    at = begin + 4
+    while at < end:
+        kind, number, size = struct.unpack_from("!HBB", octets, at)
+        value = octets[at + 4 : at + 4 + size]
+        name = _FIELD_NAMES.get(number >> 1, "") if kind == BASIC else ""
+        has_mask = bool(number & 1)
+        if name and size != FIELDS[name][1] << has_mask:
+            raise ValueError("a field of a match has an impossible length")
+        strange |= has_mask or not name
+        name = name or f"field {kind:#x}.{number >> 1}"
+        half = size >> has_mask
+        fields[name] = _field_value(name, value[:half])
+        if has_mask:
+            fields[name] = f"{fields[name]}/{_field_value(name, value[half:])}"
+        at += 4 + size
+    if at != end:
+        raise ValueError("a field of a match has an impossible length")
+    return fields, strange, begin + (length + 7) // 8 * 8
+
+
+def _read_parts(octets: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Kind, beginning and end of the content of instructions or actions, which fill all there is."""
+    while begin < end:
+        kind, length = struct.unpack_from("!HH", octets, begin)
+        if length < 8 or length % 8 or begin + length > end:
+            raise ValueError("an instruction or an action has an impossible length")
+        yield kind, begin + 4, begin + length
+        begin += length
+
+
+# The bodies of the parts of answers (A.3.5).
+
+_FLOW_ENTRY = struct.Struct("!HBxIIHHHH4xQQQ")
+_PORT = struct.Struct("!I4x6x2x16sII24x")
+_PORT_COUNTS = struct.Struct("!I4x6Q56x")
+_UNKNOWN = (1 << 64) - 1
+_SWITCHED_OFF = _NO_CARRIER = 1
+
+
 def decode_ports(bodies: Sequence[bytes]) -> list[PortDescription]:
-    parser = library().ofproto_parser
-    ports = []
-    for body in bodies:
-        if len(body) % 64:
-            raise ValueError("a description of ports ends in the middle of one")
-        ports += [_port(parser.OFPPort.parser(body, offset)) for offset in range(0, len(body), 64)]
-    return ports
+    return [_port(*port) for body in bodies for port in _PORT.iter_unpack(body)]
 
 
-def decode_port_status(message: bytes) -> tuple[bool, PortDescription]:
-    """Whether the port has gone, and the port."""
-    codec = library()
-    reason = message[_HEADER_BYTES]
-    port = codec.ofproto_parser.OFPPort.parser(message, _HEADER_BYTES + 8)
-    return reason == codec.ofproto.OFPPR_DELETE, _port(port)
+def _port(number: int, name: bytes, settings: int, state: int) -> PortDescription:
+    up = not (settings & _SWITCHED_OFF or state & _NO_CARRIER)
+    return PortDescription(number, name.rstrip(b"\0").decode("utf-8", "replace"), up)
 
 
-def _port(port: Any) -> PortDescription:
-    protocol = library().ofproto
-    down = port.config & protocol.OFPPC_PORT_DOWN or port.state & protocol.OFPPS_LINK_DOWN
-    return PortDescription(port.port_no, port.name.decode("utf-8", "replace"), not down)
-
-
-def decode_packet_in(message: bytes) -> PacketIn:
-    codec = library()
-    _check_match(message, 24)
-    packet = codec.ofproto_parser.OFPPacketIn.parser(codec, 4, message[1], len(message), 0, message)
-    return PacketIn(packet.match["in_port"], packet.cookie, bytes(packet.data))
-
-
-def decode_error(message: bytes) -> str:
-    """The words for an error's type and code, as the specification has them."""
-    kind, code = struct.unpack_from("!HH", message, _HEADER_BYTES)
-    protocol = library().ofproto
-    name = _constant(protocol, "OFPET_", kind)
-    prefix = "".join(word[0] for word in name.split("_")) if name else ""
-    reason = _constant(protocol, f"OFP{prefix}C_", code)
-    return f"{name.replace('_', ' ').lower() or f'error type {kind}'}: {reason.replace('_', ' ').lower() or code}"
-
-
-def _constant(module: Any, prefix: str, value: int) -> str:
-    return next(
-        (
-            name.removeprefix(prefix)
-            for name in dir(module)
-            if name.startswith(prefix) and getattr(module, name) == value
-        ),
-        "",
-    )
+def _entries(body: bytes, layout: str, least: int, what: str) -> Iterator[tuple[int, int]]:
+    """Where each entry of a body begins and ends, by the length that stands in it."""
+    begin = 0
+    while begin < len(body):
+        (length,) = struct.unpack_from(layout, body, begin)
+        if length < least or begin + length > len(body):
+            raise ValueError(f"{what} has an impossible length")
+        yield begin, begin + length
+        begin += length
 
 
 def decode_flow_entries(bodies: Sequence[bytes]) -> list[FlowEntry]:
-    entries = []
-    for body in bodies:
-        offset = 0
-        while offset < len(body):
-            length, table, _, _, priority, _, _, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(body, offset)
-            if length < 56 or offset + length > len(body):
-                raise ValueError("a rule's description has an impossible length")
-            entries.append(_flow_entry(body[offset : offset + length], table, priority, cookie))
-            offset += length
-    return entries
+    return [
+        _flow_entry(body[begin:end])
+        for body in bodies
+        for begin, end in _entries(body, "!H", 56, "a rule's description")
+    ]
 
 
-def _flow_entry(octets: bytes, table: int, priority: int, cookie: int) -> FlowEntry:
-    parser = library().ofproto_parser
-    behind = _check_match(octets, _FLOW_ENTRY.size)
-    _check_parts(octets, behind)
-    flow = parser.OFPFlowStats.parser(octets, 0)
-    fields = dict(flow.match.items())
-    strange = any(isinstance(value, tuple) for value in fields.values())
+def _flow_entry(octets: bytes) -> FlowEntry:
+    _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
+    fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
+    strange |= bool(idle or hard)
     outputs: list[int] = []
     mark = queue = meter = next_table = None
-    for instruction in flow.instructions:
-        match instruction:
-            case parser.OFPInstructionMeter():
-                meter = instruction.meter_id
-            case parser.OFPInstructionGotoTable():
-                next_table = instruction.table_id
-            case parser.OFPInstructionActions(type=4):
-                for action in instruction.actions:
-                    match action:
-                        case parser.OFPActionSetField(key="ip_dscp") if not outputs and queue is None:
-                            mark = action.value
-                        case parser.OFPActionSetQueue() if not outputs:
-                            queue = action.queue_id
-                        case parser.OFPActionOutput():
-                            outputs.append(action.port)
-                        case _:
-                            strange = True
-            case _:
-                strange = True
+    for kind, begin, end in _read_parts(octets, behind, len(octets)):
+        if kind == USE_METER:
+            (meter,) = struct.unpack_from("!I", octets, begin)
+        elif kind == GO_TO_TABLE:
+            next_table = octets[begin]
+        elif kind == APPLY:
+            for action, first, _ in _read_parts(octets, begin + 4, end):
+                if action == OUTPUT:
+                    outputs.append(struct.unpack_from("!I", octets, first)[0])
+                elif action == SET_QUEUE and not outputs:
+                    (queue,) = struct.unpack_from("!I", octets, first)
+                elif (
+                    action == SET_FIELD
+                    and not outputs
+                    and queue is None
+                    and octets[first : first + 4] == _MARK
+                ):
+                    mark = octets[first + 4]
+                else:
+                    strange = True
+        else:
+            strange = True
     rule = Rule(
         table,
         priority,
-        matching(**{name: _plain(value) for name, value in fields.items()}),
+        matching(**fields),
         outputs=tuple(outputs),
         mark=mark,
         queue=queue,
         next_table=next_table,
-        strange=strange or bool(flow.idle_timeout or flow.hard_timeout),
+        strange=strange,
     )
     return FlowEntry(cookie, rule, meter)
-
-
-def _plain(value: Any) -> int | str:
-    """Masked values stay readable, and never equal one of ours."""
-    if isinstance(value, tuple):
-        return "/".join(str(part) for part in value)
-    if isinstance(value, str) and value.count(":") > 1 and len(value) != 17:
-        return str(ipaddress.IPv6Address(value))
-    return value if isinstance(value, int) else str(value)
-
-
-def decode_meter_limits(bodies: Sequence[bytes]) -> dict[int, RateLimit | None]:
-    """Meters by number; None for one that no rate limit describes."""
-    limits: dict[int, RateLimit | None] = {}
-    for body in bodies:
-        offset = 0
-        while offset < len(body):
-            length, flags, meter = struct.unpack_from("!HHI", body, offset)
-            if length < 8 or offset + length > len(body):
-                raise ValueError("a meter's description has an impossible length")
-            limits[meter] = None
-            if length == 24 and flags & 0b1101 == 0b1101:
-                kind, _, rate, burst = struct.unpack_from("!HHII", body, offset + 8)
-                limits[meter] = RateLimit(rate, burst) if kind == 1 else None
-            offset += length
-    return limits
-
-
-def _check_match(octets: bytes, offset: int) -> int:
-    """The offset behind a match and its padding; ValueError if it does not fit."""
-    kind, length = struct.unpack_from("!HH", octets, offset)
-    end = offset + (length + 7) // 8 * 8
-    if kind != 1 or length < 4 or end > len(octets):
-        raise ValueError("a match has an impossible length")
-    at = offset + 4
-    while at < offset + length:
-        at += 4 + octets[at + 3]
-    if at != offset + length:
-        raise ValueError("a field of a match has an impossible length")
-    return int(end)
-
-
-def _check_parts(octets: bytes, offset: int) -> None:
-    """Instructions, and the actions in them, have lengths that fill what they are in."""
-    while offset < len(octets):
-        kind, length = struct.unpack_from("!HH", octets, offset)
-        if length < 8 or length % 8 or offset + length > len(octets):
-            raise ValueError("an instruction has an impossible length")
-        if kind in (3, 4):
-            at = offset + 8
-            while at < offset + length:
-                size = struct.unpack_from("!H", octets, at + 2)[0]
-                if size < 8 or size % 8 or at + size > offset + length:
-                    raise ValueError("an action has an impossible length")
-                at += size
-        offset += length
-
-
-class PortCounts(NamedTuple):
-    """Packets and bytes at a port since it was made; `dropped` counts both directions."""
-
-    received_packets: int
-    sent_packets: int
-    received_bytes: int
-    sent_bytes: int
-    dropped: int
 
 
 def decode_flow_counts(bodies: Sequence[bytes]) -> dict[int, tuple[int, int]]:
     """Packets and bytes of rules by cookie; much faster than reading the rules."""
     counts = {}
     for body in bodies:
-        offset = 0
-        while offset < len(body):
-            length, *_, cookie, packets, octets = _FLOW_ENTRY.unpack_from(body, offset)
-            if length < _FLOW_ENTRY.size:
-                raise ValueError("a rule's description has an impossible length")
+        for begin, _ in _entries(body, "!H", _FLOW_ENTRY.size, "a rule's description"):
+            *_, cookie, packets, octets = _FLOW_ENTRY.unpack_from(body, begin)
             counts[cookie] = packets, octets
-            offset += length
     return counts
 
 
@@ -259,17 +259,88 @@ def decode_port_counts(bodies: Sequence[bytes]) -> dict[int, PortCounts]:
     return counts
 
 
+def decode_meter_limits(bodies: Sequence[bytes]) -> dict[int, RateLimit | None]:
+    """Meters by number; None for one that no rate limit describes."""
+    limits: dict[int, RateLimit | None] = {}
+    for body in bodies:
+        for begin, end in _entries(body, "!H", 8, "a meter's description"):
+            _, flags, meter = struct.unpack_from("!HHI", body, begin)
+            limits[meter] = None
+            if end - begin == 24 and flags & LIMIT_FLAGS == LIMIT_FLAGS:
+                kind, _, rate, burst = struct.unpack_from("!HHII", body, begin + 8)
+                limits[meter] = RateLimit(rate, burst) if kind == DROP_BAND else None
+    return limits
+
+
 def decode_meter_drops(bodies: Sequence[bytes]) -> dict[int, int]:
     """Packets that exceeded their limit, by meter."""
     drops = {}
     for body in bodies:
-        offset = 0
-        while offset < len(body):
-            meter, length = struct.unpack_from("!IH", body, offset)
-            if length < 40 or length % 8:
-                raise ValueError("a meter's statistics have an impossible length")
-            drops[meter] = sum(
-                struct.unpack_from("!Q", body, band)[0] for band in range(offset + 40, offset + length, 16)
-            )
-            offset += length
+        for begin, end in _entries(body, "!4xH", 40, "a meter's statistics"):
+            bands = struct.iter_unpack("!QQ", body[begin + 40 : end])
+            drops[struct.unpack_from("!I", body, begin)[0]] = sum(packets for packets, _ in bands)
     return drops
+
+
+# What switches say by themselves (A.4).
+
+_PORT_GONE = 1
+_ERRORS: dict[int, tuple[str, str]] = {
+    0: ("hello failed", "incompatible,eperm"),
+    1: (
+        "bad request",
+        "bad version,bad type,bad multipart,bad experimenter,bad exp type,eperm,bad len,buffer empty,buffer unknown,"
+        "bad table id,is slave,bad port,bad packet,multipart buffer overflow",
+    ),
+    2: (
+        "bad action",
+        "bad type,bad len,bad experimenter,bad exp type,bad out port,bad argument,eperm,too many,bad queue,"
+        "bad out group,match inconsistent,unsupported order,bad tag,bad set type,bad set len,bad set argument",
+    ),
+    3: (
+        "bad instruction",
+        "unknown inst,unsup inst,bad table id,unsup metadata,unsup metadata mask,bad experimenter,bad exp type,"
+        "bad len,eperm",
+    ),
+    4: (
+        "bad match",
+        "bad type,bad len,bad tag,bad dl addr mask,bad nw addr mask,bad wildcards,bad field,bad value,bad mask,"
+        "bad prereq,dup field,eperm",
+    ),
+    5: (
+        "flow mod failed",
+        "unknown,table full,bad table id,overlap,eperm,bad timeout,bad command,bad flags",
+    ),
+    12: (
+        "meter mod failed",
+        "unknown,meter exists,invalid meter,unknown meter,bad command,bad flags,bad rate,bad burst,bad band,"
+        "bad band value,out of meters,out of bands",
+    ),
+}
+"""What our messages can be refused for (A.4.4), and the codes of each in order."""
+
+
+def decode_error(message: bytes) -> str:
+    """The words for an error's type and code, as the specification has them.
+
+    >>> decode_error(HEADER.pack(VERSION, 1, 12, 0) + bytes([0, 5, 0, 1]))
+    'flow mod failed: table full'
+    """
+    kind, code = struct.unpack_from("!HH", message, HEADER.size)
+    name, codes = _ERRORS.get(kind, (f"error type {kind}", ""))
+    reasons = codes.split(",") if codes else []
+    return f"{name}: {reasons[code] if code < len(reasons) else code}"
+
+
+def decode_port_status(message: bytes) -> tuple[bool, PortDescription]:
+    """Whether the port has gone, and the port."""
+    return message[HEADER.size] == _PORT_GONE, _port(*_PORT.unpack_from(message, HEADER.size + 8))
+
+
+def decode_packet_in(message: bytes) -> PacketIn:
+    length, cookie = struct.unpack_from("!H2xQ", message, HEADER.size + 4)
+    fields, _, behind = _read_match(message, HEADER.size + 16)
+    port = fields["in_port"]
+    if not isinstance(port, int):
+        raise ValueError("a packet comes from no single port")
+    return PacketIn(port, cookie, message[behind + 2 :][:length])

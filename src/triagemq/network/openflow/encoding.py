@@ -1,23 +1,38 @@
-"""OpenFlow 1.3 messages to octets, with os-ken's codec; nothing else of os-ken is used, and it is loaded late.
+"""OpenFlow 1.3 to octets: the few messages that a controller of ours sends, and what they are made of. No I/O.
 
-Messages are made with transaction id 0; the session writes its own into them.
+Structures are those of section A of the specification. Messages are made with transaction id 0; the session writes its
+own into them.
 """
 
 from __future__ import annotations
 
 import functools
+import ipaddress
 import struct
-from types import SimpleNamespace
-from typing import Any
+from enum import IntEnum
 
-from triagemq.errors import MissingDependencyError
 from triagemq.network.openflow.rules import CONTROLLER, Match, RateLimit, Rule
 
 __all__ = [
+    "APPLY",
+    "BASIC",
+    "DROP_BAND",
+    "FIELDS",
+    "GO_TO_TABLE",
+    "HEADER",
+    "LIMIT_FLAGS",
+    "MATCH_OF_FIELDS",
+    "OUTPUT",
+    "SET_FIELD",
+    "SET_QUEUE",
+    "USE_METER",
+    "VERSION",
+    "VERSION_BITMAP",
+    "OpenFlowType",
     "delete_flow",
     "delete_marked_flows",
     "delete_meter",
-    "library",
+    "hello_body",
     "packet_out",
     "put_flow",
     "put_meter",
@@ -27,180 +42,219 @@ __all__ = [
     "request_port_counts",
     "request_ports",
     "set_asynchronous",
+    "with_transaction",
 ]
+
+VERSION = 4
+"""OpenFlow 1.3 on the wire."""
+
+HEADER = struct.Struct("!BBHI")
+"""Version, type, length of the whole message, transaction id."""
 
 SEEN_BYTES = 128
 """Of a packet from an unknown host the controller sees this much."""
 
-_FLOW_MOD = struct.Struct("!BBHIQQBBHHHIIIH2x")
-_VERSION, _FLOW_MOD_TYPE = 4, 14
-_ADD, _DELETE_STRICT = 0, 4
-_NO_BUFFER = _ANY = 0xFFFFFFFF
-_ALL_BITS = (1 << 64) - 1
+
+class OpenFlowType(IntEnum):
+    """Types of messages (section A.1): those that are sent or looked at here. METER_MOD is the last there is."""
+
+    HELLO = 0
+    ERROR = 1
+    ECHO_REQUEST = 2
+    ECHO_REPLY = 3
+    FEATURES_REQUEST = 5
+    FEATURES_REPLY = 6
+    PACKET_IN = 10
+    PORT_STATUS = 12
+    PACKET_OUT = 13
+    FLOW_MOD = 14
+    MULTIPART_REQUEST = 18
+    MULTIPART_REPLY = 19
+    BARRIER_REQUEST = 20
+    BARRIER_REPLY = 21
+    SET_ASYNC = 28
+    METER_MOD = 29
 
 
-@functools.cache
-def library() -> Any:
-    """os-ken's codec for OpenFlow 1.3, loaded when the first message is made."""
-    try:
-        from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
-    except ImportError:
-        raise MissingDependencyError("os-ken", "network") from None
-    return SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser)
+VERSION_BITMAP = 1
 
 
-def _octets(message: Any) -> bytes:
-    message.set_xid(0)
-    message.serialize()
-    return bytes(message.buf)
+def with_transaction(message: bytes, transaction: int) -> bytes:
+    """A message that was made without a transaction id, with one.
+
+    >>> with_transaction(bytes.fromhex("0402000800000000"), 7).hex()
+    '0402000800000007'
+    """
+    return message[:4] + transaction.to_bytes(4, "big") + message[8:]
 
 
-def put_flow(rule: Rule, cookie: int, meter: int | None) -> bytes:
-    """Add a rule, or replace the one with the same key; its counters go on."""
-    return _flow_mod(rule, _ADD, cookie, meter)
+def hello_body() -> bytes:
+    """We speak version 1.3 and no other; a switch that speaks only older ones answers with an error."""
+    return struct.pack("!HHI", VERSION_BITMAP, 8, 1 << VERSION)
 
 
-def delete_flow(rule: Rule, cookie: int) -> bytes:
-    """Delete a rule if it still has this cookie."""
-    return _flow_mod(rule, _DELETE_STRICT, cookie, None)
+# Fields of packets, by the names of OpenFlow, which matches and actions have as a header and a value (A.2.3).
+
+FIELDS = {
+    "in_port": (0, 4),
+    "eth_dst": (3, 6),
+    "eth_src": (4, 6),
+    "eth_type": (5, 2),
+    "ip_dscp": (8, 1),
+    "ip_proto": (10, 1),
+    "ipv4_src": (11, 4),
+    "ipv4_dst": (12, 4),
+    "udp_dst": (16, 2),
+    "arp_spa": (22, 4),
+    "ipv6_src": (26, 16),
+    "ipv6_dst": (27, 16),
+}
+"""Their numbers, and how many octets they have."""
+BASIC = 0x8000
+MATCH_OF_FIELDS = 1
 
 
-def delete_marked_flows(cookie: int, cookie_mask: int) -> bytes:
-    """Delete the rules of all tables whose cookie has these bits."""
-    codec = library()
-    protocol, parser = codec.ofproto, codec.ofproto_parser
-    return _octets(
-        parser.OFPFlowMod(
-            codec,
-            cookie=cookie,
-            cookie_mask=cookie_mask,
-            table_id=protocol.OFPTT_ALL,
-            command=protocol.OFPFC_DELETE,
-            out_port=protocol.OFPP_ANY,
-            out_group=protocol.OFPG_ANY,
-            match=parser.OFPMatch(),
-        )
-    )
-
-
-def _flow_mod(rule: Rule, command: int, cookie: int, meter: int | None) -> bytes:
-    """A message of parts that many messages share: os-ken takes 150 microseconds for a whole one."""
-    body = _match_octets(rule.match)
-    if command == _ADD:
-        body += _instruction_octets(rule.mark, rule.queue, rule.outputs, rule.next_table, meter)
-    cookie_mask = 0 if command == _ADD else _ALL_BITS
-    return (
-        _FLOW_MOD.pack(
-            *(_VERSION, _FLOW_MOD_TYPE, _FLOW_MOD.size + len(body), 0, cookie, cookie_mask),
-            *(rule.table, command, 0, 0, rule.priority, _NO_BUFFER, _ANY, _ANY, 0),
-        )
-        + body
-    )
+def _field(name: str, value: int | str) -> bytes:
+    number, length = FIELDS[name]
+    if isinstance(value, int):
+        octets = value.to_bytes(length, "big")
+    elif name.startswith("eth_"):
+        octets = bytes.fromhex(value.replace(":", ""))
+    else:
+        octets = ipaddress.ip_address(value).packed
+    return struct.pack("!HBB", BASIC, number << 1, length) + octets
 
 
 @functools.lru_cache(1 << 16)
 def _match_octets(match: Match) -> bytes:
-    buffer = bytearray()
-    library().ofproto_parser.OFPMatch(**dict(match)).serialize(buffer, 0)
-    return bytes(buffer)
+    # In the order of their numbers each comes after those that it needs.
+    fields = b"".join(_field(*each) for each in sorted(match, key=lambda each: FIELDS[each[0]]))
+    octets = struct.pack("!HH", MATCH_OF_FIELDS, 4 + len(fields)) + fields
+    return octets + bytes(-len(octets) % 8)
+
+
+# Rules (A.3.4.1) and what they do (A.2.4, A.2.5).
+
+_FLOW_MOD = struct.Struct("!QQBBHHHIIIH2x")
+_ADD, _DELETE, _DELETE_STRICT = 0, 3, 4
+_NO_BUFFER = _ANY = 0xFFFFFFFF
+_ALL_TABLES = 0xFF
+_ALL_BITS = (1 << 64) - 1
+GO_TO_TABLE, APPLY, USE_METER = 1, 4, 6
+OUTPUT, SET_QUEUE, SET_FIELD = 0, 21, 25
+
+
+def _message(kind: OpenFlowType, body: bytes) -> bytes:
+    return HEADER.pack(VERSION, kind, HEADER.size + len(body), 0) + body
+
+
+def put_flow(rule: Rule, cookie: int, meter: int | None) -> bytes:
+    """Add a rule, or replace the one with the same key; its counters go on."""
+    done = _instruction_octets(rule.mark, rule.queue, rule.outputs, rule.next_table, meter)
+    return _flow_mod(_ADD, cookie, 0, rule.table, rule.priority, _match_octets(rule.match) + done)
+
+
+def delete_flow(rule: Rule, cookie: int) -> bytes:
+    """Delete a rule if it still has this cookie; a strange one, which has no match here, by its cookie alone."""
+    if rule.strange:
+        return delete_marked_flows(cookie, _ALL_BITS)
+    match = _match_octets(rule.match)
+    return _flow_mod(_DELETE_STRICT, cookie, _ALL_BITS, rule.table, rule.priority, match)
+
+
+def delete_marked_flows(cookie: int, cookie_mask: int) -> bytes:
+    """Delete the rules of all tables whose cookie has these bits."""
+    return _flow_mod(_DELETE, cookie, cookie_mask, _ALL_TABLES, 0, _match_octets(()))
+
+
+def _flow_mod(command: int, cookie: int, cookie_mask: int, table: int, priority: int, rest: bytes) -> bytes:
+    fixed = _FLOW_MOD.pack(
+        *(cookie, cookie_mask, table, command, 0, 0, priority),
+        *(_NO_BUFFER, _ANY, _ANY, 0),
+    )
+    return _message(OpenFlowType.FLOW_MOD, fixed + rest)
 
 
 @functools.lru_cache(1 << 12)
 def _instruction_octets(
     mark: int | None, queue: int | None, outputs: tuple[int, ...], next_table: int | None, meter: int | None
 ) -> bytes:
-    codec = library()
-    protocol, parser = codec.ofproto, codec.ofproto_parser
-    instructions = [] if meter is None else [parser.OFPInstructionMeter(meter)]
-    actions = []
-    if mark is not None:
-        actions.append(parser.OFPActionSetField(ip_dscp=mark))
-    if queue is not None:
-        actions.append(parser.OFPActionSetQueue(queue))
-    actions += [parser.OFPActionOutput(port, SEEN_BYTES if port == CONTROLLER else 0) for port in outputs]
-    if actions:
-        instructions.append(parser.OFPInstructionActions(protocol.OFPIT_APPLY_ACTIONS, actions))
-    if next_table is not None:
-        instructions.append(parser.OFPInstructionGotoTable(next_table))
-    buffer = bytearray()
-    for instruction in instructions:
-        instruction.serialize(buffer, len(buffer))
-    return bytes(buffer)
+    actions = b"" if mark is None else _part(SET_FIELD, _field("ip_dscp", mark))
+    actions += b"" if queue is None else _part(SET_QUEUE, struct.pack("!I", queue))
+    actions += b"".join(_output(port) for port in outputs)
+    octets = b"" if meter is None else _part(USE_METER, struct.pack("!I", meter))
+    octets += _part(APPLY, bytes(4) + actions) if actions else b""
+    return octets + (b"" if next_table is None else _part(GO_TO_TABLE, struct.pack("!B3x", next_table)))
 
 
-def put_meter(meter: int, limit: RateLimit, *, there: bool) -> bytes:
-    """Make a meter, or change it if it is `there`."""
-    codec = library()
-    protocol, parser = codec.ofproto, codec.ofproto_parser
-    return _octets(
-        parser.OFPMeterMod(
-            codec,
-            protocol.OFPMC_MODIFY if there else protocol.OFPMC_ADD,
-            protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS,
-            meter,
-            [parser.OFPMeterBandDrop(limit.kilobits_per_second, limit.burst_kilobits)],
-        )
-    )
+def _output(port: int) -> bytes:
+    return _part(OUTPUT, struct.pack("!IH6x", port, SEEN_BYTES if port == CONTROLLER else 0))
 
 
-def delete_meter(meter: int) -> bytes:
-    codec = library()
-    return _octets(codec.ofproto_parser.OFPMeterMod(codec, codec.ofproto.OFPMC_DELETE, 0, meter, []))
-
-
-def packet_out(port: int, frame: bytes) -> bytes:
-    codec = library()
-    protocol, parser = codec.ofproto, codec.ofproto_parser
-    return _octets(
-        parser.OFPPacketOut(
-            codec,
-            buffer_id=protocol.OFP_NO_BUFFER,
-            in_port=protocol.OFPP_CONTROLLER,
-            actions=[parser.OFPActionOutput(port, 0)],
-            data=frame,
-        )
-    )
+def _part(kind: int, content: bytes) -> bytes:
+    """An instruction or an action."""
+    padding = -(4 + len(content)) % 8
+    return struct.pack("!HH", kind, 4 + len(content) + padding) + content + bytes(padding)
 
 
 def set_asynchronous() -> bytes:
     """Ask for packets and for changes of ports, also on connections that would not get them by themselves."""
-    codec = library()
-    return _octets(codec.ofproto_parser.OFPSetAsync(codec, [0b111, 0], [0b111, 0b111], [0, 0]))
+    return _message(OpenFlowType.SET_ASYNC, struct.pack("!6I", 0b111, 0, 0b111, 0b111, 0, 0))
+
+
+def packet_out(port: int, frame: bytes) -> bytes:
+    action = _part(OUTPUT, struct.pack("!IH6x", port, 0))
+    return _message(
+        OpenFlowType.PACKET_OUT, struct.pack("!IIH6x", _NO_BUFFER, CONTROLLER, len(action)) + action + frame
+    )
+
+
+# Meters (A.3.4.4).
+
+_METER_ADD, _METER_CHANGE, _METER_DELETE = 0, 1, 2
+_KILOBITS, _WITH_BURST, _COUNTED = 1, 4, 8
+LIMIT_FLAGS = _KILOBITS | _WITH_BURST | _COUNTED
+DROP_BAND = 1
+_ALL_METERS = 0xFFFFFFFF
+
+
+def put_meter(meter: int, limit: RateLimit, *, there: bool) -> bytes:
+    """Make a meter, or change it if it is `there`."""
+    band = struct.pack("!HHII4x", DROP_BAND, 16, limit.kilobits_per_second, limit.burst_kilobits)
+    command = _METER_CHANGE if there else _METER_ADD
+    return _message(OpenFlowType.METER_MOD, struct.pack("!HHI", command, LIMIT_FLAGS, meter) + band)
+
+
+def delete_meter(meter: int) -> bytes:
+    return _message(OpenFlowType.METER_MOD, struct.pack("!HHI", _METER_DELETE, 0, meter))
+
+
+# Questions (A.3.5).
+
+_FLOWS, _PORT_COUNTERS, _METER_COUNTERS, _METERS, _PORTS = 1, 4, 9, 10, 13
 
 
 def request_ports() -> bytes:
-    codec = library()
-    return _octets(codec.ofproto_parser.OFPPortDescStatsRequest(codec, 0))
+    return _question(_PORTS)
 
 
 def request_flows(cookie: int, cookie_mask: int) -> bytes:
     """Ask for the rules of all tables whose cookie has these bits, with their counters."""
-    codec = library()
-    protocol, parser = codec.ofproto, codec.ofproto_parser
-    return _octets(
-        parser.OFPFlowStatsRequest(
-            codec,
-            0,
-            protocol.OFPTT_ALL,
-            protocol.OFPP_ANY,
-            protocol.OFPG_ANY,
-            cookie,
-            cookie_mask,
-            parser.OFPMatch(),
-        )
-    )
+    fixed = struct.pack("!B3xII4xQQ", _ALL_TABLES, _ANY, _ANY, cookie, cookie_mask)
+    return _question(_FLOWS, fixed + _match_octets(()))
 
 
 def request_meter_limits() -> bytes:
-    codec = library()
-    return _octets(codec.ofproto_parser.OFPMeterConfigStatsRequest(codec, 0, codec.ofproto.OFPM_ALL))
+    return _question(_METERS, struct.pack("!I4x", _ALL_METERS))
 
 
 def request_port_counts() -> bytes:
-    codec = library()
-    return _octets(codec.ofproto_parser.OFPPortStatsRequest(codec, 0, codec.ofproto.OFPP_ANY))
+    return _question(_PORT_COUNTERS, struct.pack("!I4x", _ANY))
 
 
 def request_meter_counts() -> bytes:
-    codec = library()
-    return _octets(codec.ofproto_parser.OFPMeterStatsRequest(codec, 0, codec.ofproto.OFPM_ALL))
+    return _question(_METER_COUNTERS, struct.pack("!I4x", _ALL_METERS))
+
+
+def _question(kind: int, body: bytes = b"") -> bytes:
+    return _message(OpenFlowType.MULTIPART_REQUEST, struct.pack("!HH4x", kind, 0) + body)

@@ -15,22 +15,14 @@ from typing import Protocol, TypeVar
 
 from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import decoding, encoding
-from triagemq.network.openflow.decoding import PacketIn, PortDescription
+from triagemq.network.openflow.decoding import NonsenseError, PacketIn, PortDescription, check_hello
+from triagemq.network.openflow.encoding import HEADER, VERSION, OpenFlowType, hello_body, with_transaction
 from triagemq.network.openflow.rules import switch_name
 from triagemq.network.openflow.transactions import Transactions
-from triagemq.network.openflow.wire import (
-    HEADER,
-    VERSION,
-    MessageType,
-    NonsenseError,
-    check_hello,
-    hello_body,
-    with_transaction,
-)
 
 __all__ = ["Listener", "Request", "Session", "SessionCounters", "SessionTimes"]
 
-_MAY_BE_UNEXPECTED = (MessageType.ECHO_REPLY, MessageType.BARRIER_REPLY)
+_MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
 """Answers to questions for which nobody waits."""
 
 _Answer = TypeVar("_Answer")
@@ -108,14 +100,14 @@ class Session:
         """Shake hands, and learn which switch this is and what ports it has. SessionClosedError if it does not."""
         session = cls(reader, writer, counters, times)
         session._listener = listener
-        session._write(MessageType.HELLO, hello_body())
+        session._write(OpenFlowType.HELLO, hello_body())
         session._tasks = [
             asyncio.create_task(session._run(session._read)),
             asyncio.create_task(session._run(session._watch)),
         ]
         try:
             features = await session._ask(
-                MessageType.FEATURES_REQUEST, MessageType.FEATURES_REPLY, "the request for its features"
+                OpenFlowType.FEATURES_REQUEST, OpenFlowType.FEATURES_REPLY, "the request for its features"
             )
             session.datapath_id = struct.unpack_from("!Q", features, HEADER.size)[0]
             session.send(Request(encoding.set_asynchronous(), "the request for news"))
@@ -137,12 +129,12 @@ class Session:
 
     def fence(self) -> None:
         """What is sent from here on waits, on the switch, for what was sent before."""
-        self._write(MessageType.BARRIER_REQUEST)
+        self._write(OpenFlowType.BARRIER_REQUEST)
 
     async def barrier(self) -> None:
         """Wait until the switch has done everything it was sent; SwitchError names what it refused."""
         orders = self._transactions.unfinished_orders()
-        await self._ask(MessageType.BARRIER_REQUEST, MessageType.BARRIER_REPLY, "a barrier")
+        await self._ask(OpenFlowType.BARRIER_REQUEST, OpenFlowType.BARRIER_REPLY, "a barrier")
         refused = self._transactions.finish_orders(orders)
         if refused:
             raise SwitchError(self.name, refused)
@@ -205,20 +197,20 @@ class Session:
 
     def _take(self, kind: int, transaction: int, message: bytes) -> None:
         listener, transactions = self._listener, self._transactions
-        if kind == MessageType.ECHO_REQUEST:
-            header = HEADER.pack(VERSION, MessageType.ECHO_REPLY, len(message), transaction)
+        if kind == OpenFlowType.ECHO_REQUEST:
+            header = HEADER.pack(VERSION, OpenFlowType.ECHO_REPLY, len(message), transaction)
             self._writer.write(header + message[HEADER.size :])
-        elif kind == MessageType.ERROR:
+        elif kind == OpenFlowType.ERROR:
             why = decoding.decode_error(message)
             if not transactions.refuse(transaction, self.name, why):
                 self._counters.unexpected[f"error ({why})"] += 1
-        elif kind == MessageType.MULTIPART_REPLY:
+        elif kind == OpenFlowType.MULTIPART_REPLY:
             if not transactions.answer_part(transaction, message):
                 self._counters.unexpected["statistics nobody asked for"] += 1
-        elif kind == MessageType.PACKET_IN and listener is not None:
+        elif kind == OpenFlowType.PACKET_IN and listener is not None:
             if self.datapath_id:
                 listener.packet_in(self, decoding.decode_packet_in(message))
-        elif kind == MessageType.PORT_STATUS and listener is not None:
+        elif kind == OpenFlowType.PORT_STATUS and listener is not None:
             gone, port = decoding.decode_port_status(message)
             if gone:
                 self.ports.pop(port.number, None)
@@ -239,9 +231,9 @@ class Session:
                 self.close("silent")
                 return
             if silent >= self._times.echo_seconds / 2:
-                self._write(MessageType.ECHO_REQUEST)
+                self._write(OpenFlowType.ECHO_REQUEST)
 
-    async def _ask(self, kind: MessageType, answer: MessageType, what: str) -> bytes:
+    async def _ask(self, kind: OpenFlowType, answer: OpenFlowType, what: str) -> bytes:
         self._require_open()
         transaction, future = self._transactions.ask(what)
         self._writer.write(HEADER.pack(VERSION, kind, HEADER.size, transaction))
@@ -269,7 +261,7 @@ class Session:
         if self.closed:
             raise SessionClosedError(f"switch {self.name} is not connected")
 
-    def _write(self, kind: MessageType, body: bytes = b"") -> None:
+    def _write(self, kind: OpenFlowType, body: bytes = b"") -> None:
         number = self._transactions.next()
         self._writer.write(HEADER.pack(VERSION, kind, HEADER.size + len(body), number) + body)
 
@@ -277,5 +269,5 @@ class Session:
 def _is_expected(version: int, kind: int, *, greeted: bool) -> bool:
     """A switch greets first, in any version; from then on it speaks ours."""
     if not greeted:
-        return kind == MessageType.HELLO
-    return version == VERSION and kind <= MessageType.METER_MOD
+        return kind == OpenFlowType.HELLO
+    return version == VERSION and kind <= OpenFlowType.METER_MOD

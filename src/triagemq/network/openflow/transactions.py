@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from triagemq.errors import SessionClosedError, SwitchError
-from triagemq.network.openflow.wire import NonsenseError
+from triagemq.network.openflow.decoding import NonsenseError
 
 __all__ = ["Transactions"]
 
