@@ -1,4 +1,4 @@
-"""Sending datagrams: in batches or one by one, in order, counting what cannot be sent."""
+"""Sending datagrams: in batches, in order, counting what cannot be sent."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 
 import pytest
+from tests.full_socket import Room
 
 from triagemq.datagrams import CONTROL_CLASS, DatagramSender, Unsent
 
@@ -49,16 +50,15 @@ def received(receiver: socket.socket) -> list[bytes]:
             return found
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_everything_arrives_in_order(pair: tuple[socket.socket, socket.socket], batched: bool) -> None:
+def test_everything_arrives_in_order(pair: tuple[socket.socket, socket.socket]) -> None:
     output, receiver = pair
-    sender = DatagramSender(output, batched=batched)
+    sender = DatagramSender(output)
     address = receiver.getsockname()[:2]
     datagrams = [bytes([number]) * (number % 50) for number in range(200)]
     sender([(address, datagram) for datagram in datagrams])
     assert received(receiver) == datagrams
     assert sender.unsent == {}
-    assert sender.system_calls == (1 if batched else 200)
+    assert sender.system_calls == 1
     sender([(address, b"more")] * 3)
     assert received(receiver) == [b"more"] * 3
 
@@ -75,12 +75,11 @@ def test_a_long_list_goes_out_in_several_batches() -> None:
                 assert numbers == list(range(place, 1000, 10))
 
 
-@pytest.mark.parametrize("batched", [True, False])
 def test_what_cannot_be_sent_is_counted_and_the_rest_goes_on(
-    pair: tuple[socket.socket, socket.socket], batched: bool
+    pair: tuple[socket.socket, socket.socket],
 ) -> None:
     output, receiver = pair
-    sender = DatagramSender(output, batched=batched)
+    sender = DatagramSender(output)
     address = receiver.getsockname()[:2]
     sender(
         [
@@ -96,18 +95,16 @@ def test_what_cannot_be_sent_is_counted_and_the_rest_goes_on(
     assert sender.unsent == {errno.EMSGSIZE: 1, errno.EINVAL: 2}
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_an_ipv6_socket_sends_to_ipv4_addresses(batched: bool) -> None:
+def test_an_ipv6_socket_sends_to_ipv4_addresses() -> None:
     if not has_ipv6():
         pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
     with closing(bound(socket.AF_INET6, "::")) as output, closing(bound(socket.AF_INET)) as receiver:
-        DatagramSender(output, batched=batched)([(receiver.getsockname(), b"mapped")])
+        DatagramSender(output)([(receiver.getsockname(), b"mapped")])
         assert received(receiver) == [b"mapped"]
 
 
-@pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_control_and_spared_datagrams_alone_are_marked(family: socket.AddressFamily, batched: bool) -> None:
+def test_control_and_spared_datagrams_alone_are_marked(family: socket.AddressFamily) -> None:
     if family == socket.AF_INET6 and not has_ipv6():
         pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
     level, wanted, kind = (
@@ -119,7 +116,7 @@ def test_control_and_spared_datagrams_alone_are_marked(family: socket.AddressFam
         receiver.setsockopt(level, wanted, 1)
         receiver.settimeout(10.0)
         address = receiver.getsockname()[:2]
-        sender = DatagramSender(output, batched=batched)
+        sender = DatagramSender(output)
         spared = partial(sender, spared=True)
         for send, octet in ((sender.control, 0xC0), (sender, 0), (spared, 0x68), (sender.control, 0xC0)):
             send([(address, b"one"), (address, b"two")])
@@ -129,33 +126,15 @@ def test_control_and_spared_datagrams_alone_are_marked(family: socket.AddressFam
                 assert (datagram, mark) == (expected, octet)
 
 
-class FullSocket(socket.socket):
-    """Takes `room` datagrams, then none until it is given more room."""
+def test_control_waits_for_no_data_and_is_discarded_after_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
 
-    room = 0
-
-    def sendto(self, *arguments: object) -> int:  # type: ignore[override]
-        if self.room == 0:
-            raise BlockingIOError(errno.EAGAIN, "full")
-        self.room -= 1
-        return super().sendto(*arguments)  # type: ignore[call-overload, no-any-return]
-
-
-class FullMarkedSocket(FullSocket):
-    def sendmsg(self, *arguments: object) -> int:  # type: ignore[override]
-        if self.room == 0:
-            raise BlockingIOError(errno.EAGAIN, "full")
-        self.room -= 1
-        return super().sendmsg(*arguments)  # type: ignore[arg-type]
-
-
-def test_control_waits_for_no_data_and_is_discarded_after_all_of_it() -> None:
     async def run() -> None:
         settled: list[Unsent] = []
-        output = FullMarkedSocket(socket.AF_INET, socket.SOCK_DGRAM)
+        output = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with output, bound(socket.AF_INET) as receiver:
             address = receiver.getsockname()
-            sender = DatagramSender(output, batched=False, most_waiting=4, on_settled=settled.extend)
+            sender = DatagramSender(output, most_waiting=4, on_settled=settled.extend)
             ranks = [2, 0, 2, 1]
             waiting = sender([(address, bytes([number])) for number in range(4)], ranks.__getitem__)
             for one in waiting:
@@ -169,7 +148,7 @@ def test_control_waits_for_no_data_and_is_discarded_after_all_of_it() -> None:
             assert [one.token for one in settled[2:]] == [3, 1]
             assert sender.waiting == 4
             assert sender.unsent == {errno.ENOBUFS: 6}
-            output.room = 100
+            room.left = 100
             while sender.waiting:
                 await asyncio.sleep(0)
             assert received(receiver) == [b"c", b"d", b"e", b"f"]
@@ -177,13 +156,17 @@ def test_control_waits_for_no_data_and_is_discarded_after_all_of_it() -> None:
     asyncio.run(run())
 
 
-def test_a_full_socket_is_emptied_by_class_and_tells_what_became_of_each() -> None:
+def test_a_full_socket_is_emptied_by_class_and_tells_what_became_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room(monkeypatch)
+
     async def run() -> None:
         settled: list[Unsent] = []
-        output = FullMarkedSocket(socket.AF_INET, socket.SOCK_DGRAM)
+        output = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with output, bound(socket.AF_INET) as receiver:
             address = receiver.getsockname()
-            sender = DatagramSender(output, batched=False, on_settled=settled.extend)
+            sender = DatagramSender(output, on_settled=settled.extend)
             datagrams = [(address, b"0"), (address, b"1"), (("example.org", 1), b"nowhere"), (address, b"3")]
             waiting = sender(datagrams, lambda place: 5 - place)
             for one in waiting:
@@ -191,7 +174,7 @@ def test_a_full_socket_is_emptied_by_class_and_tells_what_became_of_each() -> No
             assert [one.problem for one in waiting] == [None] * 4
             (control,) = sender.control([(address, b"control")])
             assert (control.priority_class, control.problem) == (CONTROL_CLASS, None)
-            output.room = 3
+            room.left = 3
             while sender.waiting > 1:
                 await asyncio.sleep(0)
             assert received(receiver) == [b"control", b"3", b"1"]
@@ -206,24 +189,26 @@ def test_a_full_socket_is_emptied_by_class_and_tells_what_became_of_each() -> No
     asyncio.run(run())
 
 
-def test_what_a_full_socket_refuses_goes_out_later_in_order() -> None:
+def test_what_a_full_socket_refuses_goes_out_later_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(monkeypatch)
+
     async def run() -> None:
-        output = FullSocket(socket.AF_INET, socket.SOCK_DGRAM)
+        output = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with output, bound(socket.AF_INET) as receiver:
             address = receiver.getsockname()
-            sender = DatagramSender(output, batched=False, most_waiting=5)
-            output.room = 2
+            sender = DatagramSender(output, most_waiting=5)
+            room.left = 2
             sender([(address, bytes([number])) for number in range(4)])
             sender([(address, bytes([number])) for number in range(4, 10)])
             assert sender.waiting == 5
             assert sender.unsent == {errno.ENOBUFS: 3}
             assert received(receiver) == [b"\0", b"\1"]
-            output.room = 100
+            room.left = 100
             while sender.waiting:
                 await asyncio.sleep(0)
             sender([(address, b"last")])
             assert received(receiver) == [b"\2", b"\3", b"\4", b"\5", b"\6", b"last"]
-            output.room = 0
+            room.left = 0
             sender([(address, b"lost")])
             sender.close()
             assert sender.unsent == {errno.ENOBUFS: 3, errno.EAGAIN: 1}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.full_socket import Room
 
 from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
 from triagemq.exchange import LiveTrace, Numbers
@@ -92,12 +92,9 @@ def test_control_packets_bear_cs6_and_publish_does_not(
     assert gateway.counters.delivered == 1
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_one_datagram_reaches_a_whole_group(
-    receivers: list[socket.socket], sender: socket.socket, batched: bool
-) -> None:
+def test_one_datagram_reaches_a_whole_group(receivers: list[socket.socket], sender: socket.socket) -> None:
     gateway = core()
-    outlet = DirectOutlet(gateway, sender, batched=batched)
+    outlet = DirectOutlet(gateway, sender)
     group = group_of([member(gateway, number, one.getsockname()) for number, one in enumerate(receivers)])
     for payload in (b"one\0", b"two"):
         outlet.publish_many(SendMany(group, publication(), group.datagram(payload)))
@@ -121,57 +118,38 @@ def test_address_that_cannot_be_reached_does_not_stop_the_others(
     assert gateway.counters.delivered == 5
 
 
-class FullSocket:
-    """A socket that takes nothing until it is told to."""
-
-    family = socket.AF_INET
-
-    def __init__(self, real: socket.socket) -> None:
-        self.real = real
-        self.full = True
-        self.sent: list[bytes] = []
-
-    def fileno(self) -> int:
-        return self.real.fileno()
-
-    def sendto(self, datagram: bytes, flags: int, address: Any) -> None:
-        if self.full:
-            raise BlockingIOError(errno.EAGAIN, "full")
-        self.sent.append(datagram)
-
-    def sendmsg(self, pieces: Any, mark: Any, flags: int, address: Any) -> None:
-        self.sendto(pieces[0], flags, address)
-
-
 def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first(
-    sender: socket.socket,
+    receivers: list[socket.socket], sender: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    room, receiver = Room(monkeypatch), receivers[0]
+    there = receiver.getsockname()
+
     async def scenario() -> None:
         policy = Policy(priorities=[("urgent", 0)], lowest_class=5)
         gateway = core(policy=policy)
-        full = FullSocket(sender)
         moments = iter((100, 200, 300))
 
         def later(settle: Callable[[GatewayCore], None]) -> None:
             gateway.advance(next(moments))
             settle(gateway)
 
-        outlet = DirectOutlet(gateway, full, most_waiting=4, batched=False, later=later)  # type: ignore[arg-type]
-        session, subscription = member(gateway, 0, ("127.0.0.1", 9))
+        outlet = DirectOutlet(gateway, sender, most_waiting=4, later=later)
+        session, subscription = member(gateway, 0, there)
         group = group_of([(session, subscription)])
         for topic, datagram in (("rest", b"1"), ("rest", b"2"), ("urgent", b"3"), ("rest", b"4")):
             outlet.publish_many(SendMany(group, publication(topic), datagram))
-        outlet.control(SendControl(("127.0.0.1", 9), b"control"))
+        outlet.control(SendControl(there, b"control"))
         outlet.publish_many(SendMany(group, publication("rest"), b"5"))
         assert gateway.counters.undelivered == {"dropped_by_buffer: output port": 2}
         assert gateway.counters.delivered == 0
-        full.full = False
+        room.left = 100
         await asyncio.sleep(0.05)
-        assert full.sent == [b"control", b"3", b"1", b"2"]
+        assert [receiver.recv(100) for _ in range(4)] == [b"control", b"3", b"1", b"2"]
+        assert room.left == 96
         assert gateway.counters.delivered == 3
         # Those that waited left now, not when they came.
         assert gateway.now_ns == 200
-        full.full = True
+        room.left = 0
         outlet.publish_many(SendMany(group, publication("rest"), b"6"))
         outlet.close()
         assert gateway.counters.undelivered == {

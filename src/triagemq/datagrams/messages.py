@@ -16,7 +16,7 @@ __all__ = [
     "SPARED_DSCP",
     "Address",
     "AddressList",
-    "Batch",
+    "MessageBatch",
     "dscp_mark",
     "sendmmsg",
     "socket_address",
@@ -32,7 +32,7 @@ Of the marks for a low drop precedence it is the one that leaves a packet in the
 """
 
 BATCH: Final = 256
-"""Messages of a Batch."""
+"""Messages of a MessageBatch."""
 
 # The kernel takes no more at once (UIO_MAXIOV).
 _MOST_AT_ONCE = 1024
@@ -66,10 +66,9 @@ class _Message(ctypes.Structure):
     _fields_ = (("header", _MessageHeader), ("sent_length", ctypes.c_uint))
 
 
-sendmmsg: Final[Any] = getattr(ctypes.CDLL(None, use_errno=True), "sendmmsg", None)
-"""(descriptor, address of the first message, count, flags) to the number sent, or -1 and an errno; None without it."""
-if sendmmsg is not None:
-    sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
+sendmmsg: Final[Any] = ctypes.CDLL(None, use_errno=True).sendmmsg
+"""(descriptor, address of the first message, count, flags) to the number sent, or -1 and an errno."""
+sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
 
 
 def socket_address(family: int, host: str, port: int) -> bytes:
@@ -116,8 +115,6 @@ class AddressList:
 
     def send(self, descriptor: int, datagram: bytes) -> tuple[int, int]:
         """Send to all: how many have it, from the first on, and the errno that stopped it there, or 0."""
-        if sendmmsg is None:
-            return 0, errno.ENOSYS
         piece = self._piece
         piece.base = datagram
         piece.length = len(datagram)
@@ -136,7 +133,7 @@ class AddressList:
         return begin, 0
 
 
-class Batch:
+class MessageBatch:
     """Headers made once, all with the same ancillary data; who sends fills in where datagrams are and go."""
 
     def __init__(self, family: int, ancillary: Sequence[tuple[int, int, bytes]] = ()) -> None:

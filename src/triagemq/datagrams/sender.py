@@ -21,7 +21,7 @@ from triagemq.datagrams.messages import (
     CONTROL_DSCP,
     SPARED_DSCP,
     Address,
-    Batch,
+    MessageBatch,
     dscp_mark,
     sendmmsg,
     socket_address,
@@ -90,17 +90,14 @@ class DatagramSender:
         *,
         loop: asyncio.AbstractEventLoop | None = None,
         most_waiting: int = 100_000,
-        batched: bool = True,
         on_settled: Callable[[Sequence[Unsent]], None] | None = None,
         seal: Seal | None = None,
     ) -> None:
         self.on_settled = on_settled
         self.unsent: Counter[int] = Counter()
-        self._data = _Way(self, udp_socket, loop, most_waiting, batched, seal)
+        self._data = _Way(self, udp_socket, loop, most_waiting, seal)
         self._control = (
-            self._data
-            if control_socket is None
-            else _Way(self, control_socket, loop, most_waiting, batched, seal)
+            self._data if control_socket is None else _Way(self, control_socket, loop, most_waiting, seal)
         )
 
     def __call__(
@@ -161,7 +158,6 @@ class _Way:
         udp_socket: socket.socket,
         loop: asyncio.AbstractEventLoop | None,
         most_waiting: int,
-        batched: bool,
         seal: Seal | None,
     ) -> None:
         self.waiting = self.system_calls = 0
@@ -171,11 +167,9 @@ class _Way:
         self._queues: dict[int, deque[Unsent]] = {}
         self._addresses: dict[Address, tuple[Any, int]] = {}
         family = udp_socket.family
-        self._marks = {dscp: [dscp_mark(family, dscp)] for dscp in (CONTROL_DSCP, SPARED_DSCP)}
-        self._batched = batched and sendmmsg is not None
-        if self._batched:
-            self._batches = {_UNMARKED: Batch(family)}
-            self._batches |= {dscp: Batch(family, mark) for dscp, mark in self._marks.items()}
+        self._batches = {_UNMARKED: MessageBatch(family)}
+        for dscp in (CONTROL_DSCP, SPARED_DSCP):
+            self._batches[dscp] = MessageBatch(family, [dscp_mark(family, dscp)])
 
     def take(self, datagrams: Datagrams, class_of: Callable[[int], int], dscp: int) -> Sequence[Unsent]:
         """Send what the socket takes, unless others of the kind wait already; the rest waits."""
@@ -267,9 +261,8 @@ class _Way:
             self._addresses.clear()
         begin = 0
         failed: list[tuple[int, int]] = []
-        send = self._send_batch if self._batched else self._send_one
         while begin < len(datagrams):
-            done, problem = send(datagrams, begin, dscp)
+            done, problem = self._send_batch(datagrams, begin, dscp)
             self.system_calls += 1
             begin += done
             if problem in _TRY_LATER:
@@ -280,26 +273,6 @@ class _Way:
                 failed.append((begin, problem))
                 begin += 1
         return begin, failed
-
-    def _send_one(self, datagrams: Datagrams, begin: int, dscp: int) -> tuple[int, int]:
-        address, datagram = datagrams[begin]
-        if self._known(address)[1] == 0:
-            return 0, errno.EINVAL
-        if self._seal is not None:
-            sealed = self._seal(address, datagram)
-            if sealed is None:
-                return 0, errno.ENOTCONN
-            datagram = sealed
-        if self._socket.family == socket.AF_INET6 and ":" not in address[0]:
-            address = (f"::ffff:{address[0]}", address[1])
-        try:
-            if dscp:
-                self._socket.sendmsg((datagram,), self._marks[dscp], _FLAGS, address)
-            else:
-                self._socket.sendto(datagram, _FLAGS, address)
-        except OSError as problem:
-            return 0, problem.errno or errno.EINVAL
-        return 1, 0
 
     def _send_batch(self, datagrams: Datagrams, begin: int, dscp: int) -> tuple[int, int]:
         known, seal = self._addresses, self._seal

@@ -52,7 +52,6 @@ class DirectOutlet:
         control_socket: socket.socket | None = None,
         *,
         most_waiting: int = 100_000,
-        batched: bool = True,
         later: Callable[[Callable[[GatewayCore], None]], None] | None = None,
         seal: Seal | None = None,
     ) -> None:
@@ -60,13 +59,12 @@ class DirectOutlet:
         self._family = udp_socket.family
         self._descriptor = udp_socket.fileno()
         # What is encrypted for each alone cannot go to all as one.
-        self._as_one = batched and seal is None
+        self._as_one = seal is None
         self._later = later or (lambda settle: settle(core))
         self._sender = DatagramSender(
             udp_socket,
             control_socket,
             most_waiting=most_waiting,
-            batched=batched,
             on_settled=self._settled_later,
             seal=seal,
         )

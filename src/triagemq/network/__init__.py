@@ -9,8 +9,8 @@ emulated/   a network of namespaces in which the last two can be tried
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import DatagramSender
-from triagemq.network.alarm import Alarm, open_alarm
-from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, Sender
+from triagemq.network.alarm import Alarm
+from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, SendDatagrams
 from triagemq.network.reported import UDP_HEADER_BYTES, ReportedDataPlane
 from triagemq.network.state import PlanState
 
@@ -22,7 +22,6 @@ __all__ = [
     "EmbeddedDataPlane",
     "PlanState",
     "ReportedDataPlane",
-    "Sender",
-    "open_alarm",
+    "SendDatagrams",
     "unix_clock",
 ]

@@ -1,4 +1,4 @@
-"""An alarm clock for an event loop that is precise to some tens of microseconds on Linux.
+"""An alarm clock for an event loop that is precise to some tens of microseconds.
 
 Event loops round their own timers up to whole milliseconds; at 2 Mbit/s a small packet takes half of one. A timer
 descriptor (timerfd) wakes the loop like data on a socket, some 30 microseconds after its time. It is therefore set to
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Alarm", "LoopAlarm", "TimerAlarm", "open_alarm"]
+__all__ = ["Alarm", "TimerAlarm"]
 
 _CLOCK_MONOTONIC = 1
 _NONBLOCK_CLOSE_ON_EXEC = 0o4000 | 0o2000000
@@ -31,15 +31,6 @@ class Alarm(Protocol):
         """Never ring again."""
 
 
-def open_alarm(callback: Callable[[], None]) -> Alarm:
-    """The best alarm there is for the running event loop."""
-    loop = asyncio.get_running_loop()
-    try:
-        return TimerAlarm(loop, callback)
-    except (AttributeError, OSError, NotImplementedError):
-        return LoopAlarm(loop, callback)
-
-
 class _Seconds(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
@@ -49,12 +40,12 @@ class _TimerSetting(ctypes.Structure):
 
 
 class TimerAlarm:
-    """A timer descriptor in the loop's set of readers. Raises AttributeError where the C library has none."""
+    """A timer descriptor in the set of readers of the running event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    def __init__(self, callback: Callable[[], None]) -> None:
         library = ctypes.CDLL(None, use_errno=True)
         self._settime = library.timerfd_settime
-        self._loop, self._callback = loop, callback
+        self._loop, self._callback = asyncio.get_running_loop(), callback
         self._rings_ns = 0
         self._setting = _TimerSetting()
         self._value = self._setting.value
@@ -62,11 +53,7 @@ class TimerAlarm:
         self._descriptor: int = library.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOSE_ON_EXEC)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
-        try:
-            loop.add_reader(self._descriptor, self._ring)
-        except NotImplementedError:
-            os.close(self._descriptor)
-            raise
+        self._loop.add_reader(self._descriptor, self._ring)
 
     def set(self, delay_ns: int) -> None:
         self._rings_ns = time.monotonic_ns() + delay_ns
@@ -89,20 +76,3 @@ class TimerAlarm:
         while time.monotonic_ns() < self._rings_ns:
             pass
         self._callback()
-
-
-class LoopAlarm:
-    """The loop's own timer, where there are no timer descriptors."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._loop, self._callback = loop, callback
-        self._handle: asyncio.TimerHandle | None = None
-
-    def set(self, delay_ns: int) -> None:
-        self.close()
-        self._handle = self._loop.call_later(max(delay_ns, 0) * 1e-9, self._callback)
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None

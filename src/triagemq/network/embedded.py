@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
-from triagemq.network.alarm import Alarm, open_alarm
+from triagemq.network.alarm import Alarm, TimerAlarm
 from triagemq.network.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
 from triagemq.network.state import PlanState
 from triagemq.plan import (
@@ -32,10 +32,10 @@ from triagemq.plan import (
 )
 from triagemq.trace import Outcome
 
-__all__ = ["EmbeddedDataPlane", "Sender"]
+__all__ = ["UDP_OVER_ETHERNET_BYTES", "EmbeddedDataPlane", "SendDatagrams"]
 
 
-class Sender(Protocol):
+class SendDatagrams(Protocol):
     """Sends datagrams in the given order and never blocks; returns those that it could not send at once, if any.
 
     `class_of` tells the priority class of the one at a place of the list.
@@ -67,11 +67,11 @@ class EmbeddedDataPlane:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: SendDatagrams,
         on_fate: OnFate | None = None,
         *,
         clock: Callable[[], int] | None = None,
-        alarm: Callable[[Callable[[], None]], Alarm] = open_alarm,
+        alarm: Callable[[Callable[[], None]], Alarm] = TimerAlarm,
         seed: int | None = None,
         control_sender: Callable[[Datagrams], object] | None = None,
         closing: Callable[[], None] = lambda: None,

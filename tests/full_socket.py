@@ -1,0 +1,28 @@
+"""A kernel that has room for so many datagrams, and then for none until it is given more."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+from typing import Any
+
+import pytest
+
+from triagemq.datagrams import sender
+
+
+class Room:
+    """In the place of sendmmsg: `left` datagrams are sent, the next is refused."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self._send = sender.sendmmsg
+        monkeypatch.setattr(sender, "sendmmsg", self)
+
+    def __call__(self, descriptor: int, first: Any, count: int, flags: int) -> int:
+        if self.left == 0:
+            ctypes.set_errno(errno.EAGAIN)
+            return -1
+        sent: int = self._send(descriptor, first, min(count, self.left), flags)
+        self.left -= max(sent, 0)
+        return sent
