@@ -15,7 +15,7 @@ from tests.network.linux.wires import Wires
 
 from triagemq.mqttsn import MessageType
 from triagemq.network import DatagramSender
-from triagemq.network.linux import Interface, LinuxDataPlane, Listener
+from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.plan import DataPlane, FlowKey
 
 _SO_TIMESTAMPNS = 35
@@ -62,7 +62,7 @@ class KernelBench:
 
     def open_plane(self, journal_directory: Path) -> DataPlane:
         plane = LinuxDataPlane(AsTheyCome(self.wires.interfaces), journal_directory=journal_directory)
-        plane.trust([Listener("udp", *self._output.getsockname())])
+        plane.trust([TrustedAddress("udp", *self._output.getsockname())])
         return plane
 
     def play(self, offers: Sequence[Offer], changes: Sequence[PlanChange] = ()) -> list[Arrival]:

@@ -27,10 +27,10 @@ from tests.network.linux.packets import (
 from triagemq.errors import NetworkError
 from triagemq.network.linux.bpf import load_program
 from triagemq.network.linux.flow_table import (
+    FlowPolicy,
     FlowTable,
-    Listener,
-    Policy,
     PolicyChange,
+    TrustedAddress,
     control_bounds,
     drop_threshold,
     packed_key,
@@ -53,9 +53,9 @@ CLASS_2 = 3
 THIS_PORT, OTHER_PORT = 1, 2
 REST = 8080
 EXCHANGE = [
-    Listener("udp", "10.0.0.1", 1883),
-    Listener("udp", "fd00::1", 1883),
-    Listener("tcp", "10.0.0.1", REST),
+    TrustedAddress("udp", "10.0.0.1", 1883),
+    TrustedAddress("udp", "fd00::1", 1883),
+    TrustedAddress("tcp", "10.0.0.1", REST),
 ]
 """Where the packets that packets.py makes come from."""
 STRANGER = "10.0.0.66"
@@ -69,9 +69,9 @@ class Classifier:
         self.port = self.table.open_port(THIS_PORT)
         self.port.set_bandwidth(1e9)
         self.table.trust(EXCHANGE)
-        self._policies: dict[FlowKey, Policy] = {}
+        self._policies: dict[FlowKey, FlowPolicy] = {}
 
-    def set(self, **changes: Policy | None) -> None:
+    def set(self, **changes: FlowPolicy | None) -> None:
         """Policies for the keys v4 and v6, in one step."""
         keys = {"v4": KEYS[0], "v6": KEYS[1]}
         self.table.stage(
@@ -109,8 +109,8 @@ def classifier() -> Iterator[Classifier]:
     made.close()
 
 
-def both(threshold: int, port: int = THIS_PORT) -> dict[str, Policy]:
-    return {"v4": Policy(port, CLASS_2, threshold, 0), "v6": Policy(port, CLASS_2, threshold, 1)}
+def both(threshold: int, port: int = THIS_PORT) -> dict[str, FlowPolicy]:
+    return {"v4": FlowPolicy(port, CLASS_2, threshold, 0), "v6": FlowPolicy(port, CLASS_2, threshold, 1)}
 
 
 PUBLISHED = {
@@ -247,7 +247,7 @@ def test_marks_of_strangers_are_not_believed(classifier: Classifier, packet: byt
 
 
 def test_a_listener_at_all_addresses_is_known_by_its_port(classifier: Classifier) -> None:
-    classifier.table.trust([Listener("udp", "0.0.0.0", 1883)])
+    classifier.table.trust([TrustedAddress("udp", "0.0.0.0", 1883)])
     classifier.set(**both(0))
     assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
     assert classifier.queue_of(CONTROLLING["IPv6 PUBLISH marked CS6"]) == CONTROL

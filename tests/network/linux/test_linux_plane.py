@@ -18,7 +18,7 @@ from triagemq.datagrams import DatagramSender
 from triagemq.errors import NetworkError, PlanError
 from triagemq.exchange.listening import bind_udp, control_socket
 from triagemq.network.journal import open_entries
-from triagemq.network.linux import Interface, LinuxDataPlane, Listener
+from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.netlink import Netlink, attribute, find_link
 from triagemq.network.linux.queues import RootQueue, queue_statistics, restore_root, root_queue
@@ -128,7 +128,7 @@ def test_control_packets_marked_by_the_gateway_need_no_flow(host: Host) -> None:
     )
     for _ in range(10):
         host.output.sendto(PUBLISH, ("10.9.0.2", 9))
-    host.plane.trust([Listener("udp", *host.output.getsockname())])
+    host.plane.trust([TrustedAddress("udp", *host.output.getsockname())])
     host.output.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
     host.send(5, PINGRESP)
     assert host.received(5) == 5
@@ -347,7 +347,9 @@ def test_rest_goes_on_under_an_overload_of_all_classes(host: Host) -> None:
         ]
     )
     client, server = host.wires.connection()
-    host.plane.trust([Listener("udp", *host.output.getsockname()), Listener("tcp", *server.getsockname())])
+    host.plane.trust(
+        [TrustedAddress("udp", *host.output.getsockname()), TrustedAddress("tcp", *server.getsockname())]
+    )
     capacity = 400_000 / 8 / 142
     slowest = 0.0
     with client, server, Flood(host.output, keys, 10 * capacity):
@@ -371,7 +373,7 @@ def test_rest_goes_on_under_an_overload_of_all_classes(host: Host) -> None:
 
 def test_a_flood_of_strangers_marks_does_not_delay_the_first_class(host: Host) -> None:
     host.plane.apply([SetPort("radio", 400_000, 50, 7), SetFlow(host.key, "radio", 0, 0, 0.0)])
-    host.plane.trust([Listener("udp", *host.output.getsockname())])
+    host.plane.trust([TrustedAddress("udp", *host.output.getsockname())])
     stranger = host.wires.sending_socket()
     stranger.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
     others = [host.key, FlowKey(host.key.address, 9)]
@@ -438,7 +440,7 @@ def test_a_starved_class_on_the_gateways_own_interface_stops_neither_control_nor
                 SetFlow(starved, "eth0", 1, 6, 0.0),
             ]
         )
-        own.trust([Listener("udp", *data.getsockname())])
+        own.trust([TrustedAddress("udp", *data.getsockname())])
         sender = DatagramSender(data, control, loop=loop)
         # Three times what a socket's buffer of 8 MB holds of such packets.
         assert sender([((starved.address, starved.udp_port), PUBLISH)] * 20_000) == []

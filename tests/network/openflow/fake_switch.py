@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
-from triagemq.network.openflow.session import Session, SessionCounters, SessionTimes
+from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, FEATURES_REQUEST, FEATURES_REPLY = 0, 1, 2, 3, 5, 6
 PACKET_IN, PORT_STATUS, MULTIPART_REQUEST, MULTIPART_REPLY, BARRIER_REQUEST, BARRIER_REPLY = (
@@ -34,13 +34,13 @@ class Told:
         self.ports: list[tuple[bool, PortDescription]] = []
         self.ends = 0
 
-    def packet_in(self, session: Session, packet: PacketIn) -> None:
+    def packet_in(self, session: SwitchSession, packet: PacketIn) -> None:
         self.packets.append(packet)
 
-    def port_changed(self, session: Session, gone: bool, port: PortDescription) -> None:
+    def port_changed(self, session: SwitchSession, gone: bool, port: PortDescription) -> None:
         self.ports.append((gone, port))
 
-    def closed(self, session: Session) -> None:
+    def closed(self, session: SwitchSession) -> None:
         self.ends += 1
 
 
@@ -94,11 +94,11 @@ async def connection() -> AsyncIterator[tuple[tuple[asyncio.StreamReader, asynci
 @asynccontextmanager
 async def session(
     ports: bytes = b"", times: SessionTimes = QUICK
-) -> AsyncIterator[tuple[Session, FakeSwitch, Told, SessionCounters]]:
+) -> AsyncIterator[tuple[SwitchSession, FakeSwitch, Told, SessionCounters]]:
     async with connection() as (streams, switch):
         told, counters = Told(), SessionCounters()
         opened, _ = await asyncio.gather(
-            Session.open(*streams, told, counters, times), switch.shake_hands(ports=ports)
+            SwitchSession.open(*streams, told, counters, times), switch.shake_hands(ports=ports)
         )
         try:
             yield opened, switch, told, counters

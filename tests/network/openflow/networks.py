@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from triagemq.network.openflow.rule_sets import LimitedFlow
-from triagemq.network.openflow.topology import Host, Network, PortId
+from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 from triagemq.plan import FlowKey, SetFlow
 
 HOST_PORT = 100
@@ -14,7 +14,7 @@ HOST_PORT = 100
 
 def make_network(
     switches: int, joined: list[tuple[int, int]], hosts: dict[str, tuple[int, int]] | None = None
-) -> Network:
+) -> Topology:
     """Switches 1, 2, ...; the n-th pair of `joined` uses port n at both its ends; hosts by address: switch, port."""
     links: dict[PortId, PortId] = {}
     for number, (one, other) in enumerate(joined, 1):
@@ -25,10 +25,10 @@ def make_network(
         for switch in range(1, switches + 1)
     }
     placed = {
-        address: (Host(f"02:00:00:00:{switch:02x}:{port:02x}", PortId(switch, port)),)
+        address: (HostPlace(f"02:00:00:00:{switch:02x}:{port:02x}", PortId(switch, port)),)
         for address, (switch, port) in (hosts or {}).items()
     }
-    return Network(ports, links, placed)
+    return Topology(ports, links, placed)
 
 
 def flow(address: str, udp_port: int, priority_class: int = 0) -> LimitedFlow:
@@ -44,7 +44,7 @@ LINE = make_network(
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> Network:
+def networks(draw: st.DrawFn) -> Topology:
     """Up to five switches with any links between them (also two between the same), and some hosts."""
     switches = draw(st.integers(1, 5))
     pairs = [(one, other) for one in range(1, switches + 1) for other in range(one + 1, switches + 1)]
@@ -57,7 +57,7 @@ def networks(draw: st.DrawFn) -> Network:
 
 
 @st.composite
-def flows_to(draw: st.DrawFn, network: Network) -> dict[str, list[LimitedFlow]]:
+def flows_to(draw: st.DrawFn, network: Topology) -> dict[str, list[LimitedFlow]]:
     addresses = draw(st.lists(st.sampled_from(sorted(network.hosts)), unique=True))
     return {
         address: [

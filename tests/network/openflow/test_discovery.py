@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triagemq.network.openflow.discovery import MOST_HOSTS, Discovery
 from triagemq.network.openflow.rule_sets import known_host
-from triagemq.network.openflow.topology import Host, PortId
+from triagemq.network.openflow.topology import HostPlace, PortId
 
 A, B = PortId(1, 1), PortId(2, 1)
 MAC = "02:00:00:00:00:02"
@@ -108,7 +108,7 @@ def test_an_address_may_go_to_another_host() -> None:
     discovery = two_switches()
     discovery.speaker_seen(PortId(1, 2), MAC, "10.0.0.2")
     discovery.speaker_seen(PortId(2, 2), "02:00:00:00:00:09", "10.0.0.2")
-    assert discovery.network.hosts == {"10.0.0.2": (Host("02:00:00:00:00:09", PortId(2, 2)),)}
+    assert discovery.network.hosts == {"10.0.0.2": (HostPlace("02:00:00:00:00:09", PortId(2, 2)),)}
 
 
 def test_parts_that_no_link_joins_each_see_a_host_at_a_place_of_their_own() -> None:

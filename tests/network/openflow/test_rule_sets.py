@@ -13,7 +13,7 @@ from tests.network.openflow.table_model import TableModel
 
 from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, Rule
-from triagemq.network.openflow.topology import Host, Network, PortId, Routes
+from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
 from triagemq.plan import FlowKey
 
 CLIENT = "10.0.0.2"
@@ -96,7 +96,7 @@ def test_marks_fall_with_the_class_and_stay_below_control() -> None:
 
 
 def test_rules_are_only_between_sources_and_subscriber() -> None:
-    network = replace(LINE, hosts={**LINE.hosts, BROKER: (Host("02::", PortId(2, HOST_PORT)),)})
+    network = replace(LINE, hosts={**LINE.hosts, BROKER: (HostPlace("02::", PortId(2, HOST_PORT)),)})
     some = [flow(CLIENT, 2000)]
     assert sorted(address_rules(Routes(network), CLIENT, some, [BROKER])) == [2, 3]
     assert sorted(address_rules(Routes(network), CLIENT, some, [])) == [1, 2, 3]
@@ -144,8 +144,11 @@ def test_ways_are_shortest_and_go_round_a_failure() -> None:
 
 
 def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:
-    both = (Host("02:00:00:00:00:01", PortId(1, HOST_PORT)), Host("02:00:00:00:00:01", PortId(2, HOST_PORT)))
-    network = Network(make_network(2, []).ports, {}, {CLIENT: both})
+    both = (
+        HostPlace("02:00:00:00:00:01", PortId(1, HOST_PORT)),
+        HostPlace("02:00:00:00:00:01", PortId(2, HOST_PORT)),
+    )
+    network = Topology(make_network(2, []).ports, {}, {CLIENT: both})
     rules = address_rules(Routes(network), CLIENT, [flow(CLIENT, 2000)], [])
     assert sorted(rules) == [1, 2]
 

@@ -15,7 +15,7 @@ from tests.network.openflow.walker import CircleError, find, walk
 
 from triagemq.network.openflow.rule_sets import address_rules, base_rules
 from triagemq.network.openflow.rules import Kind, Rule, matching
-from triagemq.network.openflow.topology import Network, PortId, Routes
+from triagemq.network.openflow.topology import PortId, Routes, Topology
 
 CLIENT = "10.0.0.2"
 FIELDS = ("eth_type", "ip_dscp", "udp_dst")
@@ -81,7 +81,7 @@ def test_putting_rules_one_by_one_comes_to_the_same_verdict(some: list[Rule], or
 
 
 @st.composite
-def wild_rules(draw: st.DrawFn, network: Network) -> dict[int, list[Rule]]:
+def wild_rules(draw: st.DrawFn, network: Topology) -> dict[int, list[Rule]]:
     """Rules of all kinds of nonsense for a network."""
     outputs = {
         switch: st.lists(st.sampled_from(sorted(network.ports[switch])), unique=True, max_size=2)

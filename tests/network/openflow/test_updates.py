@@ -13,13 +13,13 @@ from tests.network.openflow.walker import walk
 
 from triagemq.network.openflow.rule_sets import LimitedFlow, address_fields, address_rules, base_rules
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey
-from triagemq.network.openflow.topology import Network, PortId, Routes
+from triagemq.network.openflow.topology import PortId, Routes, Topology
 from triagemq.network.openflow.updates import Cookies, Delete, Put, steps
 
 Rules = dict[int, dict[RuleKey, Rule]]
 
 
-def all_rules(network: Network, flows: dict[str, list[LimitedFlow]], sources: Sequence[str] = ()) -> Rules:
+def all_rules(network: Topology, flows: dict[str, list[LimitedFlow]], sources: Sequence[str] = ()) -> Rules:
     routes = Routes(network)
     rules = base_rules(routes)
     for address, some in flows.items():
@@ -35,7 +35,7 @@ def follow(rules: Rules, change: Put | Delete) -> None:
         del rules[change.switch][change.rule.key]
 
 
-def exits(rules: Rules, network: Network, packet: dict[str, object], enters: PortId) -> list[PortId]:
+def exits(rules: Rules, network: Topology, packet: dict[str, object], enters: PortId) -> list[PortId]:
     plain = {switch: list(some.values()) for switch, some in rules.items()}
     return [at for at, _ in walk(plain, network.links, packet, enters)]
 
@@ -64,7 +64,7 @@ def test_no_packet_is_lost_or_circles_while_the_network_grows_or_the_plan_change
     whole = data.draw(networks())
     pairs = sorted({min(here, there) for here, there in whole.links.items()})
     kept = data.draw(st.sets(st.sampled_from(pairs))) if pairs else set()
-    part = Network(
+    part = Topology(
         {
             switch: frozenset(
                 port
@@ -108,7 +108,7 @@ def test_a_flow_has_a_rule_at_every_switch_on_its_way_at_any_time(data: st.DataO
     hosts = {"10.0.0.1": (1, HOST_PORT), "10.0.0.2": (home, HOST_PORT)}
     whole = make_network(size, ring, hosts)
     missing = PortId(*data.draw(st.sampled_from([(pair[0], number) for number, pair in enumerate(ring, 1)])))
-    part = Network(
+    part = Topology(
         whole.ports,
         {here: there for here, there in whole.links.items() if missing not in (here, there)},
         whole.hosts,
@@ -137,13 +137,13 @@ def test_packets_to_all_never_circle_or_come_twice(data: st.DataObject) -> None:
     one = data.draw(networks())
     pairs = sorted({min(here, there) for here, there in one.links.items()})
     lost = data.draw(st.sets(st.sampled_from(pairs))) if pairs else set()
-    other = Network(
+    other = Topology(
         one.ports,
         {here: there for here, there in one.links.items() if here not in lost and there not in lost},
         one.hosts,
     )
     # Ports of lost links are down.
-    other = Network(
+    other = Topology(
         {
             switch: frozenset(
                 port for port in ports if port >= HOST_PORT or PortId(switch, port) in other.links
@@ -172,7 +172,7 @@ def test_packets_come_once_while_a_host_becomes_known(data: st.DataObject) -> No
     known = data.draw(networks())
     new = data.draw(st.sampled_from(sorted(known.hosts)))
     ((ethernet, at),) = known.hosts[new]
-    unknown = Network(
+    unknown = Topology(
         known.ports,
         known.links,
         {address: hosts for address, hosts in known.hosts.items() if address != new},

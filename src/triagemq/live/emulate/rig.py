@@ -29,7 +29,7 @@ from triagemq.live.processes import HURRY_SECONDS
 from triagemq.live.up.exchange import EMBEDDED_CLASSES, KERNEL_CLASSES
 from triagemq.network.emulated import Box, lay_out, new_run
 from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
-from triagemq.network.linux import Interface, LinuxDataPlane, Listener
+from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
 from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
 from triagemq.plan import Counters, SetPort
@@ -204,7 +204,9 @@ class Rig:
             {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports}
         )
         self._clean.callback(self.plane.close)
-        self.plane.trust([Listener("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()])
+        self.plane.trust(
+            [TrustedAddress("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()]
+        )
         self.follower = Follower(self.link, FlowBinder(self.plane))
         loop = asyncio.get_running_loop()
         self._tasks += [

@@ -20,7 +20,7 @@ from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import ParameterError
-from triagemq.network.linux import Interface, LinuxDataPlane, Listener
+from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.plan import Counters, FlowCounters, FlowKey
 
 __all__ = ["KernelPorts", "interfaces_of", "listeners_of"]
@@ -55,7 +55,7 @@ class KernelPorts:
     def problem(self) -> str:
         return self._follower.problem
 
-    def open(self, listeners: Sequence[Listener]) -> None:
+    def open(self, listeners: Sequence[TrustedAddress]) -> None:
         """Follow from now on; what comes from where the exchange listens goes with control packets."""
         self._plane.trust(listeners)
         loop = asyncio.get_running_loop()
@@ -123,16 +123,17 @@ class KernelPorts:
         }
 
 
-def listeners_of(gateway: str, rest: str) -> list[Listener]:
+def listeners_of(gateway: str, rest: str) -> list[TrustedAddress]:
     """Where the parts of an exchange listen: the gateway's address, as clients are told, and the coordinator's URL.
 
     >>> listeners_of("[::]:10000", "https://10.0.0.1:8080/")
-    [Listener(protocol='udp', address='::', port=10000), Listener(protocol='tcp', address='10.0.0.1', port=8080)]
+    [TrustedAddress(protocol='udp', address='::', port=10000),
+     TrustedAddress(protocol='tcp', address='10.0.0.1', port=8080)]
     >>> listeners_of("mqttsns://127.0.0.1:10000", "http://127.0.0.1:8080")[0]
-    Listener(protocol='udp', address='127.0.0.1', port=10000)
+    TrustedAddress(protocol='udp', address='127.0.0.1', port=10000)
     """
     return [
-        Listener(protocol, str(address[0]), int(address[1]))
+        TrustedAddress(protocol, str(address[0]), int(address[1]))
         for (protocol, kind), url in zip(_KINDS.items(), (gateway, rest), strict=True)
         for *_, address in socket.getaddrinfo(*host_and_port(url.rpartition("://")[2].rstrip("/")), type=kind)
     ]

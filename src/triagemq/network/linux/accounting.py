@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.flow_table import FlowTable, Policy, packed_key
+from triagemq.network.linux.flow_table import FlowPolicy, FlowTable, packed_key
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.plan import FlowCounters, FlowKey
@@ -63,7 +63,7 @@ class FlowAccount:
     def __init__(self, key: FlowKey) -> None:
         self.key, self.packed_key = key, packed_key(key)
         self.flow_id = 0
-        self.policy: Policy | None = None
+        self.policy: FlowPolicy | None = None
         self.place: tuple[int, int] | None = None
         self.stays: list[_Stay] = []
         self.past = [0, 0, 0, 0]
@@ -113,7 +113,7 @@ class Ledger:
         """Counters that were taken are not needed after all."""
         self._free.extend(counters)
 
-    def move(self, account: FlowAccount, flow_id: int, policy: Policy) -> None:
+    def move(self, account: FlowAccount, flow_id: int, policy: FlowPolicy) -> None:
         """A flow has been made or has a new policy; a new queue goes with a new counter."""
         self.accounts[account.key] = account
         if account.removed:

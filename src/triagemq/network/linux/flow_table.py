@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from triagemq.errors import PlanError
 from triagemq.network.linux.bpf import ArrayMap, HashMap, RecentMap, load_program
 from triagemq.network.linux.classifier import classifier_program
-from triagemq.network.linux.netlink import Link, Netlink
+from triagemq.network.linux.netlink import KernelLink, Netlink
 from triagemq.network.linux.queues import attach_classifier
 from triagemq.network.linux.records import (
     BOUND,
@@ -44,11 +44,11 @@ from triagemq.plan import FlowKey
 
 __all__ = [
     "ControlBound",
+    "FlowPolicy",
     "FlowTable",
-    "Listener",
-    "Policy",
     "PolicyChange",
     "PortClassifier",
+    "TrustedAddress",
     "control_bounds",
     "drop_threshold",
     "packed_key",
@@ -69,7 +69,7 @@ _MOST_FRAGMENTED = 16_384
 """Datagrams whose fragments may be on their way at one time."""
 
 
-class Listener(NamedTuple):
+class TrustedAddress(NamedTuple):
     """Where a part of the exchange listens: an IP address in digits (0.0.0.0 and :: for all) and a port.
 
     What comes from there may be control; TCP that goes there is.
@@ -80,7 +80,7 @@ class Listener(NamedTuple):
     port: int
 
 
-class Policy(NamedTuple):
+class FlowPolicy(NamedTuple):
     """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32."""
 
     port: int
@@ -93,11 +93,11 @@ class PolicyChange(NamedTuple):
     """A flow by its packed key, and its policies before and after; None where there is no such flow."""
 
     packed_key: bytes
-    before: Policy | None
-    after: Policy | None
+    before: FlowPolicy | None
+    after: FlowPolicy | None
 
 
-_NONE = Policy(0, 0, 0, 0)
+_NONE = FlowPolicy(0, 0, 0, 0)
 
 
 class ControlBound(NamedTuple):
@@ -153,7 +153,7 @@ def packed_key(key: FlowKey) -> bytes:
     return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), 0)
 
 
-def _packed_listener(listener: Listener) -> bytes:
+def _packed_listener(listener: TrustedAddress) -> bytes:
     protocol, address, port = listener
     octets = bytes(16) if address in ("0.0.0.0", "::") else _octets(address)
     return LISTENER_KEY.pack(octets, socket.htons(port), _PROTOCOLS[protocol])
@@ -180,7 +180,7 @@ class PortClassifier:
             begin = self._record + place + 8
             self._queues.memory[begin : begin + len(settings)] = settings
 
-    def attach(self, netlink: Netlink, link: Link) -> None:
+    def attach(self, netlink: Netlink, link: KernelLink) -> None:
         """Begin to choose queues for the packets that leave by an interface."""
         attach_classifier(netlink, link.index, self._file)
 
@@ -220,7 +220,7 @@ class FlowTable:
         self._queues.set(number, bytes(QUEUE_RECORD))
         return PortClassifier(classifier_program(self.maps, number), self._queues, number)
 
-    def trust(self, listeners: Sequence[Listener]) -> None:
+    def trust(self, listeners: Sequence[TrustedAddress]) -> None:
         """Whose control packets are believed from now on; nobody else's are."""
         wanted = {_packed_listener(each) for each in listeners}
         if len(wanted) > _MOST_LISTENERS:

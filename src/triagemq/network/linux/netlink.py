@@ -22,7 +22,7 @@ __all__ = [
     "GET_LINK",
     "LINK_MESSAGE",
     "REPLACE",
-    "Link",
+    "KernelLink",
     "Netlink",
     "attribute",
     "attributes",
@@ -155,7 +155,7 @@ def _error(message: bytes, begin: int, end: int) -> OSError | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class KernelLink:
     """A network interface."""
 
     index: int
@@ -163,7 +163,7 @@ class Link:
     mtu: int
 
 
-def find_link(netlink: Netlink, name: str) -> Link:
+def find_link(netlink: Netlink, name: str) -> KernelLink:
     """The interface of that name in the socket's namespace."""
     try:
         answer = netlink.ask(GET_LINK, LINK_MESSAGE.pack(0, 0, 0, 0, 0) + text_attribute(_LINK_NAME, name))
@@ -176,7 +176,7 @@ def find_link(netlink: Netlink, name: str) -> Link:
     for kind, begin, _ in attributes(answer, LINK_MESSAGE.size, len(answer)):
         if kind == _LINK_MTU:
             (mtu,) = struct.unpack_from("=I", answer, begin)
-    return Link(index, name, mtu)
+    return KernelLink(index, name, mtu)
 
 
 def remove_link(netlink: Netlink, name: str) -> None:

@@ -37,7 +37,13 @@ from numpy.typing import NDArray
 from triagemq.errors import NetworkError, PlanError
 from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.accounting import FlowAccount, Ledger
-from triagemq.network.linux.flow_table import FlowTable, Listener, Policy, PolicyChange, drop_threshold
+from triagemq.network.linux.flow_table import (
+    FlowPolicy,
+    FlowTable,
+    PolicyChange,
+    TrustedAddress,
+    drop_threshold,
+)
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
 from triagemq.network.linux.queues import QueueStatistics
@@ -62,7 +68,7 @@ class _Move(NamedTuple):
 
     account: FlowAccount
     flow: SetFlow[FlowKey] | None
-    policy: Policy | None
+    policy: FlowPolicy | None
 
 
 class LinuxDataPlane:
@@ -132,7 +138,7 @@ class LinuxDataPlane:
                 self._draining[name] = self._ports.pop(name)
         self._put_back_drained()
 
-    def trust(self, listeners: Sequence[Listener]) -> None:
+    def trust(self, listeners: Sequence[TrustedAddress]) -> None:
         """Where the gateway and the coordinator listen: from now on nobody else's control packets are believed."""
         self._require_open()
         self._table.trust(listeners)
@@ -237,7 +243,7 @@ class LinuxDataPlane:
             else:
                 counter = ledger.take_counter()
                 taken.append(counter)
-            policy = Policy(number, queue, drop_threshold(flow.drop_rate), counter)
+            policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter)
             moves.append(_Move(account, flow, policy))
         if moves:
             switched = False

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from triagemq.errors import NetworkError
 from triagemq.network.journal import Entry, Journal, open_entries, owner_lives
 from triagemq.network.linux.flow_table import PortClassifier
-from triagemq.network.linux.netlink import Link, Netlink, find_link
+from triagemq.network.linux.netlink import KernelLink, Netlink, find_link
 from triagemq.network.linux.queues import (
     QueueStatistics,
     RootQueue,
@@ -234,7 +234,7 @@ def _queue_counters(
     )
 
 
-def put_back(netlink: Netlink, link: Link, former: RootQueue) -> bool:
+def put_back(netlink: Netlink, link: KernelLink, former: RootQueue) -> bool:
     """If the queues of an interface are ours, put what was there before in their place; whether they were."""
     if not root_queue(netlink, link.index).is_ours:
         return False
@@ -249,7 +249,7 @@ def former_root(facts: Mapping[str, Any]) -> RootQueue:
     return RootQueue(facts["former_kind"], facts["former_handle"], bytes.fromhex(facts["former_options"]))
 
 
-def _facts(interface: Interface, link: Link, former: RootQueue) -> dict[str, Any]:
+def _facts(interface: Interface, link: KernelLink, former: RootQueue) -> dict[str, Any]:
     return {
         "namespace": interface.namespace,
         "interface": interface.name,
@@ -260,7 +260,7 @@ def _facts(interface: Interface, link: Link, former: RootQueue) -> dict[str, Any
     }
 
 
-def _left_behind(journal: Journal, interface: Interface, link: Link) -> Entry | None:
+def _left_behind(journal: Journal, interface: Interface, link: KernelLink) -> Entry | None:
     """The entry of the run that left queues on an interface; an error if it is still running."""
     for entry in reversed(open_entries(journal.directory)):
         facts = entry.facts
@@ -278,7 +278,7 @@ def _left_behind(journal: Journal, interface: Interface, link: Link) -> Entry | 
     return None
 
 
-def _is_there(netlink: Netlink, link: Link) -> bool:
+def _is_there(netlink: Netlink, link: KernelLink) -> bool:
     try:
         return find_link(netlink, link.name).index == link.index
     except NetworkError:

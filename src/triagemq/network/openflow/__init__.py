@@ -4,16 +4,16 @@ from triagemq.errors import SwitchError
 from triagemq.network.openflow.controller import Timing
 from triagemq.network.openflow.rules import RateLimit
 from triagemq.network.openflow.switches import FlowAtSwitch, OpenFlowSwitches, SwitchCounters
-from triagemq.network.openflow.topology import Host, Network, PortId
+from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 
 __all__ = [
     "FlowAtSwitch",
-    "Host",
-    "Network",
+    "HostPlace",
     "OpenFlowSwitches",
     "PortId",
     "RateLimit",
     "SwitchCounters",
     "SwitchError",
     "Timing",
+    "Topology",
 ]

@@ -19,9 +19,9 @@ from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow, Rul
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name
 from triagemq.network.openflow.searching import Search
 from triagemq.network.openflow.server import Meeting, Place
-from triagemq.network.openflow.session import Session, SessionCounters, SessionTimes
+from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
 from triagemq.network.openflow.switch_table import SwitchTable
-from triagemq.network.openflow.topology import Network, PortId
+from triagemq.network.openflow.topology import PortId, Topology
 from triagemq.network.openflow.updates import Cookies, Put, steps
 from triagemq.plan import FlowKey
 
@@ -76,7 +76,7 @@ class Controller:
         self._maintaining: asyncio.Task[None] | None = None
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Topology:
         """The network for which the present rules were made."""
         return self._book.network
 
@@ -152,7 +152,7 @@ class Controller:
 
     # What switches say.
 
-    def packet_in(self, session: Session, packet: PacketIn) -> None:
+    def packet_in(self, session: SwitchSession, packet: PacketIn) -> None:
         at = PortId(session.datapath_id, packet.port)
         if frames.is_discovery(packet.frame):
             left = self._search.origin(packet.frame)
@@ -175,14 +175,14 @@ class Controller:
         ):
             self._wake.set()
 
-    def port_changed(self, session: Session, gone: bool, port: PortDescription) -> None:
+    def port_changed(self, session: SwitchSession, gone: bool, port: PortDescription) -> None:
         table = self._tables.get(session.datapath_id)
         if table is not None and table.session is session and port.number <= _LAST_REAL_PORT:
             self._search.begin_again(PortId(session.datapath_id, port.number))
             self.discovery.port_changed(session.datapath_id, port.number, None if gone else port.up)
             self._wake.set()
 
-    def closed(self, session: Session) -> None:
+    def closed(self, session: SwitchSession) -> None:
         table = self._tables.get(session.datapath_id)
         if table is not None and table.session is session:
             del self._tables[session.datapath_id]
@@ -191,7 +191,9 @@ class Controller:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            session = await Session.open(reader, writer, self, self.session_counters, self._timing.session)
+            session = await SwitchSession.open(
+                reader, writer, self, self.session_counters, self._timing.session
+            )
         except NetworkError:
             return  # Counted by the session.
         try:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from triagemq.network.openflow.rules import Kind, Rule
-from triagemq.network.openflow.topology import Host, Network, PortId
+from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 
 __all__ = ["Discovery"]
 
@@ -30,13 +30,13 @@ class Discovery:
         self._left: dict[int, float] = {}
         # When a discovery frame last came from the first port to the second.
         self._seen: dict[tuple[PortId, PortId], float] = {}
-        self._hosts: dict[str, list[Host]] = {}
+        self._hosts: dict[str, list[HostPlace]] = {}
         self._places_of: dict[str, set[PortId]] = {}
         self._settled: set[PortId] = set()
         self._links: dict[PortId, PortId] | None = None
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Topology:
         """Without the ports of which it is not known yet what they are: flooding them might close a circle."""
         links = self.links
         up = {
@@ -47,7 +47,7 @@ class Discovery:
             )
             for switch, ports in self._ports.items()
         }
-        return Network(
+        return Topology(
             ports=up,
             links=links,
             hosts={
@@ -135,7 +135,7 @@ class Discovery:
         if at not in self._settled or at in self.links:
             self.counters["spoke too early"] += 1
             return False
-        host = Host(ethernet, at)
+        host = HostPlace(ethernet, at)
         known = self._hosts.get(address, [])
         if host in known:
             return False
@@ -167,7 +167,7 @@ class Discovery:
             if isinstance(address, str) and isinstance(port, int) and isinstance(ethernet, str):
                 known = self._hosts.setdefault(address, [])
                 if all(host.at.switch != switch for host in known):
-                    known.append(Host(ethernet, PortId(switch, port)))
+                    known.append(HostPlace(ethernet, PortId(switch, port)))
                     self._places_of.setdefault(ethernet, set()).add(PortId(switch, port))
 
     def expire(self, now: float) -> bool:
@@ -201,9 +201,9 @@ class Discovery:
             # The other end is to be tried again, too.
             self._settled.difference_update(pair)
 
-    def _places(self, hosts: list[Host]) -> tuple[Host, ...]:
+    def _places(self, hosts: list[HostPlace]) -> tuple[HostPlace, ...]:
         """The places of a host that are still ports to hosts, the last seen in each connected part."""
-        places: list[Host] = []
+        places: list[HostPlace] = []
         for host in reversed(hosts):
             known = self._ports.get(host.at.switch, {})
             if host.at.port not in known or host.at in self.links:

@@ -21,7 +21,7 @@ from triagemq.network.openflow.rules import (
     class_mark,
     matching,
 )
-from triagemq.network.openflow.topology import Host, Network, Routes
+from triagemq.network.openflow.topology import HostPlace, Routes, Topology
 from triagemq.plan import FlowKey, SetFlow
 
 __all__ = [
@@ -80,7 +80,7 @@ def base_rules(routes: Routes) -> _Rules:
         ]
         for switch in network.ports
     }
-    places: set[Host] = set()
+    places: set[HostPlace] = set()
     for address, hosts in network.hosts.items():
         for host in hosts:
             if host.at.switch in rules:
@@ -205,7 +205,7 @@ class RuleBook:
 
     def __init__(self, sources: Collection[str], *, queues: bool) -> None:
         self.sources = sources
-        self.network = Network()
+        self.network = Topology()
         self.routes = Routes(self.network)
         self.wanted: _Rules = {}
         self.flows: dict[str, dict[FlowKey, LimitedFlow]] = {}
@@ -213,7 +213,7 @@ class RuleBook:
         self._queues = queues
         self._rules_of: dict[str, _Rules] = {}
 
-    def fit(self, network: Network) -> None:
+    def fit(self, network: Topology) -> None:
         """Make all rules anew for a network."""
         self.network, self.routes = network, Routes(network)
         self.wanted = base_rules(self.routes)

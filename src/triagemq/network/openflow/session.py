@@ -20,7 +20,7 @@ from triagemq.network.openflow.encoding import HEADER, VERSION, OpenFlowType, he
 from triagemq.network.openflow.rules import switch_name
 from triagemq.network.openflow.transactions import Transactions
 
-__all__ = ["Listener", "Request", "Session", "SessionCounters", "SessionTimes"]
+__all__ = ["SessionCounters", "SessionTimes", "SwitchListener", "SwitchRequest", "SwitchSession"]
 
 _MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
 """Answers to questions for which nobody waits."""
@@ -29,7 +29,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SwitchRequest:
     """Octets of a message (its transaction id is the session's), and its name for whoever reads that it failed."""
 
     octets: bytes
@@ -53,17 +53,17 @@ class SessionCounters:
     unexpected: Counter[str] = field(default_factory=Counter)
 
 
-class Listener(Protocol):
+class SwitchListener(Protocol):
     """Is told what a switch says by itself, from the event loop."""
 
-    def packet_in(self, session: Session, packet: PacketIn) -> None: ...
+    def packet_in(self, session: SwitchSession, packet: PacketIn) -> None: ...
 
-    def port_changed(self, session: Session, gone: bool, port: PortDescription) -> None: ...
+    def port_changed(self, session: SwitchSession, gone: bool, port: PortDescription) -> None: ...
 
-    def closed(self, session: Session) -> None: ...
+    def closed(self, session: SwitchSession) -> None: ...
 
 
-class Session:
+class SwitchSession:
     """Made by `open`. Every method belongs to the event loop's thread."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Session:
         self.ports: dict[int, PortDescription] = {}
         self._reader, self._writer = reader, writer
         self._counters, self._times = counters, times
-        self._listener: Listener | None = None
+        self._listener: SwitchListener | None = None
         self._transactions = Transactions()
         self._heard = asyncio.get_running_loop().time()
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,10 +93,10 @@ class Session:
         cls,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        listener: Listener,
+        listener: SwitchListener,
         counters: SessionCounters,
         times: SessionTimes = SessionTimes(),  # noqa: B008 (frozen)
-    ) -> Session:
+    ) -> SwitchSession:
         """Shake hands, and learn which switch this is and what ports it has. SessionClosedError if it does not."""
         session = cls(reader, writer, counters, times)
         session._listener = listener
@@ -110,7 +110,7 @@ class Session:
                 OpenFlowType.FEATURES_REQUEST, OpenFlowType.FEATURES_REPLY, "the request for its features"
             )
             session.datapath_id = struct.unpack_from("!Q", features, HEADER.size)[0]
-            session.send(Request(encoding.set_asynchronous(), "the request for news"))
+            session.send(SwitchRequest(encoding.set_asynchronous(), "the request for news"))
             described = decoding.decode_ports(await session.parts(encoding.request_ports(), "its ports"))
             session.ports = {port.number: port for port in described}
         except (struct.error, ValueError) as error:
@@ -121,7 +121,7 @@ class Session:
             raise
         return session
 
-    def send(self, request: Request) -> None:
+    def send(self, request: SwitchRequest) -> None:
         """Send without waiting; an error that it causes comes out of the next `barrier`."""
         self._require_open()
         transaction = self._transactions.order(request.what)

@@ -9,7 +9,7 @@ from triagemq.errors import SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rules import Kind, RateLimit, Rule, RuleKey
-from triagemq.network.openflow.session import Request, Session
+from triagemq.network.openflow.session import SwitchRequest, SwitchSession
 from triagemq.network.openflow.updates import (
     COOKIE_MARK,
     COOKIE_MASK,
@@ -37,7 +37,7 @@ class Installed(NamedTuple):
 class SwitchTable:
     """What we have put on a switch. Rules of others are not here, except that their keys are not ours to use."""
 
-    def __init__(self, session: Session, cookies: Cookies) -> None:
+    def __init__(self, session: SwitchSession, cookies: Cookies) -> None:
         self.session = session
         self.installed: dict[RuleKey, Installed] = {}
         self._cookies = cookies
@@ -156,7 +156,7 @@ class SwitchTable:
             self._send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
 
     def _send(self, octets: bytes, what: str) -> None:
-        self.session.send(Request(octets, what))
+        self.session.send(SwitchRequest(octets, what))
 
 
 def _numbers() -> Iterable[int]:

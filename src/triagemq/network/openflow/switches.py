@@ -22,7 +22,7 @@ from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rule_sets import LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place
-from triagemq.network.openflow.topology import Network
+from triagemq.network.openflow.topology import Topology
 from triagemq.network.state import PlanState
 from triagemq.plan import FlowKey, Instruction
 
@@ -100,7 +100,7 @@ class OpenFlowSwitches:
         )
 
     @property
-    def network(self) -> Network:
+    def network(self) -> Topology:
         """The network as found out, for which the present rules were made."""
         return self._controller.network
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Host", "Network", "PortId", "Routes"]
+__all__ = ["HostPlace", "PortId", "Routes", "Topology"]
 
 
 class PortId(NamedTuple):
@@ -21,7 +21,7 @@ class PortId(NamedTuple):
     port: int
 
 
-class Host(NamedTuple):
+class HostPlace(NamedTuple):
     """Where an address lives, and its Ethernet address."""
 
     ethernet: str
@@ -29,26 +29,26 @@ class Host(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Topology:
     """`ports` are those that are up; `links` has every link in both directions; `hosts` goes by IP address.
 
     Switches that no link joins may still see the same host, each over a bridge that is no switch of ours: a host has
     one place in each connected part of the network.
 
     >>> both_ways = {PortId(1, 2): PortId(2, 1), PortId(2, 1): PortId(1, 2)}
-    >>> Routes(Network({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).way(1, 2)
+    >>> Routes(Topology({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).way(1, 2)
     (1, 2)
     """
 
     ports: Mapping[int, frozenset[int]] = field(default_factory=dict)
     links: Mapping[PortId, PortId] = field(default_factory=dict)
-    hosts: Mapping[str, tuple[Host, ...]] = field(default_factory=dict)
+    hosts: Mapping[str, tuple[HostPlace, ...]] = field(default_factory=dict)
 
 
 class Routes:
     """Shortest ways through one network."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Topology) -> None:
         self.network = network
         self._neighbours: dict[int, list[tuple[int, int, int]]] = {switch: [] for switch in network.ports}
         for here, there in network.links.items():
