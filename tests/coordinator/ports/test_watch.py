@@ -23,7 +23,7 @@ from triagemq.coordinator.ports.watch import PortChange, PortWatch
 from triagemq.coordinator.store.changes import measuring_ports
 from triagemq.coordinator.store.store import Store
 from triagemq.network import EmbeddedDataPlane
-from triagemq.network.output_port import Flow, OutputPort, Queued
+from triagemq.network.embedded.output_port import Flow, OutputPort, Queued
 from triagemq.plan import (
     FlowKey,
     OutgoingPacket,

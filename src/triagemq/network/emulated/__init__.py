@@ -1,9 +1,17 @@
-"""A network in a box: real packets between namespaces of this machine, laid out from a scenario."""
+"""A network in a box: real packets between namespaces of this machine, laid out from a scenario.
+
+layout       a scenario in: the hosts, bridges, links and managed ports that stand for it
+forwarding   which member of a bridge leads to which host
+interfaces   requests to the kernel that make and change them
+losing       links that lose packets at random
+vswitch      Open vSwitch run by hand, for the switches of a box
+box          the layout made real, changed during a run, and removed
+changes      the conditions of a scenario, played during a run
+"""
 
 from triagemq.network.emulated.box import Box, new_run
 from triagemq.network.emulated.changes import Actors, play
-from triagemq.network.emulated.layout import lay_out
-from triagemq.network.emulated.parts import Bridge, End, Host, Layout, Link, ManagedPort
+from triagemq.network.emulated.layout import Bridge, End, Host, Layout, Link, ManagedPort, lay_out
 from triagemq.network.emulated.vswitch import (
     Closing,
     StartSwitches,

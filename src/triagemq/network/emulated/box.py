@@ -28,9 +28,8 @@ from triagemq.network.emulated.interfaces import (
     set_member,
     switch_offloads_off,
 )
-from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK
+from triagemq.network.emulated.layout import IPV4_NETWORK, IPV6_NETWORK, End, Host, Layout, Link
 from triagemq.network.emulated.losing import Losses, together
-from triagemq.network.emulated.parts import End, Host, Layout, Link
 from triagemq.network.emulated.vswitch import Closing, StartSwitches, start_virtual_switches
 from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.namespaces import (

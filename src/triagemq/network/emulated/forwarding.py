@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from triagemq.network.emulated.parts import End, Host, Layout, Link
+from triagemq.network.emulated.layout import End, Host, Layout, Link
 
 __all__ = ["ForwardingEntry", "active_links", "forwarding"]
 

@@ -12,7 +12,7 @@ import os
 import struct
 from contextlib import closing
 
-from triagemq.network.emulated.parts import End
+from triagemq.network.emulated.layout import End
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.bpf import ArrayMap, load_program
 from triagemq.network.linux.netlink import Netlink

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from triagemq.errors import VirtualSwitchError
-from triagemq.network.emulated.parts import Layout
+from triagemq.network.emulated.layout import Layout
 from triagemq.network.journal import Journal
 from triagemq.network.processes import Processes, Running
 from triagemq.programs import find_program, search_path

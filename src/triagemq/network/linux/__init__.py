@@ -1,4 +1,15 @@
-"""The linux data plane: HTB queues and an eBPF classifier on the network interfaces of this machine."""
+"""The linux data plane: HTB queues and an eBPF classifier on the network interfaces of this machine.
+
+plane         instructions in, counters out: keeps the contract of plan/dataplane.py as far as kernel queues can
+port          an interface with our queues, and what was there before
+queues        HTB and FIFO queues, told to the kernel
+flow_table    the flows that classifiers know, changed all at once; whom they believe, how much control may take
+classifier    the eBPF program of a port, from `headers` (how it reads a packet) on; `records` is what both sides share
+accounting    what became of each flow's packets
+assembler, bpf          eBPF programs and maps, without compiler or library
+netlink, namespaces     how the kernel is talked to, and where
+capabilities  what of all this the machine lets this user do
+"""
 
 from triagemq.network.linux.capabilities import Capabilities, capabilities
 from triagemq.network.linux.flow_table import TrustedAddress

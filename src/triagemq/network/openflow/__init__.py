@@ -1,4 +1,14 @@
-"""OpenFlow 1.3 switches that follow a plan: rules and marks, with the queues of a data plane behind their ports."""
+"""OpenFlow 1.3 switches that follow a plan: rules and marks, with the queues of a data plane behind their ports.
+
+switches      instructions in, the counters of switches out: the way in from other threads
+controller    the event loop's side: keeps the rules of all switches as network and plan ask, while both change
+topology      the network as known, and ways through it; `discovery` finds it out, `searching` sends `frames` for it
+rules         what a rule is; `rule_sets` makes them from a network and flows
+updates       from the rules there are to those there should be, step by step
+switch_table  the rules and meters of one switch
+session       a connection to a switch; `server` is where they meet, `transactions` what is not answered yet
+encoding, decoding      messages to octets and back
+"""
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow.controller import Timing

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.network.bench import number_of
-from tests.network.oracle import OraclePort, Waiting
+from tests.network.embedded.oracle import OraclePort, Waiting
 from tests.network.virtual_time import VirtualTime
 
 from triagemq.datagrams import Datagrams

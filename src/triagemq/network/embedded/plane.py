@@ -16,8 +16,8 @@ from typing import ClassVar, Protocol
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
-from triagemq.network.alarm import Alarm, TimerAlarm
-from triagemq.network.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
+from triagemq.network.embedded.alarm import Alarm, TimerAlarm
+from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
 from triagemq.network.state import PlanState
 from triagemq.plan import (
     Counters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from triagemq.network.alarm import TimerAlarm
+from triagemq.network.embedded.alarm import TimerAlarm
 
 MILLISECOND = 1_000_000
 
