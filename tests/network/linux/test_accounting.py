@@ -26,4 +26,3 @@ def test_shares_are_whole_and_in_proportion(total: int, weights: list[int]) -> N
 def test_root_can_do_everything() -> None:
     found = capabilities()
     assert (found.namespaces, found.queues, found.classifier) == (None, None, None)
-    assert found.linux_data_plane is None

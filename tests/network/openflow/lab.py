@@ -26,6 +26,31 @@ def ip(*lines: str, namespace: str | None = None) -> None:
     subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True, capture_output=True)
 
 
+class AdministeredSwitches(VirtualSwitches):
+    """Switches that somebody looks at and changes by hand."""
+
+    def add_port(self, switch: str, interface: str) -> None:
+        self.configure("add-port", switch, interface)
+        self._require_port(interface)
+
+    def remove_port(self, switch: str, interface: str) -> None:
+        self.configure("del-port", switch, interface)
+
+    def dump_flows(self, switch: str) -> list[str]:
+        """The rules of a switch, as `ovs-ofctl` shows them, without their counters."""
+        text = self._run("ovs-ofctl", "-O", "OpenFlow13", "--no-stats", "dump-flows", self.management(switch))
+        return [line.strip() for line in text.splitlines() if "actions=" in line]
+
+    def dump_meters(self, switch: str) -> str:
+        """The meters of a switch, as `ovs-ofctl` shows them."""
+        return self._run("ovs-ofctl", "-O", "OpenFlow13", "dump-meters", self.management(switch))
+
+    def change_rules(self, switch: str, *words: str) -> None:
+        """Run `ovs-ofctl` with options and an order ("add-flow", a rule), as an administrator would."""
+        *options, order, rule = words
+        self._run("ovs-ofctl", "-O", "OpenFlow13", *options, order, self.management(switch), rule)
+
+
 class Lab:
     """`name` is unique. Hosts are namespaces; `host` gives the interface that is to become a port of a switch."""
 
@@ -36,7 +61,7 @@ class Lab:
         with contextlib.ExitStack() as unfinished:
             unfinished.callback(self.close)
             self.namespace = self._make_namespace("sw")
-            self.switches = VirtualSwitches(self.journal, namespace=self.namespace)
+            self.switches = AdministeredSwitches(self.journal, namespace=self.namespace)
             self._undo.callback(self.switches.close)
             self.switches.open()
             unfinished.pop_all()

@@ -127,32 +127,11 @@ class VirtualSwitches:
         for port in ports:
             self._require_port(port)
 
-    def add_port(self, switch: str, interface: str) -> None:
-        self.configure("add-port", switch, interface)
-        self._require_port(interface)
-
-    def remove_port(self, switch: str, interface: str) -> None:
-        self.configure("del-port", switch, interface)
-
     def configure(self, *words: str) -> str:
         """Run `ovs-vsctl`, and wait until the switches have followed."""
         return self._run(
             "ovs-vsctl", f"--db=unix:{self.directory / 'db.sock'}", f"--timeout={int(_SECONDS)}", *words
         )
-
-    def dump_flows(self, switch: str) -> list[str]:
-        """The rules of a switch, as `ovs-ofctl` shows them, without their counters."""
-        text = self._run("ovs-ofctl", "-O", "OpenFlow13", "--no-stats", "dump-flows", self.management(switch))
-        return [line.strip() for line in text.splitlines() if "actions=" in line]
-
-    def dump_meters(self, switch: str) -> str:
-        """The meters of a switch, as `ovs-ofctl` shows them."""
-        return self._run("ovs-ofctl", "-O", "OpenFlow13", "dump-meters", self.management(switch))
-
-    def change_rules(self, switch: str, *words: str) -> None:
-        """Run `ovs-ofctl` with options and an order ("add-flow", a rule), as an administrator would."""
-        *options, order, rule = words
-        self._run("ovs-ofctl", "-O", "OpenFlow13", *options, order, self.management(switch), rule)
 
     def management(self, switch: str) -> str:
         """Where a switch itself listens for OpenFlow."""

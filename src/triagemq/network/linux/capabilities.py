@@ -25,11 +25,6 @@ class Capabilities:
     classifier: str | None
     """eBPF maps and programs, attached to the queues."""
 
-    @property
-    def linux_data_plane(self) -> str | None:
-        """What stands in the way of the linux data plane, if anything."""
-        return self.namespaces or self.queues or self.classifier
-
 
 def capabilities() -> Capabilities:
     """Try everything; nothing is left behind."""
