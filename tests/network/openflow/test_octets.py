@@ -25,7 +25,7 @@ LIBRARY = SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_pars
 
 RULES = [
     *base_rules(Routes(LINE))[3].values(),
-    *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2000, 2)], queues=True)[3].values(),
+    *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2000, 2)])[3].values(),
     *address_rules(Routes(LINE), "fd00::3", [flow("fd00::3", 2000, 2)])[3].values(),
 ]
 

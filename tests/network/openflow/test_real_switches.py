@@ -326,16 +326,6 @@ def test_strangers_at_the_door_are_counted(lab: Lab, open_plane: Open) -> None:
     plane.apply([PORT])
 
 
-def test_the_controller_may_go_to_the_switch(lab: Lab, open_plane: Open) -> None:
-    plane = open_plane(1, listen=[], connect=[lab.switches.management("s1")])
-    one_switch(lab)
-    plane.wait_until_ready()
-    run = traffic(lab, (CLIENT, 2000))
-    run.send(3, 100)
-    eventually(run.all_came, "packets pass")
-    eventually(lambda: {BROKER, CLIENT} <= plane.network.hosts.keys(), "hosts are learned")
-
-
 def test_a_missing_switch_is_named(lab: Lab, open_plane: Open) -> None:
     plane = open_plane(1, 0xABC, ready_seconds=1.0)
     one_switch(lab)

@@ -1,4 +1,4 @@
-"""Rules made from networks and flows: ways, marks, queues, limits, and what they do to packets."""
+"""Rules made from networks and flows: ways, marks, limits, and what they do to packets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_whatever_changes_the_book_has_rules_that_pass_the_model_and_each_change
     data: st.DataObject,
 ) -> None:
     sources = data.draw(st.sampled_from([[], ["10.0.0.1"], ["192.0.2.1"]]))
-    book = RuleBook(sources, queues=False)
+    book = RuleBook(sources)
     book.fit(data.draw(networks()))
     for _ in range(data.draw(st.integers(1, 4))):
         if data.draw(st.booleans()):
@@ -75,7 +75,7 @@ def test_a_flow_is_marked_by_its_class_on_the_whole_way() -> None:
     assert sorted(rules) == [1, 2, 3]
     for switch, output in ((1, 1), (2, 2), (3, HOST_PORT)):
         (found,) = kinds(rules, switch, Kind.FLOW)
-        assert (found.mark, found.outputs, found.queue, found.hops) == (MARKS[3], (output,), None, 3 - switch)
+        assert (found.mark, found.outputs, found.hops) == (MARKS[3], (output,), 3 - switch)
         assert dict(found.match) == {
             "eth_type": 0x0800,
             "ip_proto": 17,
@@ -113,12 +113,6 @@ def test_limits_act_where_a_flow_enters() -> None:
     rules = address_rules(Routes(LINE), CLIENT, [limited], [])
     limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
     assert limits == {1: [None], 2: [None], 3: [RateLimit(64, 12)]}
-
-
-def test_switches_with_queues_are_told_the_queue() -> None:
-    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 4)], [], queues=True)
-    assert [rule.queue for rule in kinds(rules, 1, Kind.FLOW)] == [5]
-    assert [rule.queue for rule in kinds(rules, 1, Kind.CONTROL)] == [0]
 
 
 def test_ipv6_flows_are_matched_by_their_short_address() -> None:

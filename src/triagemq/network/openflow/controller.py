@@ -52,7 +52,6 @@ class Controller:
         expected: Collection[int],
         *,
         sources: Collection[str] = (),
-        queues: bool = False,
         timing: Timing = Timing(),  # noqa: B008 (frozen)
     ) -> None:
         self.session_counters = SessionCounters()
@@ -70,7 +69,7 @@ class Controller:
         self._started = asyncio.Event()
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._book = RuleBook(sources, queues=queues)
+        self._book = RuleBook(sources)
         # Until it is known which flows there should be, those of an earlier process are left alone.
         self._flows_known = False
         self._maintaining: asyncio.Task[None] | None = None
@@ -90,8 +89,8 @@ class Controller:
         hosts = self._book.network.hosts
         return [address for address in self._book.flows if address not in hosts]
 
-    async def open(self, listen: Sequence[Place], connect: Sequence[Place] = ()) -> None:
-        await self.meeting.open(listen, connect)
+    async def open(self, listen: Sequence[Place]) -> None:
+        await self.meeting.open(listen)
         self._maintaining = asyncio.create_task(self._maintain())
 
     async def wait_until_ready(self, seconds: float) -> None:

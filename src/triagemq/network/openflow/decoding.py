@@ -22,7 +22,6 @@ from triagemq.network.openflow.encoding import (
     MATCH_OF_FIELDS,
     OUTPUT,
     SET_FIELD,
-    SET_QUEUE,
     USE_METER,
     VERSION,
     VERSION_BITMAP,
@@ -200,7 +199,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
     strange |= bool(idle or hard)
     outputs: list[int] = []
-    mark = queue = meter = next_table = None
+    mark = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
             (meter,) = struct.unpack_from("!I", octets, begin)
@@ -210,14 +209,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
                     outputs.append(struct.unpack_from("!I", octets, first)[0])
-                elif action == SET_QUEUE and not outputs:
-                    (queue,) = struct.unpack_from("!I", octets, first)
-                elif (
-                    action == SET_FIELD
-                    and not outputs
-                    and queue is None
-                    and octets[first : first + 4] == _MARK
-                ):
+                elif action == SET_FIELD and not outputs and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
                 else:
                     strange = True
@@ -229,7 +221,6 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         matching(**fields),
         outputs=tuple(outputs),
         mark=mark,
-        queue=queue,
         next_table=next_table,
         strange=strange,
     )

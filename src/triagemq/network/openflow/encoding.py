@@ -24,7 +24,6 @@ __all__ = [
     "MATCH_OF_FIELDS",
     "OUTPUT",
     "SET_FIELD",
-    "SET_QUEUE",
     "USE_METER",
     "VERSION",
     "VERSION_BITMAP",
@@ -141,7 +140,7 @@ _NO_BUFFER = _ANY = 0xFFFFFFFF
 _ALL_TABLES = 0xFF
 _ALL_BITS = (1 << 64) - 1
 GO_TO_TABLE, APPLY, USE_METER = 1, 4, 6
-OUTPUT, SET_QUEUE, SET_FIELD = 0, 21, 25
+OUTPUT, SET_FIELD = 0, 25
 
 
 def _message(kind: OpenFlowType, body: bytes) -> bytes:
@@ -150,7 +149,7 @@ def _message(kind: OpenFlowType, body: bytes) -> bytes:
 
 def put_flow(rule: Rule, cookie: int, meter: int | None) -> bytes:
     """Add a rule, or replace the one with the same key; its counters go on."""
-    done = _instruction_octets(rule.mark, rule.queue, rule.outputs, rule.next_table, meter)
+    done = _instruction_octets(rule.mark, rule.outputs, rule.next_table, meter)
     return _flow_mod(_ADD, cookie, 0, rule.table, rule.priority, _match_octets(rule.match) + done)
 
 
@@ -177,10 +176,9 @@ def _flow_mod(command: int, cookie: int, cookie_mask: int, table: int, priority:
 
 @functools.lru_cache(1 << 12)
 def _instruction_octets(
-    mark: int | None, queue: int | None, outputs: tuple[int, ...], next_table: int | None, meter: int | None
+    mark: int | None, outputs: tuple[int, ...], next_table: int | None, meter: int | None
 ) -> bytes:
     actions = b"" if mark is None else _part(SET_FIELD, _field("ip_dscp", mark))
-    actions += b"" if queue is None else _part(SET_QUEUE, struct.pack("!I", queue))
     actions += b"".join(_output(port) for port in outputs)
     octets = b"" if meter is None else _part(USE_METER, struct.pack("!I", meter))
     octets += _part(APPLY, bytes(4) + actions) if actions else b""

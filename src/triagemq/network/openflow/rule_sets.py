@@ -39,8 +39,6 @@ ARP = 0x0806
 IPV4 = 0x0800
 IPV6 = 0x86DD
 UDP = 17
-CONTROL_QUEUE = 0
-"""Queue 0 is for control packets; class k has queue k + 1, on switches that have queues."""
 
 
 _Rules = dict[int, dict[RuleKey, Rule]]
@@ -123,8 +121,6 @@ def address_rules(
     address: str,
     flows: Collection[LimitedFlow],
     sources: Iterable[str] = (),
-    *,
-    queues: bool = False,
 ) -> _Rules:
     """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
 
@@ -142,20 +138,17 @@ def address_rules(
             limiting = entries
         for switch in sorted(switches):
             port, hops = towards[switch]
-            some = _rules_at(address, flows, home.port if switch == home.switch else port, hops, queues)
+            some = _rules_at(address, flows, home.port if switch == home.switch else port, hops)
             if switch not in limiting:
                 some = [replace(rule, limit=None) for rule in some]
             rules[switch] = {rule.key: rule for rule in some}
     return rules
 
 
-def _rules_at(
-    address: str, flows: Collection[LimitedFlow], output: int, hops: int, queues: bool
-) -> list[Rule]:
+def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: int) -> list[Rule]:
     control = _rule(
         Kind.CONTROL,
         matching(**address_fields(address), ip_dscp=CONTROL_MARK),
-        queue=CONTROL_QUEUE if queues else None,
         outputs=(output,),
         hops=hops,
     )
@@ -166,7 +159,6 @@ def _rules_at(
                 Kind.FLOW,
                 matching(**address_fields(address), udp_dst=each.flow.key.udp_port),
                 mark=class_mark(each.flow.priority_class),
-                queue=each.flow.priority_class + 1 if queues else None,
                 limit=each.limit,
                 outputs=(output,),
                 hops=hops,
@@ -203,14 +195,13 @@ def _entries(routes: Routes, part: Mapping[int, object], sources: Iterable[str])
 class RuleBook:
     """`wanted` are the rules by switch and key. A change of flows costs as much as its own addresses have flows."""
 
-    def __init__(self, sources: Collection[str], *, queues: bool) -> None:
+    def __init__(self, sources: Collection[str]) -> None:
         self.sources = sources
         self.network = Topology()
         self.routes = Routes(self.network)
         self.wanted: _Rules = {}
         self.flows: dict[str, dict[FlowKey, LimitedFlow]] = {}
         """By address, as it is written shortest."""
-        self._queues = queues
         self._rules_of: dict[str, _Rules] = {}
 
     def fit(self, network: Topology) -> None:
@@ -256,5 +247,4 @@ class RuleBook:
         return undoing, touched
 
     def _rules(self, address: str) -> _Rules:
-        flows = self.flows[address].values()
-        return address_rules(self.routes, address, flows, self.sources, queues=self._queues)
+        return address_rules(self.routes, address, self.flows[address].values(), self.sources)

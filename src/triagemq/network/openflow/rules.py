@@ -97,7 +97,7 @@ class RuleKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry of a flow table: mark, then queue, then send out at every port but the one it came from, then go on.
+    """One entry of a flow table: mark, then send out at every port but the one it came from, then go on.
 
     `hops` is the number of switches between this one and the destination, `rank` the class of a flow, and
     `first_output` where packets to a host that has just become known go before they take their shortest way: they give
@@ -109,7 +109,6 @@ class Rule:
     match: Match
     outputs: tuple[int, ...] = ()
     mark: int | None = None
-    queue: int | None = None
     limit: RateLimit | None = None
     next_table: int | None = None
     strange: bool = False

@@ -1,4 +1,4 @@
-"""Where switches and this process meet: it listens for switches, or goes to the ports on which they listen."""
+"""Where switches and this process meet: it listens for them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ Place = Path | tuple[str, int]
 OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Serves one connection, and returns when it has ended."""
 
-_RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
-
 
 def parse_place(text: str) -> Place:
     """
@@ -38,7 +36,7 @@ def parse_place(text: str) -> Place:
 
 
 class Meeting:
-    """Listens at some places and goes to others, again and again, until it is closed."""
+    """Listens at some places until it is closed."""
 
     def __init__(self, on_connection: OnConnection) -> None:
         self._on_connection = on_connection
@@ -46,15 +44,13 @@ class Meeting:
         self._tasks: set[asyncio.Task[None]] = set()
         self.listening: list[Place] = []
 
-    async def open(self, listen: Sequence[Place], connect: Sequence[Place]) -> None:
+    async def open(self, listen: Sequence[Place]) -> None:
         try:
             for place in listen:
                 self._servers.append(await self._listen(place))
         except OSError as error:
             await self.close()
             raise NetworkError(f"cannot listen for switches at {place}: {error.strerror or error}") from None
-        for place in connect:
-            self._start(self._keep_going(place))
 
     async def close(self) -> None:
         for server in self._servers:
@@ -74,22 +70,6 @@ class Meeting:
         return server
 
     def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._start(self._on_connection(reader, writer))
-
-    async def _keep_going(self, place: Place) -> None:
-        failures = 0
-        while True:
-            with contextlib.suppress(OSError):
-                if isinstance(place, Path):
-                    streams = await asyncio.open_unix_connection(place)
-                else:
-                    streams = await asyncio.open_connection(*place)
-                failures = 0
-                await self._on_connection(*streams)
-            await asyncio.sleep(_RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)])
-            failures += 1
-
-    def _start(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(self._on_connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -69,7 +69,7 @@ class SwitchTable:
             if meter is not None:
                 limit = limits.get(meter)
                 rule = Rule(
-                    *(rule.table, rule.priority, rule.match, rule.outputs, rule.mark, rule.queue, limit),
+                    *(rule.table, rule.priority, rule.match, rule.outputs, rule.mark, limit),
                     next_table=rule.next_table,
                     strange=rule.strange or limit is None,
                 )

@@ -51,9 +51,8 @@ class OpenFlowSwitches:
     """Follows instructions. Its event loop has a thread of its own; calls come from one other thread.
 
     `switches` are the datapath ids of the network's switches: rules are made when all have connected, once. They find
-    this process at one of the places in `listen`, or it goes to those in `connect` ("tcp:127.0.0.1:6653",
-    "unix:/path"). `sources` are addresses of gateways, between which and the subscribers flows get rules; without them
-    every switch has a rule of every flow.
+    this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses of
+    gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
     """
 
     priority_classes: ClassVar[int] = len(MARKS)
@@ -62,18 +61,14 @@ class OpenFlowSwitches:
         self,
         switches: Collection[int],
         *,
-        listen: Sequence[str] = (),
-        connect: Sequence[str] = (),
+        listen: Sequence[str],
         sources: Collection[str] = (),
-        set_queues: bool = False,
         keep_rules: bool = False,
         ready_seconds: float = 30.0,
         timing: Timing = Timing(),  # noqa: B008 (frozen)
     ) -> None:
-        if not switches or not (listen or connect):
-            raise ParameterError(
-                "switches", "say which there are, and where to meet them (listen or connect)"
-            )
+        if not switches or not listen:
+            raise ParameterError("switches", "say which there are, and where to listen for them")
         self._keep_rules = keep_rules
         self._state = PlanState(self.priority_classes)
         self._limits: dict[FlowKey, RateLimit] = {}
@@ -86,10 +81,8 @@ class OpenFlowSwitches:
                 self._open(
                     switches,
                     sources,
-                    set_queues,
                     timing,
                     [parse_place(each) for each in listen],
-                    [parse_place(each) for each in connect],
                 )
             )
         except BaseException:
@@ -201,13 +194,11 @@ class OpenFlowSwitches:
         self,
         switches: Collection[int],
         sources: Collection[str],
-        set_queues: bool,
         timing: Timing,
         listen: Sequence[Place],
-        connect: Sequence[Place],
     ) -> Controller:
-        controller = Controller(switches, sources=sources, queues=set_queues, timing=timing)
-        await controller.open(listen, connect)
+        controller = Controller(switches, sources=sources, timing=timing)
+        await controller.open(listen)
         return controller
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
