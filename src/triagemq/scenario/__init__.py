@@ -2,7 +2,6 @@
 
 - `model` is the Scenario: frozen tables of columns; `kinds` their closed vocabularies;
 - `utility` and `routes` work out what deliveries are worth and which way they go;
-- `wildcards` says what is wrong with a topic or a pattern;
 - `files` reads and writes scenarios, and says what is wrong with a file;
 - `conditions` is what happens during a run, `situations` how things stand in between;
 - `generators` make scenarios by rule.

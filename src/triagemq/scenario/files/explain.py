@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from triagemq.errors import Problem
+from triagemq.mqttsn.filters import has_wildcard
 from triagemq.scenario.files.quantities import number_text, parse_number, respelled_key, unit_of
 from triagemq.scenario.model import NONE
 
@@ -22,9 +23,11 @@ __all__ = [
     "counted",
     "described",
     "explain",
+    "filter_mistake",
     "listed",
     "mistake",
     "nearest",
+    "topic_mistake",
     "unknown_key",
 ]
 
@@ -32,6 +35,8 @@ MOST_LISTED = 12
 MOST_COMPARED = 5_000
 MOST_SUGGESTIONS = 50
 """Comparing a name with all others takes milliseconds; after so many the reader has the idea."""
+LONGEST_TOPIC_BYTES = 65_535
+"""MQTT carries a topic's length in two bytes."""
 
 Path = tuple[str | int, ...]
 
@@ -239,3 +244,41 @@ def _example(kind: Any, path: Path) -> str:
         return "a mapping, {key: value}"
     unit = unit_of(str(path[-1]))
     return f"{path[-1]}: {examples[0]}" + (f", in {unit}" if unit and not unit.startswith("a ") else "")
+
+
+def topic_mistake(name: str) -> tuple[str, str] | None:
+    """What is wrong with the name of a topic, and what to do; None if nothing is.
+
+    >>> topic_mistake("floor/#")
+    ('is a pattern, not a topic', 'publish on topics without + and #')
+    """
+    if not name:
+        return "is empty", "write the name of a topic"
+    if has_wildcard(name):
+        return "is a pattern, not a topic", "publish on topics without + and #"
+    return _unfit_for_mqtt(name)
+
+
+def filter_mistake(name: str) -> tuple[str, str] | None:
+    """What is wrong with the topic or pattern of a subscription, and what to do; None if nothing is.
+
+    >>> filter_mistake("floor/1+/smoke")
+    ('has + or # beside other characters', 'let + or # stand alone between slashes, # only at the end')
+    """
+    if not name:
+        return "is empty", "write the name of a topic"
+    levels = name.split("/")
+    if any(len(level) > 1 and has_wildcard(level) for level in levels) or "#" in levels[:-1]:
+        return (
+            "has + or # beside other characters",
+            "let + or # stand alone between slashes, # only at the end",
+        )
+    return _unfit_for_mqtt(name)
+
+
+def _unfit_for_mqtt(name: str) -> tuple[str, str] | None:
+    if "\0" in name:
+        return "holds a null character", "remove it"
+    if len(name.encode()) > LONGEST_TOPIC_BYTES:
+        return f"is longer than the {LONGEST_TOPIC_BYTES} bytes MQTT allows", "write a shorter name"
+    return None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from triagemq.mqttsn.filters import has_wildcard
 from triagemq.scenario.files.document import empirical_mean, sample_mistake
-from triagemq.scenario.files.explain import Problems, nearest, unknown_key
+from triagemq.scenario.files.explain import Problems, nearest, topic_mistake, unknown_key
 from triagemq.scenario.files.rules import (
     PUBLICATION_COLUMNS,
     SUBSCRIPTION_COLUMNS,
@@ -40,7 +40,6 @@ from triagemq.scenario.model import (
     SizeSamples,
     Subscriptions,
 )
-from triagemq.scenario.wildcards import topic_mistake
 
 __all__ = [
     "read_publication_table",

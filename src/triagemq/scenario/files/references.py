@@ -19,13 +19,12 @@ from triagemq.scenario.files.document import (
     PublisherEntry,
     SubscriberEntry,
 )
-from triagemq.scenario.files.explain import listed
+from triagemq.scenario.files.explain import filter_mistake, listed, topic_mistake
 from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import Floats, Integers
-from triagemq.scenario.wildcards import filter_mistake, topic_mistake
 
 __all__ = ["broker_column", "check_condition_topics", "check_references", "check_rows", "joining_port"]
 

@@ -20,7 +20,7 @@ from triagemq.scenario.files.document import (
     TopicEntry,
     empirical_mean,
 )
-from triagemq.scenario.files.explain import explain
+from triagemq.scenario.files.explain import explain, filter_mistake, topic_mistake
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rules import (
     PUBLICATION_COLUMNS,
@@ -37,7 +37,6 @@ from triagemq.scenario.files.rules import (
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
 from triagemq.scenario.kinds import SizeDistribution, UtilityShape
 from triagemq.scenario.model import Codes, Floats, Integers, SizeSamples
-from triagemq.scenario.wildcards import filter_mistake, topic_mistake
 
 __all__ = ["read_publications", "read_subscriptions"]
 
