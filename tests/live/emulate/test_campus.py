@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from tests.live.emulate.machine import CAMPUS, TRIAGE, machine
+from tests.live.machine import CAMPUS, TRIAGE, machine
 
 from triagemq.scenario import load
 from triagemq.trace import Trace

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.live.emulate.machine import CAMPUS, TRIAGE, machine
+from tests.live.machine import CAMPUS, TRIAGE, machine
 
 from triagemq.scenario import load
 from triagemq.trace import Trace

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.live.emulate.machine import CAMPUS, TRIAGE, Machine, machine, until
+from tests.live.machine import CAMPUS, TRIAGE, Machine, machine, until
 
 from triagemq.scenario import load
 from triagemq.trace import Trace

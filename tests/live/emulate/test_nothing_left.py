@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.live.emulate.machine import SMALL, TRIAGE, Machine, Running, machine, until
+from tests.live.machine import SMALL, TRIAGE, Machine, Running, machine, until
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 

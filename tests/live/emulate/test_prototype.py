@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.live.emulate.machine import TRIAGE, machine
+from tests.live.machine import TRIAGE, machine
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 

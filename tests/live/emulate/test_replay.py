@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.live.emulate.machine import SMALL, TRIAGE, machine
+from tests.live.machine import SMALL, TRIAGE, machine
 
 from triagemq.trace import Trace
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CAMPUS = ROOT / "examples" / "building-campus.yaml"
 TRIAGE = str(Path(sys.executable).parent / "triage")
 LONG_SECONDS = 100.0

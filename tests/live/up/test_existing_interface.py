@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.live.emulate.machine import TRIAGE, Machine, Running, machine, until
+from tests.live.machine import TRIAGE, Machine, Running, machine, until
 
 from triagemq.errors import ParameterError
 from triagemq.live.up.kernel_ports import interfaces_of

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.emulate.machine import TRIAGE, Machine, machine, until
-from tests.live.emulate.test_existing_interface import GATEWAY, wire
+from tests.live.machine import TRIAGE, Machine, machine, until
+from tests.live.up.test_existing_interface import GATEWAY, wire
 
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.bpf import ArrayMap, load_program
