@@ -1,0 +1,39 @@
+"""A device that wants topics and gets events as it is told on standard input, and repeats the line when it has."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.request
+
+from triagemq.client import BlockingPublisher, BlockingSubscriber
+
+NAME = "watch"
+
+
+def planned_slot(topic: str) -> int | None:
+    with urllib.request.urlopen(f"{sys.argv[1]}/v1/subscribers/{NAME}/assignment") as answer:
+        slot: int | None = json.load(answer)["slots"].get(topic)
+        return slot
+
+
+with (
+    BlockingPublisher(sys.argv[1], name="sensor") as publisher,
+    BlockingSubscriber(sys.argv[1], name=NAME) as subscriber,
+):
+    publisher.declare({"smoke": 5, "heat": 5, "water": 5}, size_bytes=100)
+    events = iter(subscriber)
+    for line in sys.stdin:
+        verb, *topics = line.split()
+        for topic in topics:
+            slot = planned_slot(topic)
+            if verb == "subscribe":
+                subscriber.subscribe(topic, utility="log:10")
+                while (slot := planned_slot(topic)) is None:
+                    time.sleep(0.05)
+            publisher.publish(topic, b"42", qos=1)
+            while next(events).slot != slot:
+                time.sleep(0.05)
+                publisher.publish(topic, b"42", qos=1)
+        print(line, end="", flush=True)
