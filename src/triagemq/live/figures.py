@@ -41,13 +41,16 @@ __all__ = [
     "measure",
     "packets_of",
     "utility_figures",
+    "wire_bytes",
 ]
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
 _CONFIDENCE = 0.99
-_EVENT_HEADER_BYTES, _FRAGMENT_HEADER_BYTES, FRAGMENT_BYTES = 8 + 9, 14 + 20, 1480
-"""UDP and MQTT-SN before a longer event, Ethernet and IP before a fragment of it, and what a fragment has room for."""
+_SHORT_HEADER_BYTES, _LONG_HEADER_BYTES, _LONGEST_SHORT = 8 + 7, 8 + 9, 248
+"""UDP and MQTT-SN before an event, before a longer one, and up to which size it is none."""
+_FRAGMENT_HEADER_BYTES, FRAGMENT_BYTES = 14 + 20, 1480
+"""Ethernet and IP before a packet, whole or a fragment, and what it has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,25 +342,22 @@ class Transmission:
 
     since_ns: NDArray[np.int64]
     seconds_per_byte: Floats
-    overhead_bytes: float
 
     def seconds(
         self, at_ns: NDArray[np.int64], subscription: NDArray[np.int32], size_bytes: NDArray[np.int64]
     ) -> Floats:
         """Of the last packet of each event.
 
-        >>> wire = Transmission(np.array([0, 50]), np.array([[0.5], [1.0]]), overhead_bytes=2)
+        >>> wire = Transmission(np.array([0, 50]), np.array([[0.5], [1.0]]))
         >>> wire.seconds(np.array([10, 60]), np.array([0, 0]), np.array([8, 8])).tolist()
-        [5.0, 10.0]
+        [28.5, 57.0]
         >>> wire.seconds(np.array([10]), np.array([0]), np.array([2 * FRAGMENT_BYTES])).tolist()
         [25.5]
         """
         row = np.maximum(np.searchsorted(self.since_ns, at_ns, side="right") - 1, 0)
         cost: Floats = self.seconds_per_byte[row, subscription]
-        fragments = packets_of(size_bytes)
-        in_last = size_bytes + _EVENT_HEADER_BYTES - (fragments - 1) * FRAGMENT_BYTES
-        on_wire = np.where(fragments == 1, size_bytes + self.overhead_bytes, in_last + _FRAGMENT_HEADER_BYTES)
-        return on_wire * cost
+        in_last = _datagram_bytes(size_bytes) - (packets_of(size_bytes) - 1) * FRAGMENT_BYTES
+        return (in_last + _FRAGMENT_HEADER_BYTES) * cost
 
 
 def packets_of(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -366,4 +366,17 @@ def packets_of(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
     >>> packets_of(np.array([0, 1463, 1464])).tolist()
     [1, 1, 2]
     """
-    return -(-(size_bytes + _EVENT_HEADER_BYTES) // FRAGMENT_BYTES)
+    return -(-_datagram_bytes(size_bytes) // FRAGMENT_BYTES)
+
+
+def wire_bytes(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What the packets of each event take of a port.
+
+    >>> wire_bytes(np.array([0, 248, 249, 1463, 1464])).tolist()
+    [49, 297, 300, 1514, 1549]
+    """
+    return _datagram_bytes(size_bytes) + packets_of(size_bytes) * _FRAGMENT_HEADER_BYTES
+
+
+def _datagram_bytes(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return size_bytes + np.where(size_bytes > _LONGEST_SHORT, _LONG_HEADER_BYTES, _SHORT_HEADER_BYTES)
