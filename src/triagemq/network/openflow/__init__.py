@@ -6,7 +6,7 @@ topology      the network as known, and ways through it; `discovery` finds it ou
 rules         what a rule is; `rule_sets` makes them from a network and flows
 updates       from the rules there are to those there should be, step by step
 switch_table  the rules and meters of one switch
-session       a connection to a switch; `server` is where they meet, `transactions` what is not answered yet
+session       a connection to a switch; `server` is where they meet
 encoding, decoding      messages to octets and back
 """
 

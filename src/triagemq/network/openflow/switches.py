@@ -77,14 +77,8 @@ class OpenFlowSwitches:
         self._thread = threading.Thread(target=self._loop.run_forever, name="openflow", daemon=True)
         self._thread.start()
         try:
-            self._controller = self._call(
-                self._open(
-                    switches,
-                    sources,
-                    timing,
-                    [parse_place(each) for each in listen],
-                )
-            )
+            places = [parse_place(each) for each in listen]
+            self._controller = self._call(self._open(switches, sources, timing, places))
         except BaseException:
             self._stop()
             raise
@@ -191,11 +185,7 @@ class OpenFlowSwitches:
                 self._limits[key] = limit
 
     async def _open(
-        self,
-        switches: Collection[int],
-        sources: Collection[str],
-        timing: Timing,
-        listen: Sequence[Place],
+        self, switches: Collection[int], sources: Collection[str], timing: Timing, listen: Sequence[Place]
     ) -> Controller:
         controller = Controller(switches, sources=sources, timing=timing)
         await controller.open(listen)
