@@ -49,7 +49,7 @@ def step(function: Kernel) -> Kernel:
 
 class _Index(caching.IndexDataCacheFile):
     """The list of what numba has compiled of one function. One that names a class which is elsewhere by now, since
-    another version of the program wrote it, is like none: numba looks whether it is out of date only after reading it."""
+    another version of the program wrote it, is like none: numba sees that it is out of date only after reading it."""
 
     def _load_index(self) -> Any:
         try:
