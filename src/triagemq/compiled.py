@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import event
+from numba.core import caching, event
 
 __all__ = ["SAY_COMPILING", "compiled", "inlined", "kernel", "step"]
 
@@ -47,6 +47,17 @@ def step(function: Kernel) -> Kernel:
     return cast(Kernel, numba.njit(forceinline=True, **_UNCOUNTED)(function))
 
 
+class _Index(caching.IndexDataCacheFile):
+    """The list of what numba has compiled of one function. One that names a class which is elsewhere by now, since
+    another version of the program wrote it, is like none: numba sees that it is out of date only after reading it."""
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError):
+            return {}
+
+
 class _Saying(event.Listener):
     """Says once that a kernel is being compiled; one that is read from the cache takes no time to speak of."""
 
@@ -59,3 +70,4 @@ class _Saying(event.Listener):
 
 
 event.register("numba:compile", _Saying())  # type: ignore[no-untyped-call]
+caching.IndexDataCacheFile = _Index  # type: ignore[misc]

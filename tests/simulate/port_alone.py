@@ -12,8 +12,7 @@ from triagemq.scenario import Floats, Integers
 from triagemq.simulate import QueueResults
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import BATCHES, Tally, count_endings, new_tally
-from triagemq.simulate.fates import drawn_fates
-from triagemq.simulate.network import Below
+from triagemq.simulate.network import Below, drawn_fates
 from triagemq.simulate.ports import catch_up_all
 from triagemq.simulate.random import Seeds, alias_table, seeds_for
 from triagemq.simulate.records import (

@@ -3,10 +3,10 @@
 In come a scenario, a plan and what changes meanwhile; out comes a SimulationResult, and a Trace into a Sink.
 
 - `run` checks what is asked and runs replications side by side; `engine` is one of them, block by block in time.
-- Before a run: `network` and `changes` lay the scenario and its changes out as arrays; `random` draws by counter.
+- Before a run: `network` and `changes` lay the scenario and its changes out as arrays; `random` draws by counter. Which
+  copies are dropped and lost is drawn on the way, or recorded and part of `network`.
 - The way of an event, led by `path`: `source` or `replay` publishes it, `brokers` match and copy it, `switches` look it
   up, `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
-  Which copies are dropped and lost is drawn on the way, or recorded: `fates`.
 - After a run: `result` and `worth` turn counts into figures; `sink` turns endings into rows of a Trace.
 - `single` is one queue alone, to be compared with textbooks.
 """

@@ -17,8 +17,7 @@ from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import IN_FLIGHT, LOST_ON_LINK, SUBSCRIBER_GONE, end_copy
-from triagemq.simulate.fates import LOST_BEFORE, fate_of, sets_out
-from triagemq.simulate.network import Above
+from triagemq.simulate.network import LOST_BEFORE, Above, fate_of, sets_out
 from triagemq.simulate.random import Purpose, Seeds, bits, exponential, uniform
 from triagemq.simulate.records import Buffer, Record, Records, append, room
 

@@ -19,7 +19,7 @@ from triagemq.simulate.endings import (
     forget_arrived,
     new_tally,
 )
-from triagemq.simulate.fates import drawn_fates
+from triagemq.simulate.network import drawn_fates
 from triagemq.simulate.path import Path
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer

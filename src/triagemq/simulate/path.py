@@ -16,8 +16,7 @@ from triagemq.scenario import Scenario
 from triagemq.simulate.brokers import fan_out, lose_event, lose_event_at, new_broker_queues, pass_brokers
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
-from triagemq.simulate.fates import Fates
-from triagemq.simulate.network import Above, above_brokers, below_brokers
+from triagemq.simulate.network import Above, Fates, above_brokers, below_brokers
 from triagemq.simulate.ports import catch_up_all, empty_queues
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (

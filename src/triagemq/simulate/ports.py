@@ -20,8 +20,7 @@ from triagemq.simulate.endings import (
     end_packet,
     nanoseconds,
 )
-from triagemq.simulate.fates import LOST_BEHIND, fate_of
-from triagemq.simulate.network import Below
+from triagemq.simulate.network import LOST_BEHIND, Below, fate_of
 from triagemq.simulate.random import Purpose, Seeds, split, uniform
 from triagemq.simulate.records import (
     BYTES_DROPPED,

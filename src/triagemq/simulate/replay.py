@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError, TraceError
 from triagemq.scenario import Floats, Scenario, port_hops
-from triagemq.simulate.fates import drawn_fates, recorded_fates
+from triagemq.simulate.network import drawn_fates, recorded_fates
 from triagemq.simulate.records import Buffer
 from triagemq.trace import Outcome, Trace
 

@@ -18,7 +18,7 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
-from triagemq.simulate.fates import without_chances
+from triagemq.simulate.network import without_chances
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
 from triagemq.simulate.sink import Sink

@@ -12,8 +12,7 @@ from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
-from triagemq.simulate.fates import DROPPED, fate_of
-from triagemq.simulate.network import Below
+from triagemq.simulate.network import DROPPED, Below, fate_of
 from triagemq.simulate.ports import arrive, catch_up
 from triagemq.simulate.random import Purpose, Seeds, exponential, split, uniform
 from triagemq.simulate.records import Buffer, Clock, Outlets, PortQueues, Record, Records, room, take
