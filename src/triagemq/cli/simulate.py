@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, percent, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.options import (
+    duration,
+    figure_table,
+    percent,
+    print_deadlines,
+    print_json,
+    screen,
+    utility_line,
+)
 from triagemq.cli.planning import PlannerOptions, with_planner_options
 from triagemq.errors import ParameterError
 
@@ -152,9 +159,8 @@ def trace_writer(
 
 
 def _print(result: SimulationResult, title: str) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in ("class", "success", "mean latency", "± 95 %", "p50", "p95", "p99", "max"):
-        table.add_column(column, justify="right")
+    columns = ("class", "success", "mean latency", "± 95 %", "p50", "p95", "p99", "max")
+    table = figure_table(title, *columns)
     report = result.as_json()
     for row in report["classes"]:
         times = (
