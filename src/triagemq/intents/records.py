@@ -187,7 +187,7 @@ class Wanted(Ruled):
 
 @dataclass(frozen=True, slots=True)
 class Declared(Ruled):
-    """A topic and how often and how much is published; what is None is measured."""
+    """A topic, and how often and how much is published; the rate and size that are left out are measured."""
 
     topic: Topic
     rate_per_second: Rate | None = None

@@ -188,7 +188,20 @@ WRONG: list[tuple[str, Any, int, str]] = [
     ("/v1/what-if", {"rate_factors": {"no/such": 2}}, 400, "no topic is matched by 'no/such'"),
     ("/v1/what-if", {"bandwidths_bps": {"nowhere": 1e6}}, 400, "no port 'nowhere'"),
     ("/v1/what-if", {"remove_subscriptions": [{"subscriber": "nobody"}]}, 400, "no subscriber 'nobody'"),
-    ("/v1/tokens", {"roles": []}, 422, "roles"),
+    ("/v1/tokens", {"roles": []}, 422, "body.roles: List should have at least 1 item"),
+    ("/v1/tokens", {"roles": "viewer"}, 422, "body.roles: Input should be a valid list"),
+    (
+        "/v1/tokens",
+        {"roles": ["viewer"], "surprise": 1},
+        422,
+        "body.surprise: Extra inputs are not permitted",
+    ),
+    (
+        "/v1/subscribers",
+        {"name": "a", "subscriptions": [7]},
+        422,
+        "body.subscriptions.0: Input should be an object",
+    ),
     ("/v1/tokens", {"roles": ["king"]}, 422, "roles"),
 ]
 

@@ -84,7 +84,7 @@ class TokenRights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest(TokenRights):
-    """A new token."""
+    """A new token: what for, which names and topics, how much, and for how long."""
 
     expires_seconds: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False, strict=True)] | None = None
 

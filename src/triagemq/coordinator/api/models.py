@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
@@ -347,6 +347,9 @@ def _estimate(found: Interval | None) -> EstimateAnswer | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAnswer(ShownToken):
     """A token without its secret; `token` is there once, in the answer to its making."""
+
+    # All of it is in every answer.
+    __pydantic_config__: ClassVar = ConfigDict(json_schema_serialization_defaults_required=True)
 
     token: str | None = None
 

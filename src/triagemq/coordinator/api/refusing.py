@@ -22,6 +22,11 @@ __all__ = ["BodyLimit", "answer_of", "refuse_in_words", "refused"]
 _LOG = logging.getLogger("triagemq.coordinator")
 _LONGEST_DETAIL = 2_000
 _SHOWN_MISTAKES = 5
+_ABOUT_JSON = {
+    "unexpected_keyword_argument": "Extra inputs are not permitted",
+    "dataclass_type": "Input should be an object",
+    "tuple_type": "Input should be a valid list",
+}
 
 
 def refuse_in_words(app: FastAPI) -> None:
@@ -64,9 +69,9 @@ async def _invalid(_request: Request, error: RequestValidationError) -> JSONResp
 
 
 def _words(mistake: Mapping[str, Any]) -> str:
-    """In pydantic's words, but that no client knows of Python's arguments."""
-    unknown = mistake["type"] == "unexpected_keyword_argument"
-    return "Extra inputs are not permitted" if unknown else str(mistake["msg"])
+    """In pydantic's words, but for those about Python: clients send JSON."""
+    said = str(mistake["msg"]).replace("Tuple should have", "List should have")
+    return _ABOUT_JSON.get(mistake["type"], said)
 
 
 def _place(location: tuple[str | int, ...]) -> str:
