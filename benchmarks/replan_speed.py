@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
-from triagemq.coordinator.decide.decide import Decided, Situation, decide
+from triagemq.coordinator.decide.decide import Decided, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates.watch import Rates
@@ -106,7 +106,7 @@ def replanned(
     scenario = book.scenario(network, Rates())
     limits = book.flow_limits(network)
     times.append(time.perf_counter())
-    decided = decide(Situation(scenario, limits, (f"{intent.name} changes its intent",)), previous)
+    decided = decide(Question(scenario, limits, (f"{intent.name} changes its intent",)), previous)
     times.append(time.perf_counter())
     return decided, [after - before for before, after in pairwise(times)]
 
@@ -117,7 +117,7 @@ def measure(subscriptions: int, turns: int) -> dict[str, Any]:
     started = time.perf_counter()
     book = filled_book(base, intents)
     announced = time.perf_counter()
-    decided = decide(Situation(book.scenario(network, Rates()), book.flow_limits(network)))
+    decided = decide(Question(book.scenario(network, Rates()), book.flow_limits(network)))
     first = time.perf_counter()
     # As a service does after start-up: what is there to stay is not looked at again.
     gc.freeze()

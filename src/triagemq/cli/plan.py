@@ -117,11 +117,11 @@ def _port_table(ports: list[dict[str, float]]) -> Table:
 
 def _decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) -> Decided:
     """The first decision of `triage up` on this scenario; what is given in `planning` replaces what it says there."""
-    from triagemq.coordinator.decide.decide import PlannerSettings, Situation, decide
+    from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 
     given = {name: value for name, value in planning.items() if value is not None}
     changed = dataclasses.replace(scenario, planning=dataclasses.replace(scenario.planning, **given))
-    return decide(Situation(changed, settings=PlannerSettings(**algorithms)))
+    return decide(Question(changed, settings=PlannerSettings(**algorithms)))
 
 
 def instructions(orders: Orders) -> dict[str, Any]:

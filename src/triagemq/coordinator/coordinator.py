@@ -11,7 +11,7 @@ from typing import Any
 from triagemq import __version__
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
-from triagemq.coordinator.channel.lead import GatewayLead, Link
+from triagemq.coordinator.channel.lead import GatewayChannel, GatewayLead
 from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
@@ -56,7 +56,7 @@ class Coordinator:
         self,
         *,
         store: Store,
-        link: Link,
+        link: GatewayChannel,
         network: Network,
         planner: PlannerSettings,
         gateway_address: str,

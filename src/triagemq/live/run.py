@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triagemq.coordinator.decide.decide import PlannerSettings, Situation, decide
+from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
 from triagemq.plan import Plan
@@ -65,10 +65,10 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
     >>> made.by_level[0]["success_rate"] > made.by_level[-1]["success_rate"]
     True
     """
-    plan = decide(Situation(scenario, settings=settings)).plan
+    plan = decide(Question(scenario, settings=settings)).plan
     level = plan.subscription_class
     if triage != settings:
-        level = decide(Situation(scenario, settings=triage)).plan.subscription_class
+        level = decide(Question(scenario, settings=triage)).plan.subscription_class
     predicted = forecast(*as_sent(scenario, plan))
     return Promise(
         plan=plan,

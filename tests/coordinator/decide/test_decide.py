@@ -10,7 +10,7 @@ import pytest
 from tests.coordinator.announcing import publisher_intents, subscriber_intents
 
 from triagemq.coordinator.decide.account import MOST_ROWS
-from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Situation, decide
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
 from triagemq.coordinator.intents.book import IntentBook
@@ -49,14 +49,14 @@ def kinds(decided: Decided) -> list[str]:
 
 
 def test_the_same_situation_is_decided_in_the_same_way() -> None:
-    first, second = decide(Situation(building())), decide(Situation(building()))
+    first, second = decide(Question(building())), decide(Question(building()))
     assert first.orders == second.orders
     assert first.decisions == second.decisions
 
 
 def test_a_situation_that_has_not_changed_keeps_its_orders() -> None:
-    first = decide(Situation(building()))
-    again = decide(Situation(building(), why=("someone asked",)), first)
+    first = decide(Question(building()))
+    again = decide(Question(building(), why=("someone asked",)), first)
     assert again.orders is first.orders
     assert not again.changed
     assert kinds(again) == ["plan_kept"]
@@ -65,8 +65,8 @@ def test_a_situation_that_has_not_changed_keeps_its_orders() -> None:
 
 def test_orders_grow_by_a_generation_and_name_every_port() -> None:
     fire = building()
-    first = decide(Situation(fire))
-    second = decide(Situation(wider(fire, "crew-radio", 2.0)), first)
+    first = decide(Question(fire))
+    second = decide(Question(wider(fire, "crew-radio", 2.0)), first)
     assert (first.orders.generation, second.orders.generation) == (1, 2)
     width = float(fire.ports.bandwidth_bps[fire.ports.name.index("crew-radio")])
     assert second.orders.ports["crew-radio"] == SetPort("crew-radio", 2 * width, 200.0, 7)
@@ -75,7 +75,7 @@ def test_orders_grow_by_a_generation_and_name_every_port() -> None:
 
 def test_the_planner_is_the_one_that_the_command_line_uses() -> None:
     fire = building()
-    decided, plan = decide(Situation(fire)), plan_ahead(fire)
+    decided, plan = decide(Question(fire)), plan_ahead(fire)
     np.testing.assert_array_equal(decided.plan.subscription_class, plan.subscription_class)
     np.testing.assert_array_equal(decided.plan.flows.drop_rate, plan.flows.drop_rate)
 
@@ -83,28 +83,28 @@ def test_the_planner_is_the_one_that_the_command_line_uses() -> None:
 def test_classes_are_no_more_than_the_data_plane_has() -> None:
     scenario = table2(seed=1, shared_port=True)
     for classes in (8, 7, 1):
-        decided = decide(Situation(scenario, settings=PlannerSettings(priority_classes=classes)))
+        decided = decide(Question(scenario, settings=PlannerSettings(priority_classes=classes)))
         assert max(flow.priority_class for flow in decided.orders.flows.values()) == classes - 1
         assert {port.classes for port in decided.orders.ports.values()} == {classes}
     short = replace(scenario, ports=replace(scenario.ports, queues=np.array([4], dtype=np.int32)))
-    assert {port.classes for port in decide(Situation(short)).orders.ports.values()} == {4}
+    assert {port.classes for port in decide(Question(short)).orders.ports.values()} == {4}
 
 
 def test_without_triage_there_is_one_class_and_no_drop() -> None:
-    decided = decide(Situation(building(), settings=PlannerSettings.no_triage()))
+    decided = decide(Question(building(), settings=PlannerSettings.no_triage()))
     assert {(flow.priority_class, flow.drop_rate) for flow in decided.orders.flows.values()} == {(0, 0.0)}
     assert {port.classes for port in decided.orders.ports.values()} == {1}
 
 
 def test_an_unknown_algorithm_is_an_error_in_one_line() -> None:
     with pytest.raises(ParameterError, match="optimul"):
-        decide(Situation(building(), settings=PlannerSettings(drops="optimul")))
+        decide(Question(building(), settings=PlannerSettings(drops="optimul")))
 
 
 def test_a_change_behind_one_port_leaves_the_flows_behind_the_other_alone() -> None:
     fire = building()
-    first = decide(Situation(fire))
-    second = decide(Situation(wider(fire, "crew-radio", 0.5)), first)
+    first = decide(Question(fire))
+    second = decide(Question(wider(fire, "crew-radio", 0.5)), first)
     port_of = dict(zip(fire.subscribers.name, fire.subscribers.port, strict=True))
     wifi = fire.ports.name.index("building-wifi")
     same = [name for name in first.orders.flows if port_of[subscriber_of(name)[0]] == wifi]
@@ -119,12 +119,12 @@ def test_small_changes_are_left_alone_until_they_add_up() -> None:
     """A hundred steps of a thousandth: what is in force is never far from what the plan would have."""
     fire = load(EXAMPLE)
     # A bandwidth that stays, so that only drop rates can tell: the rates creep up instead.
-    decided = first = decide(Situation(fire))
+    decided = first = decide(Question(fire))
     changes = 0
     for step in range(1, 101):
         rate = fire.publications.rate_per_second * 1.001**step
         crept = replace(fire, publications=replace(fire.publications, rate_per_second=rate))
-        decided = decide(Situation(crept, why=("drift",)), decided)
+        decided = decide(Question(crept, why=("drift",)), decided)
         changes += decided.changed
         in_force = [decided.orders.flows[name].drop_rate for name in client_ids(decided)]
         np.testing.assert_allclose(in_force, decided.plan.flows.drop_rate, atol=0.005)
@@ -135,11 +135,11 @@ def test_small_changes_are_left_alone_until_they_add_up() -> None:
 def test_rates_that_waver_by_one_per_cent_change_no_class_and_no_slot() -> None:
     fire = load(EXAMPLE)
     draw = np.random.default_rng(1)
-    decided = first = decide(Situation(fire))
+    decided = first = decide(Question(fire))
     for _ in range(10):
         rate = fire.publications.rate_per_second * (1 + draw.choice([-0.01, 0.01], len(fire.publications)))
         wavered = replace(fire, publications=replace(fire.publications, rate_per_second=rate))
-        decided = decide(Situation(wavered, why=("measured",)), decided)
+        decided = decide(Question(wavered, why=("measured",)), decided)
         assert decided.orders.slots == first.orders.slots
         np.testing.assert_array_equal(decided.plan.subscription_class, first.plan.subscription_class)
         assert "planned_by_forecast" not in kinds(decided)
@@ -156,13 +156,13 @@ def client_ids(decided: Decided) -> list[str]:
 
 def test_decisions_say_why_and_what_changed_for_whom() -> None:
     fire = load(EXAMPLE)
-    first = decide(Situation(fire, why=("the exchange starts",)))
+    first = decide(Question(fire, why=("the exchange starts",)))
     assert kinds(first)[0] == "replanned"
     assert "the exchange starts" in first.decisions[0].reason
     assert f"{len(fire.subscriptions)} subscriptions new" in first.decisions[0].reason
     assert kinds(first).count("port_overloaded") == 2
     why = "rate of topic crew/1/location from 10 to 20 events/s"
-    second = decide(Situation(faster(fire, "crew/1/location", 2.0), why=(why,)), first)
+    second = decide(Question(faster(fire, "crew/1/location", 2.0), why=(why,)), first)
     rows = [row for row in second.decisions if row.kind == "treated_differently"]
     assert rows
     assert all(why in row.reason for row in (second.decisions[0], *rows))
@@ -172,8 +172,8 @@ def test_decisions_say_why_and_what_changed_for_whom() -> None:
 
 def test_a_port_that_carries_everything_again_is_said_to() -> None:
     fire = load(EXAMPLE)
-    first = decide(Situation(fire))
-    second = decide(Situation(wider(wider(fire, "crew-radio", 9.0), "building-wifi", 9.0)), first)
+    first = decide(Question(fire))
+    second = decide(Question(wider(wider(fire, "crew-radio", 9.0), "building-wifi", 9.0)), first)
     assert {row.subject for row in second.decisions if row.kind == "port_relieved"} == {
         "crew-radio",
         "building-wifi",
@@ -183,10 +183,10 @@ def test_a_port_that_carries_everything_again_is_said_to() -> None:
 
 def test_decisions_are_bounded_in_number_however_much_changes() -> None:
     scenario = table2(seed=1, subscribers=200)
-    first = decide(Situation(scenario))
+    first = decide(Question(scenario))
     assert len(first.decisions) <= 2 + 2 * MOST_ROWS
     halved = replace(scenario, ports=replace(scenario.ports, bandwidth_bps=scenario.ports.bandwidth_bps / 2))
-    second = decide(Situation(halved, why=("storm",)), first)
+    second = decide(Question(halved, why=("storm",)), first)
     assert second.changed
     assert len(second.decisions) <= 3 + 2 * MOST_ROWS
     assert "with another drop rate" in second.decisions[0].reason
@@ -195,16 +195,16 @@ def test_decisions_are_bounded_in_number_however_much_changes() -> None:
 def test_whoever_leaves_leaves_nothing_behind_and_its_bandwidth_to_the_others() -> None:
     fire = load(EXAMPLE)
     book, network = book_of(fire), Network(fire)
-    first = decide(Situation(book.scenario(network, Rates()), book.flow_limits(network)))
+    first = decide(Question(book.scenario(network, Rates()), book.flow_limits(network)))
     dropped = first.plan.flows.drop_rate @ first.plan.flows.load_bytes_per_second
     for name in ("fire-fighter-1", "fire-fighter-2", "fire-fighter-3"):
         book.withdraw_subscriber(name)
-    second = decide(Situation(book.scenario(network, Rates()), book.flow_limits(network)), first)
+    second = decide(Question(book.scenario(network, Rates()), book.flow_limits(network)), first)
     assert not any("fire-fighter-1" in name for name in (*second.orders.slots, *second.orders.flows))
     assert second.plan.flows.drop_rate @ second.plan.flows.load_bytes_per_second < dropped
     assert "3 subscribers leave" in second.decisions[0].reason
     back = book_of(fire)
-    third = decide(Situation(back.scenario(network, Rates()), back.flow_limits(network)), second)
+    third = decide(Question(back.scenario(network, Rates()), back.flow_limits(network)), second)
     ids = [flow.flow_id for flow in third.orders.flows.values()]
     assert len(set(ids)) == len(ids)
     np.testing.assert_array_equal(third.plan.flows.drop_rate, first.plan.flows.drop_rate)
@@ -212,11 +212,11 @@ def test_whoever_leaves_leaves_nothing_behind_and_its_bandwidth_to_the_others() 
 
 def test_an_exchange_with_nobody_in_it_is_planned_too() -> None:
     empty = IntentBook().scenario(Network.plain(), Rates())
-    first = decide(Situation(empty))
+    first = decide(Question(empty))
     assert first.orders == Orders(1, {"port": SetPort("port", 10e6, 200.0, 8)})
     fire = building()
-    full = decide(Situation(fire), first)
-    gone = decide(Situation(replace_nobody(fire)), full)
+    full = decide(Question(fire), first)
+    gone = decide(Question(replace_nobody(fire)), full)
     assert (gone.orders.flows, gone.orders.slots) == ({}, {})
 
 
@@ -230,7 +230,7 @@ def replace_nobody(scenario: Scenario) -> Scenario:
 def test_the_building_fire_delivers_what_matters_most_and_forecasts_it() -> None:
     """The example: at most 300 publications a second, 1.7 times what the radio carries, class 0 whole and fast."""
     fire = load(EXAMPLE)
-    decided = decide(Situation(fire))
+    decided = decide(Question(fire))
     assert fire.publications.rate_per_second.sum() <= 300
     assert fire.publications.rate_per_second.min() >= 0.2
     assert decided.plan.ports.rho_offered.max() == pytest.approx(1.7, abs=0.02)
@@ -249,8 +249,8 @@ def test_a_measured_bandwidth_is_planned_with_and_said_once_and_the_port_is_pace
     found = Decision(
         "bandwidth_measured", "crew-radio", f"{stated:.4g} bit/s", "half of it", "it sent no more"
     )
-    first = decide(Situation(fire))
-    slower = Situation(
+    first = decide(Question(fire))
+    slower = Question(
         wider(fire, "crew-radio", 0.5), paced_bps={"crew-radio": stated}, measured=(found,), why=("measured",)
     )
     second = decide(slower, first)

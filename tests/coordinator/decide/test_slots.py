@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Situation, decide
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
 from triagemq.coordinator.intents.book import IntentBook
@@ -34,7 +34,7 @@ WORLDS = st.tuples(SUBSCRIBERS, RATES)
 World = tuple[dict[str, tuple[dict[str, int], int]], list[float]]
 
 
-def situation(world: World) -> Situation:
+def situation(world: World) -> Question:
     subscribers, rates = world
     book = IntentBook()
     book.announce(
@@ -56,7 +56,7 @@ def situation(world: World) -> Situation:
                 flows=flows,
             )
         )
-    return Situation(
+    return Question(
         book.scenario(NETWORK, Rates()),
         book.flow_limits(NETWORK),
         settings=PlannerSettings(priority_classes=3),

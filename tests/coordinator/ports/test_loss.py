@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from triagemq.coordinator.decide.decide import Decided, Situation, decide
+from triagemq.coordinator.decide.decide import Decided, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.ports.estimates import Loss, ReportedCopies
@@ -32,7 +32,7 @@ def decided(count: int, error_rate: float = 0.0) -> Decided:
     book.announce(PublisherIntent((Declared("t", 20.0, 50.0),), name="p"))
     for number in range(count):
         book.announce(SubscriberIntent((Wanted("t"),), name=f"s{number}"))
-    return decide(Situation(book.scenario(network, Rates()), book.flow_limits(network)))
+    return decide(Question(book.scenario(network, Rates()), book.flow_limits(network)))
 
 
 class Crowd:

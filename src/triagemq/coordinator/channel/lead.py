@@ -19,14 +19,14 @@ from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.orders import Orders
 
-__all__ = ["GatewayLead", "Link"]
+__all__ = ["GatewayChannel", "GatewayLead"]
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _MOST_ROWS_WAITING = 10_000
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 8.0
 
 
-class Link(Protocol):
+class GatewayChannel(Protocol):
     """What is needed of a GatewayLink."""
 
     @property
@@ -44,7 +44,9 @@ class Link(Protocol):
 class GatewayLead:
     """One gateway, behind one link. `grants` says who may do what at the moment it is called."""
 
-    def __init__(self, link: Link, grants: Callable[[], Grants], orders: Orders | None = None) -> None:
+    def __init__(
+        self, link: GatewayChannel, grants: Callable[[], Grants], orders: Orders | None = None
+    ) -> None:
         self.link = link
         self.problem: ControlError | None = None
         """Why the last telling failed, if it did."""

@@ -1,6 +1,6 @@
 """The control loop as a function: what is known now and what was decided before, in; a plan, orders and reasons, out.
 
-No I/O, no clock, no chance: the same situation after the same decision gives the same decision.
+No I/O, no clock, no chance: the same question after the same decision gives the same decision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triagemq.forecast import plan_ahead
 from triagemq.plan import Decision, Plan, SetPort
 from triagemq.scenario import Integers, Scenario
 
-__all__ = ["Decided", "PlannerSettings", "Situation", "decide"]
+__all__ = ["Decided", "PlannerSettings", "Question", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PlannerSettings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Situation:
+class Question:
     """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed.
 
     `paced_bps` is how fast ports send that are planned with another bandwidth, which was measured; `measured` says so.
@@ -85,23 +85,23 @@ class Decided:
         return [name for name, own in zip(self.scenario.topics.name, wanted.tolist(), strict=True) if own]
 
 
-def decide(situation: Situation, previous: Decided | Orders | None = None) -> Decided:
-    """Plan the situation and say what changes since `previous` (orders alone, after a restart).
+def decide(question: Question, previous: Decided | Orders | None = None) -> Decided:
+    """Plan for it and say what changes since `previous` (orders alone, after a restart).
 
     >>> from triagemq.scenario.generators import building
-    >>> first = decide(Situation(building()))
+    >>> first = decide(Question(building()))
     >>> first.orders.generation, first.orders.slots["occupant-01"]["building/floor-2/evacuation"]
     (1, 0)
-    >>> again = decide(Situation(building()), first)
+    >>> again = decide(Question(building()), first)
     >>> again.changed, again.orders is first.orders
     (False, True)
     """
-    scenario, settings = situation.scenario, situation.settings
+    scenario, settings = question.scenario, question.settings
     classes = settings.classes_for(scenario)
     most = scenario.planning.flows_per_subscriber
     limits = np.full(len(scenario.subscribers), most, dtype=np.int32)
-    if situation.flow_limits is not None:
-        limits = np.minimum(limits, situation.flow_limits).astype(np.int32)
+    if question.flow_limits is not None:
+        limits = np.minimum(limits, question.flow_limits).astype(np.int32)
     orders_before, table_before, plan_before, scenario_before = _before(previous)
     plan = plan_ahead(
         scenario,
@@ -115,12 +115,12 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
         priority_classes=classes,
         flow_limits=limits,
     )
-    plan = replace(plan, decisions=(*plan.decisions, *situation.measured))
+    plan = replace(plan, decisions=(*plan.decisions, *question.measured))
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
     change = TableChange(match_slots(scenario, plan, limits, was), was)
     table, orders = change.table, orders_before
     changed_for: Sequence[str] = ()
-    ports = _ports(scenario, 1 if settings.priorities == "none" else classes, situation.paced_bps)
+    ports = _ports(scenario, 1 if settings.priorities == "none" else classes, question.paced_bps)
     if table_before is not None and ports == orders_before.ports and change.is_next_to_nothing:
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
         table = replace(table, flow_drop=was.flow_drop[table.flow_subscriber, table.flow_slot])
@@ -131,8 +131,8 @@ def decide(situation: Situation, previous: Decided | Orders | None = None) -> De
         scenario=scenario,
         plan=plan,
         orders=orders,
-        decisions=account(scenario.name, situation.why, (plan_before, plan), (orders_before, orders), change),
-        why=situation.why,
+        decisions=account(scenario.name, question.why, (plan_before, plan), (orders_before, orders), change),
+        why=question.why,
         changed=orders is not orders_before,
         changed_for=changed_for,
         table=table,

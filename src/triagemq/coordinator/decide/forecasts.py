@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Situation, decide
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.refusals import UnavailableError
 from triagemq.forecast import forecast, subscription_rows, summary
 from triagemq.scenario import Scenario
@@ -41,7 +41,7 @@ class Forecasts:
 
     async def of_scenario(self, make: Callable[[], Scenario]) -> dict[str, Any]:
         """The figures of a scenario planned from nothing, with the algorithms of this exchange."""
-        return await self.computed(lambda: _figures(decide(Situation(make(), settings=self._settings))))
+        return await self.computed(lambda: _figures(decide(Question(make(), settings=self._settings))))
 
     def latest(self) -> dict[str, Any] | None:
         """The last figures computed, whatever plan they are of."""

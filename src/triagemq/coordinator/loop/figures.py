@@ -35,7 +35,7 @@ class Report(Protocol):
 
 
 @dataclass(slots=True)
-class Received:
+class ReportedEvents:
     """What subscribers of one class reported."""
 
     count: int = 0
@@ -64,8 +64,8 @@ class Live:
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Queue[Mapping[str, Any] | None]] = set()
-        self._recent: dict[int, Received] = {}
-        self.total: dict[int, Received] = {}
+        self._recent: dict[int, ReportedEvents] = {}
+        self.total: dict[int, ReportedEvents] = {}
         self.traffic: dict[int, Traffic] = {}
         self.dropped_listeners = 0
         self.latest: Mapping[str, Any] | None = None
@@ -77,12 +77,12 @@ class Live:
             if level is None:
                 continue
             for table in (self._recent, self.total):
-                row = table.setdefault(level, Received())
+                row = table.setdefault(level, ReportedEvents())
                 row.count += report.count
                 row.latency_seconds_sum += report.latency_seconds_sum
                 row.latency_seconds_max = max(row.latency_seconds_max, report.latency_seconds_max)
 
-    def take_received(self) -> dict[int, Received]:
+    def take_received(self) -> dict[int, ReportedEvents]:
         recent, self._recent = self._recent, {}
         return recent
 
@@ -131,14 +131,14 @@ def class_traffic(before: Measured, now: Measured, orders: Orders) -> dict[int, 
 def class_figures(
     traffic: Mapping[int, Traffic],
     seconds: float,
-    received: Mapping[int, Received],
+    received: Mapping[int, ReportedEvents],
     forecast: Mapping[int, Any],
 ) -> list[dict[str, Any]]:
     """Per priority class: packets a second in, out and dropped, what arrived, and what was forecast."""
     figures = []
     for level in sorted({*traffic, *received, *forecast}):
         passed = traffic.get(level, Traffic())
-        heard, predicted = received.get(level, Received()), forecast.get(level, {})
+        heard, predicted = received.get(level, ReportedEvents()), forecast.get(level, {})
         figures.append(
             {
                 "priority_class": level,

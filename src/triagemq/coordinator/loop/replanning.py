@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Situation, decide
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.book import IntentBook
@@ -135,7 +135,7 @@ class Replanner:
         network = replace(self._network, survival=ports.survival)
         for port, width in {**bandwidths, **ports.bandwidth_bps}.items():
             network = network.with_bandwidth(port, width)
-        situation = Situation(
+        question = Question(
             scenario=self._book.scenario(network, rates),
             flow_limits=self._book.flow_limits(network),
             why=tuple(why),
@@ -143,7 +143,7 @@ class Replanner:
             paced_bps=bandwidths,
             measured=ports.decisions,
         )
-        self._previous = decided = decide(situation, self._previous)
+        self._previous = decided = decide(question, self._previous)
         return Planned(decided, ports, time.perf_counter() - started)
 
     def _take(self, step: Step) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.coordinator.decide.decide import Situation as ToDecide
-from triagemq.coordinator.decide.decide import decide
+from triagemq.coordinator.decide.decide import Question, decide
 from triagemq.errors import NetworkError, OutputError
 from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.conditions import play_conditions
@@ -171,7 +170,7 @@ async def run_emulation(
         changes=condition_changes(
             model,
             conditions,
-            lambda network: decide(ToDecide(network, settings=settings)).plan,
+            lambda network: decide(Question(network, settings=settings)).plan,
             until_seconds=max(0.0, (until_ns - begun_ns) * 1e-9),
             with_rates=False,
         ),
