@@ -18,22 +18,27 @@ def planned_slot(topic: str) -> int | None:
         return slot
 
 
-with (
-    BlockingPublisher(sys.argv[1], name="sensor") as publisher,
-    BlockingSubscriber(sys.argv[1], name=NAME) as subscriber,
-):
-    publisher.declare({"smoke": 5, "heat": 5, "water": 5}, size_bytes=100)
-    events = iter(subscriber)
-    for line in sys.stdin:
-        verb, *topics = line.split()
-        for topic in topics:
-            slot = planned_slot(topic)
-            if verb == "subscribe":
-                subscriber.subscribe(topic, utility="log:10")
-                while (slot := planned_slot(topic)) is None:
-                    time.sleep(0.05)
-            publisher.publish(topic, b"42", qos=1)
-            while next(events).slot != slot:
-                time.sleep(0.05)
+def main() -> None:
+    with (
+        BlockingPublisher(sys.argv[1], name="sensor") as publisher,
+        BlockingSubscriber(sys.argv[1], name=NAME) as subscriber,
+    ):
+        publisher.declare({"smoke": 5, "heat": 5, "water": 5}, size_bytes=100)
+        events = iter(subscriber)
+        for line in sys.stdin:
+            verb, *topics = line.split()
+            for topic in topics:
+                slot = planned_slot(topic)
+                if verb == "subscribe":
+                    subscriber.subscribe(topic, utility="log:10")
+                    while (slot := planned_slot(topic)) is None:
+                        time.sleep(0.05)
                 publisher.publish(topic, b"42", qos=1)
-        print(line, end="", flush=True)
+                while next(events).slot != slot:
+                    time.sleep(0.05)
+                    publisher.publish(topic, b"42", qos=1)
+            print(line, end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()
