@@ -730,12 +730,19 @@ def test_bad_tokens_share_looks_at_the_store(tmp_path: Path, monkeypatch: pytest
     asyncio.run(run())
 
 
-def test_health_gives_reasons_to_those_with_a_token_only(tmp_path: Path) -> None:
+def test_health_gives_reasons_to_those_with_a_token_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator = make_token(database_in(tmp_path), "operator")
 
     async def run() -> None:
         async with running(tmp_path, access=True) as here:
-            here.coordinator.service.store.writing.failed("disk 7 of the secret array is full")
+            store = here.coordinator.service.store
+            await here.settled()
+            # Every attempt fails: one that worked, as the coordinator makes them by itself, would end the complaint.
+            full = StoreError("disk 7 of the secret array is full")
+            monkeypatch.setattr(store, "_commit", lambda changes: [full] * len(changes))
+            await store.probe()
             stranger = (await here.client.get("/v1/health")).json()
             known = (await here.client.get("/v1/health", headers=bearer(operator))).json()
             assert "secret array" not in json.dumps(stranger)
