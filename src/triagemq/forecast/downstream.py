@@ -18,6 +18,7 @@ from triagemq.forecast.upstream import TopicArrivals
 from triagemq.plan import Demand, Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
 from triagemq.theory import Cumulants, FirstPackets, Times
+from triagemq.theory.cumulants import ByRow
 
 __all__ = ["Crossing", "cross_network"]
 
@@ -64,18 +65,12 @@ def cross_network(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Behind:
+class _Behind(ByRow):
     """Columns over copies: what lies behind them, as far as it matters to the queues ahead."""
 
     elapsed: Cumulants
     spread: Spread
     before: Before
-
-    def __getitem__(self, rows: Rows) -> _Behind:
-        return _Behind(self.elapsed[rows], self.spread[rows], self.before[rows])
-
-    def __setitem__(self, rows: Rows, other: _Behind) -> None:
-        self.elapsed[rows], self.spread[rows], self.before[rows] = other.elapsed, other.spread, other.before
 
     @classmethod
     def room(cls, count: int) -> _Behind:

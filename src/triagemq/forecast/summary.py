@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -59,16 +60,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
         "deadlines": deadline_figures(scenario.subscriptions, predicted.share_within),
         "approximations": list(predicted.approximations),
-        "decisions": [
-            {
-                "kind": decision.kind,
-                "subject": decision.subject,
-                "before": decision.before,
-                "after": decision.after,
-                "reason": decision.reason,
-            }
-            for decision in plan.decisions
-        ],
+        "decisions": [asdict(decision) for decision in plan.decisions],
     }
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Integers
+from triagemq.theory.cumulants import ByRow
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.work_level import CopyBatches
 
@@ -50,7 +51,7 @@ OVERLAP_DOUBT = 0.06
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BatchAt:
+class BatchAt(ByRow):
     """Columns over copies: how many others of the same event are at the queue, of higher, the same and lower class."""
 
     higher: Floats
@@ -71,12 +72,9 @@ class BatchAt:
         """From -1 for a copy that goes first in its batch to 1 for one that goes last."""
         return (self.higher - self.lower) / (self.others + 1.0)
 
-    def __getitem__(self, rows: NDArray[np.int64]) -> BatchAt:
-        return BatchAt(self.higher[rows], self.same[rows], self.lower[rows])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Spread:
+class Spread(ByRow):
     """Columns over copies: how the copies of one event come to the next queue.
 
     One every `between_seconds`, of which `others` are other copies, and each `apart_seconds` late by itself.
@@ -101,16 +99,9 @@ class Spread:
         between = self.between_seconds * (self.others + 2.0) / (others + 2.0)
         return batches.ahead * between + self.apart_seconds * others / (others + 1.0)
 
-    def __getitem__(self, rows: NDArray[np.int64]) -> Spread:
-        return Spread(self.between_seconds[rows], self.others[rows], self.apart_seconds[rows])
-
-    def __setitem__(self, rows: NDArray[np.int64], other: Spread) -> None:
-        self.between_seconds[rows] = other.between_seconds
-        self.others[rows], self.apart_seconds[rows] = other.others, other.apart_seconds
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Before:
+class Before(ByRow):
     """Columns over copies: the slowest queue that they have crossed, a link, an unmanaged switch or a trunk.
 
     The mean wait there, the service time of one event or copy, the load, and the copies of the same event ahead.
@@ -120,13 +111,6 @@ class Before:
     service_seconds: Floats
     load: Floats
     ahead: Floats
-
-    def __getitem__(self, rows: NDArray[np.int64]) -> Before:
-        return Before(self.wait_seconds[rows], self.service_seconds[rows], self.load[rows], self.ahead[rows])
-
-    def __setitem__(self, rows: NDArray[np.int64], other: Before) -> None:
-        self.wait_seconds[rows], self.service_seconds[rows] = other.wait_seconds, other.service_seconds
-        self.load[rows], self.ahead[rows] = other.load, other.ahead
 
 
 def slower(one: Before, two: Before) -> Before:

@@ -87,11 +87,46 @@ class _Entering:
 class _Hops:
     """What one crossing costs: per broker its inbound queue, per link its wait, and the share each carries."""
 
+    scenario: Scenario
+    routes: BrokerRoutes
     broker_seconds: Floats
     broker_share: Floats
     link_wait: Cumulants
     link_share: Floats
     link_load: Floats
+
+    def links(self, source: int, target: int) -> list[int]:
+        """The links from one broker to another, in order."""
+        return self.routes.path(source, target, self.scenario.broker_links.target_broker)
+
+    def passed(
+        self, source: int, target: int, event_bytes: Floats, event_scv: Floats
+    ) -> tuple[float, Cumulants]:
+        """The share of events that queues carry from one broker through another's inbound one, and the time taken."""
+        links = self.scenario.broker_links
+        survival = float(self.broker_share[source])
+        seconds = Cumulants.exponential(np.full(len(event_bytes), self.broker_seconds[source]))
+        for link in self.links(source, target):
+            broker = links.target_broker[link]
+            transmission = Cumulants.service(event_bytes * 8 / links.bandwidth_bps[link], event_scv)
+            constant = np.full(len(event_bytes), links.propagation_seconds[link])
+            waited = self.link_wait[np.full(len(event_bytes), link)]
+            seconds += transmission + waited + Cumulants.constant(constant)
+            seconds += Cumulants.exponential(np.full(len(event_bytes), self.broker_seconds[broker]))
+            survival *= float(self.link_share[link])
+            survival *= float(self.broker_share[broker])
+        return survival, seconds
+
+    def slowest(self, source: int, target: int, event_bytes: Floats, switches: list[Floats]) -> list[Floats]:
+        """Wait, service time and load of the slowest of the unmanaged switch and the links between two brokers."""
+        slowest = [column[source].copy() for column in switches]
+        for link in self.links(source, target):
+            service = event_bytes * 8 / self.scenario.broker_links.bandwidth_bps[link]
+            slower = service > slowest[1]
+            found = (self.link_wait.mean[link], service, self.link_load[link])
+            for column, value in zip(slowest, found, strict=True):
+                column[slower] = np.broadcast_to(value, service.shape)[slower]
+        return slowest
 
 
 def topic_arrivals(scenario: Scenario) -> TopicArrivals:
@@ -137,15 +172,13 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
         for source in range(shape[0]):
             if routes.reach[source, target] == 0.0:
                 continue
-            carried, path = _broker_path(
-                scenario, routes, hops, source, target, mean_bytes[source], scv[source]
-            )
+            carried, path = hops.passed(source, target, mean_bytes[source], scv[source])
             survival = carried * share_whole[source]
             arriving = entering_rate[source] * survival
             rate[target] += arriving
             for total, moment in zip(delay_sums, (entering_delay[source] + path).moments, strict=True):
                 total[target] += _weighted(arriving, moment)
-            queue = _slowest(scenario, routes, hops, source, target, mean_bytes[source], switches)
+            queue = hops.slowest(source, target, mean_bytes[source], switches)
             for total, column in zip(queue_sums, queue, strict=True):
                 total[target] += np.where(arriving > 0, arriving * column, 0.0)
             # Thinning by losses pulls variability towards 1, Whitt's split; its deviation shrinks with the share.
@@ -254,6 +287,8 @@ def _cross_brokers(
     merged = merged_ca2(entering.rate, entering.ca2, np.minimum(load, 1.0), queues=home)
     sojourn = mm1_sojourn(broker_rate, mu)
     return _Hops(
+        scenario,
+        routes,
         broker_seconds=1 / mu + (sojourn - 1 / mu) * gg1_factor(merged, np.ones(len(brokers))),
         broker_share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300)),
         link_wait=wait,
@@ -274,53 +309,6 @@ def _links_used(scenario: Scenario, routes: BrokerRoutes, source: int) -> dict[i
         for link in routes.path(source, target, scenario.broker_links.target_broker):
             used[link] = used.get(link, np.zeros(len(scenario.topics), dtype=np.bool_)) | wanted[target]
     return used
-
-
-def _broker_path(
-    scenario: Scenario,
-    routes: BrokerRoutes,
-    hops: _Hops,
-    source: int,
-    target: int,
-    event_bytes: Floats,
-    event_scv: Floats,
-) -> tuple[float, Cumulants]:
-    """Share of events that the queues carry from one broker through another's inbound one, and the time it takes."""
-    links = scenario.broker_links
-    survival = float(hops.broker_share[source])
-    seconds = Cumulants.exponential(np.full(len(event_bytes), hops.broker_seconds[source]))
-    for link in routes.path(source, target, links.target_broker):
-        survival *= float(hops.link_share[link])
-        transmission = Cumulants.service(event_bytes * 8 / links.bandwidth_bps[link], event_scv)
-        constant = np.full(len(event_bytes), links.propagation_seconds[link])
-        waited = hops.link_wait[np.full(len(event_bytes), link)]
-        seconds += transmission + waited + Cumulants.constant(constant)
-        survival *= float(hops.broker_share[links.target_broker[link]])
-        seconds += Cumulants.exponential(
-            np.full(len(event_bytes), hops.broker_seconds[links.target_broker[link]])
-        )
-    return survival, seconds
-
-
-def _slowest(
-    scenario: Scenario,
-    routes: BrokerRoutes,
-    hops: _Hops,
-    source: int,
-    target: int,
-    event_bytes: Floats,
-    switches: list[Floats],
-) -> list[Floats]:
-    """Wait, service time and load of the slowest of the unmanaged switch and the links from one broker to another."""
-    slowest = [column[source].copy() for column in switches]
-    for link in routes.path(source, target, scenario.broker_links.target_broker):
-        service = event_bytes * 8 / scenario.broker_links.bandwidth_bps[link]
-        slower = service > slowest[1]
-        for column, value in zip(
-            slowest, (hops.link_wait.mean[link], service, hops.link_load[link]), strict=True
-        ):
-            column[slower] = np.broadcast_to(value, service.shape)[slower]
-    return slowest
 
 
 def _merged_at(

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Cumulants"]
+__all__ = ["ByRow", "Cumulants"]
 
 Floats = NDArray[np.float64]
 
 
+class ByRow:
+    """Base of columns that are read and written row by row, all of them together."""
+
+    __slots__ = ()
+
+    def __getitem__(self, rows: Any) -> Self:
+        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))  # type: ignore[arg-type]
+
+    def __setitem__(self, rows: Any, other: Self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            getattr(self, each.name)[rows] = getattr(other, each.name)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Cumulants:
+class Cumulants(ByRow):
     """Columns over times; infinite where a queue grows without end.
 
     >>> (Cumulants.constant(np.ones(1)) + Cumulants.exponential(np.full(1, 2.0))).third
@@ -86,12 +99,6 @@ class Cumulants:
 
     def copy(self) -> Cumulants:
         return Cumulants(self.mean.copy(), self.variance.copy(), self.third.copy())
-
-    def __getitem__(self, rows: Any) -> Cumulants:
-        return Cumulants(self.mean[rows], self.variance[rows], self.third[rows])
-
-    def __setitem__(self, rows: Any, other: Cumulants) -> None:
-        self.mean[rows], self.variance[rows], self.third[rows] = other.mean, other.variance, other.third
 
     def times(self, factor: Floats) -> Cumulants:
         """Of the times multiplied by a factor each."""

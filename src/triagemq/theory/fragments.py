@@ -53,6 +53,18 @@ class FragmentSizes:
     single_packet_bytes: NDArray[np.float64]
     survival: NDArray[np.float64]
 
+    @classmethod
+    def of(
+        cls, *, wire_bytes_variance: NDArray[np.float64], packet_squares: NDArray[np.float64], **moments: Any
+    ) -> FragmentSizes:
+        """From the other moments, the variance of an event's bytes, and the sum of the squares of its packets'."""
+        mean = moments["wire_bytes_mean"]
+        scv = np.zeros_like(mean)
+        np.divide(wire_bytes_variance, mean**2, out=scv, where=mean > 0.0)
+        second_moment = packet_squares / moments["packets_per_event"]
+        moments |= {"wire_bytes_scv": scv, "packet_bytes_second_moment": second_moment}
+        return cls(**{name: scalar_or_array(np.asarray(values)) for name, values in moments.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class FirstPackets:
@@ -114,8 +126,8 @@ def fragment_sizes_from_values(
     >>> float(sizes.packets_per_event), float(sizes.wire_bytes_mean), float(sizes.last_packet_bytes_mean)
     (2.0, 1500.0, 500.0)
     """
-    values = per_row("values_bytes", reals("values_bytes", values_bytes))
-    weight = per_row("weights", reals("weights", weights), values.size)
+    values = per_row("values_bytes", values_bytes)
+    weight = per_row("weights", weights, values.size)
     total = float(np.sum(weight))
     if total <= 0.0:
         raise ParameterError("weights", "sum to 0; at least one value needs a positive weight")
@@ -131,15 +143,15 @@ def fragment_sizes_from_values(
     # Of events that never survive every size is as good as the other.
     probability = share * each.survival / survival if survival > 0.0 else share
     mean = _average(probability, each.wire_bytes_mean)
-    return _moments(
-        packets=_average(probability, each.packets_per_event),
-        wire_mean=mean,
-        wire_variance=_average(probability, (each.wire_bytes_mean - mean) ** 2),
-        squares=_average(probability, each.packets_per_event * each.packet_bytes_second_moment),
-        last=_average(probability, each.last_packet_bytes_mean),
-        first=_average(probability, each.first_packet_bytes_mean),
-        first_product=_average(probability, each.first_packet_product),
-        single=_average(probability, each.single_packet_bytes),
+    return FragmentSizes.of(
+        packets_per_event=_average(probability, each.packets_per_event),
+        wire_bytes_mean=mean,
+        wire_bytes_variance=_average(probability, (each.wire_bytes_mean - mean) ** 2),
+        packet_squares=_average(probability, each.packets_per_event * each.packet_bytes_second_moment),
+        last_packet_bytes_mean=_average(probability, each.last_packet_bytes_mean),
+        first_packet_bytes_mean=_average(probability, each.first_packet_bytes_mean),
+        first_packet_product=_average(probability, each.first_packet_product),
+        single_packet_bytes=_average(probability, each.single_packet_bytes),
         survival=np.asarray(survival),
     )
 
@@ -174,18 +186,16 @@ def fragmented_work(
     take, where copies come in random order; the rest as priority_waits. Where links behind the port spare the smaller
     events, `own_event_mean`, `last_packet_mean` and the mean and single of `random_order` are of the spared ones.
     """
-    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
+    rates = per_row("arrival_rates", arrival_rates)
     count = rates.size
-    event = per_row("event_mean", reals("event_mean", event_mean, positive=True), count)
-    variability = per_row("event_scv", reals("event_scv", event_scv), count)
-    packets = per_row("packet_rate", reals("packet_rate", packet_rate), count)
-    packet_square = per_row(
-        "packet_second_moment", reals("packet_second_moment", packet_second_moment), count
-    )
-    last = per_row("last_packet_mean", reals("last_packet_mean", last_packet_mean, positive=True), count)
+    event = per_row("event_mean", event_mean, count, positive=True)
+    variability = per_row("event_scv", event_scv, count)
+    packets = per_row("packet_rate", packet_rate, count)
+    packet_square = per_row("packet_second_moment", packet_second_moment, count)
+    last = per_row("last_packet_mean", last_packet_mean, count, positive=True)
     own = event
     if own_event_mean is not None:
-        own = per_row("own_event_mean", reals("own_event_mean", own_event_mean, positive=True), count)
+        own = per_row("own_event_mean", own_event_mean, count, positive=True)
     too_long = last > own * (1.0 + 1e-9)
     if too_long.any():
         row = int(np.argmax(too_long))
@@ -203,11 +213,11 @@ def fragmented_work(
         second_moment=second_moment,
         copy_product=second_moment,
         blocking=0.5 * packets * packet_square,
-        first_product=per_row("first packet product", reals("first packet product", first.product), count),
+        first_product=per_row("first packet product", first.product, count),
         own_mean=own,
         before_last=np.maximum(own - last, 0.0),
-        first_mean=per_row("first packet mean", reals("first packet mean", first.mean), count),
-        single_mean=per_row("single packet mean", reals("single packet mean", first.single), count),
+        first_mean=per_row("first packet mean", first.mean, count),
+        single_mean=per_row("single packet mean", first.single, count),
         packet_rates=packets,
     )
     return work, batches
@@ -246,15 +256,15 @@ def _constant(
     wire = size + packets * overhead
     single = packets == 1.0
     first = np.where(single, last, payload + overhead)
-    return _moments(
-        packets=packets,
-        wire_mean=wire,
-        wire_variance=np.zeros_like(size),
-        squares=(packets - 1.0) * (payload + overhead) ** 2 + last**2,
-        last=last,
-        first=first,
-        first_product=first * wire,
-        single=np.where(single, last, 0.0),
+    return FragmentSizes.of(
+        packets_per_event=packets,
+        wire_bytes_mean=wire,
+        wire_bytes_variance=np.zeros_like(size),
+        packet_squares=(packets - 1.0) * (payload + overhead) ** 2 + last**2,
+        last_packet_bytes_mean=last,
+        first_packet_bytes_mean=first,
+        first_packet_product=first * wire,
+        single_packet_bytes=np.where(single, last, 0.0),
         survival=survives**packets,
     )
 
@@ -286,45 +296,18 @@ def _exponential(
     packets = 1.0 + more_packets
     one_packet = -np.expm1(-rarer)
     wire = last + more_packets * full
-    return _moments(
-        packets=packets,
-        wire_mean=wire,
-        wire_variance=last_variance + full**2 * packets * more_packets,
-        squares=more_packets * full**2 + last_square,
-        last=last,
-        first=one_packet * last + (1.0 - one_packet) * full,
-        first_product=one_packet * last_square + full * np.maximum(wire - one_packet * last, 0.0),
-        single=one_packet * last,
+    return FragmentSizes.of(
+        packets_per_event=packets,
+        wire_bytes_mean=wire,
+        wire_bytes_variance=last_variance + full**2 * packets * more_packets,
+        packet_squares=more_packets * full**2 + last_square,
+        last_packet_bytes_mean=last,
+        first_packet_bytes_mean=one_packet * last + (1.0 - one_packet) * full,
+        first_packet_product=one_packet * last_square + full * np.maximum(wire - one_packet * last, 0.0),
+        single_packet_bytes=one_packet * last,
         survival=survives * (-np.expm1(-exponent)) / one_packet,
     )
 
 
 def _average(probability: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.sum(probability * values))
-
-
-def _moments(
-    *,
-    packets: NDArray[np.float64],
-    wire_mean: NDArray[np.float64],
-    wire_variance: NDArray[np.float64],
-    squares: NDArray[np.float64],
-    last: NDArray[np.float64],
-    first: NDArray[np.float64],
-    first_product: NDArray[np.float64],
-    single: NDArray[np.float64],
-    survival: NDArray[np.float64],
-) -> FragmentSizes:
-    scv = np.zeros_like(wire_mean)
-    np.divide(wire_variance, wire_mean**2, out=scv, where=wire_mean > 0.0)
-    return FragmentSizes(
-        packets_per_event=scalar_or_array(np.asarray(packets)),
-        wire_bytes_mean=scalar_or_array(np.asarray(wire_mean)),
-        wire_bytes_scv=scalar_or_array(np.asarray(scv)),
-        packet_bytes_second_moment=scalar_or_array(np.asarray(squares / packets)),
-        last_packet_bytes_mean=scalar_or_array(np.asarray(last)),
-        first_packet_bytes_mean=scalar_or_array(np.asarray(first)),
-        first_packet_product=scalar_or_array(np.asarray(first_product)),
-        single_packet_bytes=scalar_or_array(np.asarray(single)),
-        survival=scalar_or_array(np.asarray(survival)),
-    )

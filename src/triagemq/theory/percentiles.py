@@ -8,15 +8,14 @@ finds the port idle takes a whole number of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainc, gammaincc, gammaincinv, ndtr, ndtri
 
-from triagemq.theory.cumulants import Cumulants
+from triagemq.theory.cumulants import ByRow, Cumulants
 
 __all__ = ["Times", "mixture_percentile", "percentile", "share_within"]
 
@@ -37,7 +36,7 @@ _BLURRED = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class Times(ByRow):
     """Columns over times that find their last queue idle (`quiet`) or, a share of them, busy.
 
     `count` is the law of the number of transmissions that a quiet one takes, its own included, at most `most`, and
@@ -101,9 +100,7 @@ class Times:
 
     def after(self, before: Cumulants) -> Times:
         """These times after independent others."""
-        return Times(
-            self.quiet + before, self.busy + before, self.busy_share, self.count, self.most, self.step
-        )
+        return replace(self, quiet=self.quiet + before, busy=self.busy + before)
 
     def with_mean(self, mean: Floats) -> Times:
         """These times multiplied by what gives them this mean; where they are endless and it is not, a constant."""
@@ -111,13 +108,9 @@ class Times:
         scaled = np.isfinite(own) & (own > 0) & np.isfinite(mean)
         factor = np.zeros_like(mean)
         np.divide(mean, own, out=factor, where=scaled)
-        found = Times(
-            self.quiet.times(factor),
-            Cumulants(*(np.where(scaled, each, 0.0) for each in self.busy.columns)).times(factor),
-            self.busy_share,
-            self.count,
-            self.most,
-            self.step * factor,
+        busy = Cumulants(*(np.where(scaled, each, 0.0) for each in self.busy.columns))
+        found = replace(
+            self, quiet=self.quiet.times(factor), busy=busy.times(factor), step=self.step * factor
         )
         other = np.flatnonzero(~scaled)
         found[other] = Times.of(Cumulants.constant(mean[other]))
@@ -129,26 +122,12 @@ class Times:
         known = np.isfinite(own) & np.isfinite(mean)
         missing = np.zeros_like(mean)
         np.subtract(mean, own, out=missing, where=known)
-        found = Times(
-            self.quiet.later(missing),
-            self.busy.later(missing),
-            self.busy_share,
-            self.count,
-            self.most,
-            self.step,
-        )
+        found = replace(self, quiet=self.quiet.later(missing), busy=self.busy.later(missing))
         other = np.flatnonzero(~known)
         if other.size:
             found = found[np.arange(mean.size)]
             found[other] = Times.of(Cumulants.constant(mean[other]))
         return found
-
-    def __getitem__(self, rows: Any) -> Times:
-        return Times(*(getattr(self, field.name)[rows] for field in fields(Times)))
-
-    def __setitem__(self, rows: Any, other: Times) -> None:
-        for field in fields(Times):
-            getattr(self, field.name)[rows] = getattr(other, field.name)
 
 
 def percentile(times: Times, share: float) -> Floats:

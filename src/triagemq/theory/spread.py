@@ -30,7 +30,6 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import Times
-from triagemq.theory.validate import per_row, reals
 from triagemq.theory.work_level import CopyBatches, FirstCopies, Work, check_batches
 
 __all__ = ["queue_times", "sojourn_times"]
@@ -51,26 +50,8 @@ def queue_times(
     >>> queue_times([0.5], [1.0], 1.0, [0]).overall.variance
     array([4.])
     """
-    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
-    service = per_row("mean_service", reals("mean_service", mean_service, positive=True), rates.size)
-    square = (1.0 + per_row("scv", reals("scv", scv), rates.size)) * service**2
-    nothing = np.zeros(rates.size)
-    return sojourn_times(
-        Work(
-            rates=rates,
-            mean=service,
-            second_moment=square,
-            copy_product=square,
-            blocking=0.5 * rates * square,
-            first_product=square,
-            own_mean=service,
-            before_last=nothing,
-            first_mean=service,
-            single_mean=service,
-            packet_rates=rates,
-        ),
-        check_batches(rates.size, classes, None, None, queues, None),
-    )
+    work = Work.of_packets(arrival_rates, mean_service, scv)
+    return sojourn_times(work, check_batches(work.rates.size, classes, queues=queues))
 
 
 def sojourn_times(work: Work, batches: CopyBatches) -> Times:

@@ -69,15 +69,20 @@ def integers(parameter: str, value: ArrayLike, length: int) -> NDArray[np.int64]
     return array.astype(np.int64)
 
 
-def per_row(parameter: str, array: NDArray[np.float64], length: int | None = None) -> NDArray[np.float64]:
-    """Return `array` with one element per row; a scalar serves every row if the `length` is known.
+def per_row(
+    parameter: str, value: ArrayLike, length: int | None = None, **bounds: Any
+) -> NDArray[np.float64]:
+    """Return `value`, within the bounds of `reals`, with one element per row.
 
-    >>> per_row("scv", np.float64(1.0), 3)
+    A scalar serves every row if the `length` is known.
+
+    >>> per_row("scv", 1.0, 3)
     array([1., 1., 1.])
     >>> per_row("arrival_rates", np.zeros((2, 2)))
     Traceback (most recent call last):
     triagemq.errors.ParameterError: arrival_rates: has shape (2, 2); must be one-dimensional
     """
+    array = reals(parameter, value, **bounds)
     if length is None:
         if array.ndim != 1:
             raise ParameterError(parameter, f"has shape {array.shape}; must be one-dimensional")

@@ -47,9 +47,9 @@ def merged_ca2(
     >>> merged_ca2([1.0, 1.0, 2.0], [4.0, 0.0, 3.0], [1.0, 0.5], queues=[0, 0, 1])
     array([2., 3.])
     """
-    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
-    variability = per_row("ca2", reals("ca2", ca2, infinite=True), rates.size)
-    count = per_row("streams", reals("streams", streams, positive=True), rates.size)
+    rates = per_row("arrival_rates", arrival_rates)
+    variability = per_row("ca2", ca2, rates.size, infinite=True)
+    count = per_row("streams", streams, rates.size, positive=True)
     loads = reals("load", load)
     if queues is None:
         if loads.ndim != 0:

@@ -40,9 +40,9 @@ def fifo_waits(arrival_rates: ArrayLike, mean_service: ArrayLike, scv: ArrayLike
     >>> fifo_waits([0.25, 0.25], [1.0, 1.0], 1.0)
     array([1., 1.])
     """
-    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
-    service = per_row("mean_service", reals("mean_service", mean_service, positive=True), rates.size)
-    variability = per_row("scv", reals("scv", scv), rates.size)
+    rates = per_row("arrival_rates", arrival_rates)
+    service = per_row("mean_service", mean_service, rates.size, positive=True)
+    variability = per_row("scv", scv, rates.size)
     load = float(np.sum(rates * service))
     residual = 0.5 * float(np.sum(rates * (1.0 + variability) * service**2))
     return np.full(rates.size, residual / (1.0 - load) if load < 1.0 else np.inf)
@@ -84,25 +84,8 @@ def priority_waits(
     >>> priority_waits([0.25, 0.25], [1.0, 1.0], 1.0, [0, 1], batch_topics=[3, 3])
     array([0.66666667, 4.        ])
     """
-    rates = per_row("arrival_rates", reals("arrival_rates", arrival_rates))
-    service = per_row("mean_service", reals("mean_service", mean_service, positive=True), rates.size)
-    variability = per_row("scv", reals("scv", scv), rates.size)
+    work = Work.of_packets(arrival_rates, mean_service, scv, shared_sizes=shared_sizes)
     batches = check_batches(
-        rates.size, classes, batch_topics, keep, queues, copies_scale, random_order=random_order
-    )
-    second_moment = (1.0 + variability) * service**2
-    copy_product = second_moment if shared_sizes else service**2
-    work = Work(
-        rates=rates,
-        mean=service,
-        second_moment=second_moment,
-        copy_product=copy_product,
-        blocking=0.5 * rates * second_moment,
-        first_product=copy_product,
-        own_mean=service,
-        before_last=np.zeros(rates.size),
-        first_mean=service,
-        single_mean=service,
-        packet_rates=rates,
+        work.rates.size, classes, batch_topics, keep, queues, copies_scale, random_order=random_order
     )
     return mean_waits(work, batches)

@@ -45,7 +45,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.overload import carried_share
-from triagemq.theory.validate import integers, per_row, reals
+from triagemq.theory.validate import integers, per_row
 
 __all__ = [
     "CopyBatches",
@@ -89,6 +89,29 @@ class Work:
     single_mean: NDArray[np.float64]
     packet_rates: NDArray[np.float64]
 
+    @classmethod
+    def of_packets(
+        cls, arrival_rates: ArrayLike, mean_service: ArrayLike, scv: ArrayLike, *, shared_sizes: bool = True
+    ) -> Work:
+        """Where every event is one packet; with `shared_sizes` its copies have its one size."""
+        rates = per_row("arrival_rates", arrival_rates)
+        service = per_row("mean_service", mean_service, rates.size, positive=True)
+        second_moment = (1.0 + per_row("scv", scv, rates.size)) * service**2
+        copy_product = second_moment if shared_sizes else service**2
+        return cls(
+            rates=rates,
+            mean=service,
+            second_moment=second_moment,
+            copy_product=copy_product,
+            blocking=0.5 * rates * second_moment,
+            first_product=copy_product,
+            own_mean=service,
+            before_last=np.zeros(rates.size),
+            first_mean=service,
+            single_mean=service,
+            packet_rates=rates,
+        )
+
 
 @dataclass(frozen=True)
 class CopyBatches:
@@ -127,26 +150,26 @@ class CopyBatches:
 def check_batches(
     length: int,
     classes: ArrayLike,
-    batch_topics: ArrayLike | None,
-    keep: ArrayLike | None,
-    queues: ArrayLike | None,
-    copies_scale: ArrayLike | None,
+    batch_topics: ArrayLike | None = None,
+    keep: ArrayLike | None = None,
+    queues: ArrayLike | None = None,
+    copies_scale: ArrayLike | None = None,
     *,
     random_order: bool = False,
 ) -> CopyBatches:
     """Check the arguments that priority_waits and fragmented_waits share.
 
-    >>> check_batches(2, [0, 1], None, None, None, None).keep
+    >>> check_batches(2, [0, 1]).keep
     array([1., 1.])
     """
     return CopyBatches(
         classes=integers("classes", classes, length),
         queues=np.zeros(length, dtype=np.int64) if queues is None else integers("queues", queues, length),
         topics=None if batch_topics is None else integers("batch_topics", batch_topics, length),
-        keep=np.ones(length) if keep is None else per_row("keep", reals("keep", keep, high=1.0), length),
+        keep=np.ones(length) if keep is None else per_row("keep", keep, length, high=1.0),
         copies_scale=np.ones(length)
         if copies_scale is None
-        else per_row("copies_scale", reals("copies_scale", copies_scale), length),
+        else per_row("copies_scale", copies_scale, length),
         random_order=random_order,
     )
 
@@ -158,7 +181,7 @@ def copies_ahead(batches: CopyBatches) -> NDArray[np.float64]:
     if its class is higher, half if it is the same (copies of one class leave in random order), not at all if
     it is lower.
 
-    >>> copies_ahead(check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8], None, None))
+    >>> copies_ahead(check_batches(3, [0, 1, 1], [5, 5, 5], [0.5, 1.0, 0.8]))
     array([0. , 0.9, 1. ])
     """
     ladder = batches.together
@@ -175,9 +198,7 @@ def mean_waits(work: Work, batches: CopyBatches, *, together: bool = True) -> ND
 
     Without `together` as if every copy came by itself.
 
-    >>> one = np.ones(1)
-    >>> mean_waits(Work(0.5 * one, one, 2 * one, 2 * one, 0.5 * one, 2 * one, one, 0 * one, one, one, 0.5 * one),
-    ...            check_batches(1, [0], None, None, None, None))
+    >>> mean_waits(Work.of_packets([0.5], [1.0], 1.0), check_batches(1, [0]))
     array([1.])
     """
     ladder = batches.ladder
