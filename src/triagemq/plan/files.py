@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import OutputError, ParameterError, PlanError
 from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.scenario.model import TYPES, Table
 
 __all__ = ["FORMAT", "VERSION", "dump_plan", "load_plan", "parse_plan", "save_plan"]
 
@@ -22,19 +23,17 @@ FORMAT = "triagemq-plan"
 VERSION = 1
 MANIFEST = "plan.json"
 
+
+def _types(kind: type[Table]) -> dict[str, type[np.generic]]:
+    return {column.name: TYPES[str(column.type)] for column in fields(kind)}  # type: ignore[arg-type]
+
+
 COLUMNS: dict[str, dict[str, type[np.generic]]] = {
     "subscriptions": {"flow": np.int32, "rank": np.float64},
-    "flows": {
-        "subscriber": np.int32,
-        "port": np.int32,
-        "priority_class": np.int32,
-        "drop_rate": np.float64,
-        "value": np.float64,
-        "load_bytes_per_second": np.float64,
-    },
-    "ports": {"rho_offered": np.float64, "rho_planned": np.float64},
+    "flows": _types(Flows),
+    "ports": _types(PortLoads),
 }
-LATENCY: dict[str, type[np.generic]] = {"factor": np.float64, "urgency": np.float64}
+LATENCY = _types(LatencyFactors)
 """Further columns of subscriptions, where the plan was made from a forecast."""
 
 DECISION_FIELDS = tuple(field.name for field in fields(Decision))
@@ -42,13 +41,7 @@ DECISION_FIELDS = tuple(field.name for field in fields(Decision))
 
 def dump_plan(plan: Plan) -> str:
     """The plan as JSON text: tables as columns, one column a line."""
-    head = {
-        "format": FORMAT,
-        "version": VERSION,
-        "scenario_fingerprint": plan.scenario_fingerprint,
-        "made_by": asdict(plan.made_by),
-    }
-    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in _head(plan).items()]
     for table, columns in _tables(plan).items():
         lines = [f"  {json.dumps(name)}: {_json(values.tolist())}" for name, values in columns.items()]
         parts.append(f"{json.dumps(table)}: {{\n" + ",\n".join(lines) + "\n }")
@@ -111,6 +104,15 @@ def load_plan(path: str | Path) -> Plan:
         raise PlanError(f"{path}: not a plan: it is not text") from error
 
 
+def _head(plan: Plan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "scenario_fingerprint": plan.scenario_fingerprint,
+        "made_by": asdict(plan.made_by),
+    }
+
+
 def _tables(plan: Plan) -> dict[str, dict[str, NDArray[Any]]]:
     latency = {} if plan.latency is None else {name: getattr(plan.latency, name) for name in LATENCY}
     return {
@@ -154,13 +156,7 @@ def _save_tables(plan: Plan, path: Path) -> None:
     decisions = {name: [getattr(each, name) for each in plan.decisions] for name in DECISION_FIELDS}
     schema = pa.schema([(name, pa.string()) for name in DECISION_FIELDS])
     pq.write_table(pa.table(decisions, schema=schema), path / "decisions.parquet", compression="zstd")
-    head = {
-        "format": FORMAT,
-        "version": VERSION,
-        "scenario_fingerprint": plan.scenario_fingerprint,
-        "made_by": asdict(plan.made_by),
-    }
-    _write_text(manifest, json.dumps(head, indent=1) + "\n")
+    _write_text(manifest, json.dumps(_head(plan), indent=1) + "\n")
 
 
 def _load_tables(path: Path) -> Plan:
@@ -182,17 +178,15 @@ def _load_tables(path: Path) -> Plan:
         try:
             # ParquetFile reads this file; read_table would make columns of folder names such as a=b.
             with pq.ParquetFile(place) as file:
-                read[table] = {name: column.to_numpy() for name, column in _columns(file.read())}
+                whole = file.read()
+                columns = zip(whole.column_names, whole.columns, strict=True)
+                read[table] = {name: column.to_numpy() for name, column in columns}
         except (pa.ArrowException, ValueError, UnicodeDecodeError) as error:
             raise PlanError(f"{place}: not a readable Parquet table: {error}") from error
     decided = {name: values.tolist() for name, values in read.pop("decisions").items()}
     rows = [dict(zip(decided, values, strict=True)) for values in zip(*decided.values(), strict=True)]
     tables = {table: _column_lists(read, table, str(path)) for table in COLUMNS}
     return _assembled(head, tables, rows, str(path))
-
-
-def _columns(table: Any) -> list[tuple[str, Any]]:
-    return list(zip(table.column_names, table.columns, strict=True))
 
 
 def _check_head(document: Any, source: str) -> None:
@@ -272,16 +266,9 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-_CHOICE: dict[str, Callable[[object], bool]] = {
-    "flows": _is_text,
-    "priorities": _is_text,
-    "drops": _is_text,
-    "scope": _is_text,
-    "seed": lambda value: type(value) is int,
-    "flows_per_subscriber": _is_whole,
-    "priority_classes": _is_whole,
-    "rho_tolerance": _is_number,
-}
+_RIGHT: dict[str, Callable[[object], bool]] = {"str": _is_text, "int": _is_whole, "float": _is_number}
+_CHOICE = {setting.name: _RIGHT[str(setting.type)] for setting in fields(PlannerChoice)}
+_CHOICE["seed"] = lambda value: type(value) is int
 
 
 def _record(

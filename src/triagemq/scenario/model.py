@@ -91,7 +91,7 @@ NONE = {
 }
 """What a column holds where nothing is stated: 0 for numbers, -1 for references, infinity for limits."""
 
-TYPES = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}
+TYPES: dict[str, type[np.generic]] = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}
 
 
 def filled(kind: type[SomeTable], rows: int, **columns: Any) -> SomeTable:
