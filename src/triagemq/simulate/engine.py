@@ -28,7 +28,7 @@ from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hop
 from triagemq.simulate.source import Generated
 from triagemq.trace.latency_bins import percentiles_ns
 
-__all__ = ["PERCENTILES", "Extent", "Replication", "run_replication"]
+__all__ = ["PERCENTILES", "Extent", "Replication", "ReplicationRun"]
 
 COPIES_PER_BLOCK = 1 << 15
 """Copies that a block makes on average: enough to forget the cost of calling a kernel, few enough for the caches."""
@@ -69,31 +69,19 @@ class Replication:
     percentiles_ns: Floats
 
 
-def run_replication(
-    scenario: Scenario,
-    timeline: Timeline,
-    extent: Extent,
-    *,
-    seed: int,
-    replication: int,
-    replay: Replayed | None = None,
-    sink: Sink | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> Replication:
-    """Publish, follow everything through the network, and count. `progress` may raise to stop the run."""
-    return _Run(scenario, timeline, extent, seed, replication, replay, sink).run(progress)
+class ReplicationRun:
+    """Publishes, follows everything through the network, and counts."""
 
-
-class _Run:
     def __init__(
         self,
         scenario: Scenario,
         timeline: Timeline,
         extent: Extent,
+        *,
         seed: int,
         replication: int,
-        replay: Replayed | None,
-        sink: Sink | None,
+        replay: Replayed | None = None,
+        sink: Sink | None = None,
     ) -> None:
         self._scenario, self._timeline, self._extent = scenario, timeline, extent
         ends = timeline.epochs.ends
@@ -127,7 +115,8 @@ class _Run:
         self._measured = 0
         self._last_published = 0.0
 
-    def run(self, progress: Callable[[float], None] | None) -> Replication:
+    def run(self, progress: Callable[[float], None] | None = None) -> Replication:
+        """`progress` may raise to stop the run."""
         extent = self._extent
         if self._trace:
             self._trace.plan(self._timeline.plans[self._path.clock.epoch], 0)
