@@ -24,7 +24,7 @@ from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.store.changes import adding_token
+from triagemq.coordinator.store.changes import add_token
 from triagemq.coordinator.store.store import Store
 
 LONG_SECONDS = 60.0
@@ -124,7 +124,7 @@ def make_token(database: str, *roles: str, **rights: Any) -> str:
     """A token in the database, made as `triage token create` does."""
     secret, token = new_token(TokenRequest(label="test", roles=tuple(Role(role) for role in roles), **rights))
     store = Store(database)
-    store.write_now(adding_token(token))
+    store.write_now(add_token, token)
     store.close_now()
     return secret
 

@@ -27,9 +27,9 @@ class Disk:
         self.kept: dict[str, str] = {}
         self.waiting: list[tuple[Any, asyncio.Future[None]]] = []
 
-    async def write(self, change: Any) -> None:
+    async def write(self, change: Any, *arguments: Any) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting.append((change, done))
+        self.waiting.append((lambda connection: change(connection, *arguments), done))
         await done
 
     async def probe(self) -> None:

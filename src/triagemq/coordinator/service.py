@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import TypeVarTuple
+
+from sqlalchemy import Connection
 
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.access.tokens import Caller, Role, Token, session_key
@@ -25,6 +27,7 @@ from triagemq.coordinator.intents.registry import (
     check_once,
     check_rights,
 )
+from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
@@ -37,28 +40,14 @@ _LOG = logging.getLogger("triagemq.coordinator")
 _STOOD_STILL_SECONDS = 1.0
 _LEASES_SECONDS = 0.2
 _WRITE_AGAIN_SECONDS = 1.0
-
-
-class Planning(Protocol):
-    """What the service needs of the runtime."""
-
-    @property
-    def port_names(self) -> Sequence[str]: ...
-
-    def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None: ...
-
-    def note(self, decisions: Sequence[Decision]) -> None: ...
-
-    def rights_changed(self) -> None: ...
-
-    async def rights_in_force(self) -> bool: ...
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class Service:
     """The state that clients change, in one event loop. `access` off: everyone may do everything."""
 
     def __init__(
-        self, store: Store, registry: Registry, tokens: TokenWatch, planning: Planning, *, access: bool
+        self, store: Store, registry: Registry, tokens: TokenWatch, planning: Runtime, *, access: bool
     ) -> None:
         self.store = store
         self.registry = registry
@@ -137,11 +126,10 @@ class Service:
             await self.planning.rights_in_force()
         return records
 
-    async def _store_as_drafted(self, drafts: Iterable[Draft]) -> None:
-        drafts = tuple(drafts)
-        removing = store_changes.withdrawing([draft.key for draft in drafts if draft.record is None])
-        adding = store_changes.announcing([draft.record for draft in drafts if draft.record is not None])
-        await self.store.write(lambda connection: (removing(connection), adding(connection))[0])
+    async def _store_as_drafted(self, drafts: Sequence[Draft]) -> None:
+        announced = [draft.record for draft in drafts if draft.record is not None]
+        withdrawn = [draft.key for draft in drafts if draft.record is None]
+        await self.store.write(store_changes.announce, announced, withdrawn)
 
     def heartbeat(self, caller: Caller, key: Key) -> Record:
         """The client is there: its lease begins anew."""
@@ -161,7 +149,7 @@ class Service:
         await self.tokens.look(0.0)
         if token_id not in self.tokens.by_id:
             raise MissingError(f"there is no token {token_id!r}")
-        await self._write(store_changes.revoking_token(token_id, time.time_ns()))
+        await self._write(store_changes.revoke_token, token_id, time.time_ns())
         await self.tokens.look(0.0)
         await self._withdraw_of_revoked()
         while self.registry.owned_by(token_id):
@@ -170,11 +158,11 @@ class Service:
             await self._withdraw_of_revoked()
 
     async def add_token(self, token: Token) -> None:
-        await self._write(store_changes.adding_token(token))
+        await self._write(store_changes.add_token, token)
         await self.tokens.look(0.0)
 
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
-        await self._write(store_changes.setting_bandwidth(port, bandwidth_bps))
+        await self._write(store_changes.set_bandwidth, port, bandwidth_bps)
 
     async def withdraw_unguarded(self) -> None:
         """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""
@@ -232,7 +220,7 @@ class Service:
             ]
         )
         try:
-            await self.store.write(store_changes.withdrawing(keys))
+            await self.store.write(store_changes.withdraw, keys)
         except StoreError:
             self._unsure.update(keys)
 
@@ -260,7 +248,7 @@ class Service:
             return
         self._unsure.difference_update(keys)
         try:
-            await self._store_as_drafted(Draft(key, self.registry.get(key)) for key in keys)
+            await self._store_as_drafted([Draft(key, self.registry.get(key)) for key in keys])
         except StoreError:
             self._unsure.update(keys)
 
@@ -292,9 +280,11 @@ class Service:
             secret = ""
         return Record(intent, owner, secret)
 
-    async def _write(self, change: store_changes.Change) -> None:
+    async def _write(
+        self, change: Callable[[Connection, *_Arguments], object], *arguments: *_Arguments
+    ) -> None:
         try:
-            await self.store.write(change)
+            await self.store.write(change, *arguments)
         except StoreError as error:
             raise UnavailableError(f"{error}; nothing was changed, try again later") from None
 

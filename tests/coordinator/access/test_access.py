@@ -34,7 +34,7 @@ from triagemq.coordinator import coordinator as coordinator_module
 from triagemq.coordinator.access.broker_rights import BrokerRights
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token, session_key
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
-from triagemq.coordinator.store.changes import adding_token, revoking_token
+from triagemq.coordinator.store.changes import add_token, revoke_token
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange import BrokerProcess
@@ -257,8 +257,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Attempt, httpx.Res
 def _revoked(database: str) -> str:
     secret, token = new_token(TokenRequest(label="", roles=(Role.OPERATOR,)))
     store = Store(database)
-    store.write_now(adding_token(token))
-    store.write_now(revoking_token(token.token_id, time.time_ns()))
+    store.write_now(add_token, token)
+    store.write_now(revoke_token, token.token_id, time.time_ns())
     store.close_now()
     return secret
 
@@ -398,11 +398,11 @@ def test_a_revoked_token_takes_its_intents_along_also_when_another_process_revok
     async def run() -> None:
         async with running(tmp_path, access=True) as here:
             store = Store(database)
-            store.write_now(adding_token(token))
+            store.write_now(add_token, token)
             body = subscriber("x", "a/b")
             answer = await here.client.post("/v1/subscribers", json=body, headers=bearer(secret))
             assert answer.status_code == 201, "a token made by another process is good at once"
-            store.write_now(revoking_token(token.token_id, time.time_ns()))
+            store.write_now(revoke_token, token.token_id, time.time_ns())
             store.close_now()
             await here.until(lambda: here.coordinator.service.registry.get(("subscriber", "x")) is None)
             answer = await here.client.get("/v1/subscribers/x", headers=bearer(secret))
@@ -510,7 +510,7 @@ def test_revocations_of_a_time_apart_come_first_when_gateway_and_coordinator_mee
     tokens = [new_token(TokenRequest(label="", roles=(Role.SUBSCRIBER,), subscribe=("#",))) for _ in range(3)]
     store = Store(database)
     for _, token in tokens:
-        store.write_now(adding_token(token))
+        store.write_now(add_token, token)
     with ExitStack() as stack:
         stack.callback(store.close_now)
         broker = Mosquitto(tmp_path / "broker")
@@ -541,7 +541,7 @@ def test_revocations_of_a_time_apart_come_first_when_gateway_and_coordinator_mee
 
         clients = asyncio.run(first())
         # The coordinator is gone: revocations are stored and nobody can be told; everyone goes on.
-        store.write_now(revoking_token(tokens[1][1].token_id, time.time_ns()))
+        store.write_now(revoke_token, tokens[1][1].token_id, time.time_ns())
         assert isinstance(clients[1].ask(PingReq(), PingResp), PingResp)
 
         async def second() -> None:
@@ -774,13 +774,13 @@ def test_a_broker_that_cannot_be_told_of_a_revocation_is_told_again(tmp_path: Pa
         )
         _, looker = new_token(TokenRequest(label="", roles=(Role.VIEWER,), names=("eye",)))
         for each in (token, looker):
-            store.write_now(adding_token(each))
+            store.write_now(add_token, each)
         rights = BrokerRights(cast(BrokerProcess, broker), database)
         await rights.start()
         try:
             assert broker.told == [{token.token_id, "pump"}]
             broker.full = 2
-            store.write_now(revoking_token(token.token_id, time.time_ns()))
+            store.write_now(revoke_token, token.token_id, time.time_ns())
             deadline = time.monotonic() + LONG_SECONDS
             while len(broker.told) == 1:
                 assert time.monotonic() < deadline, "the revocation is lost"

@@ -20,7 +20,7 @@ from triagemq.coordinator.loop import measuring as measuring
 from triagemq.coordinator.loop.measuring import Measuring
 from triagemq.coordinator.ports.estimates import Drain
 from triagemq.coordinator.ports.watch import PortChange, PortWatch
-from triagemq.coordinator.store.changes import measuring_ports
+from triagemq.coordinator.store.changes import keep_measured_ports
 from triagemq.coordinator.store.store import Store
 from triagemq.network import EmbeddedDataPlane
 from triagemq.network.embedded.output_port import Flow, OutputPort, Queued
@@ -303,7 +303,7 @@ def test_what_an_operator_has_overruled_is_gone_from_the_store_within_a_second(t
     radio.run(60)
     store = Store(f"sqlite:///{tmp_path / 'coordinator.sqlite'}")
     kept = radio.watch.to_store()
-    store.write_now(measuring_ports(kept))
+    store.write_now(keep_measured_ports, kept)
     assert store.measured_ports() == kept
     # The same is stated as before: nothing but the store could tell a restart that it was stated anew.
     measure(Gateway(), PortWatch({"radio": STATED_BPS}, restored=kept), 2, store)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, insert, text
+from sqlalchemy import Connection, event, insert, text
 from tests.coordinator.coordinating import database_in
 
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
@@ -68,7 +68,7 @@ def test_what_was_stored_before_is_read_and_written_in_the_same_words(
         database.execute("insert into intents values (?, ?, 'owner', 'key', 12.5, ?)", (*key, text))
     (found,) = store.records()
     assert (found.intent, found.intent.lease_seconds, found.owner) == (intent, 12.5, "owner")
-    store.write_now(store_changes.announcing([found]))
+    store.write_now(store_changes.announce, [found])
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
         assert database.execute("select intent from intents").fetchall() == [(text,)]
     store.close_now()
@@ -86,25 +86,24 @@ def test_what_cannot_be_asked_for_is_named(tmp_path: Path) -> None:
 def test_everything_is_there_again(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
     publishing = Record(PublisherIntent((Declared("a", 2.5, None),), 3.0, name="p"), "", "")
-    store.write_now(store_changes.announcing([record("s", "x/#"), publishing, record("gone")]))
-    store.write_now(store_changes.withdrawing([("subscriber", "gone")]))
-    store.write_now(store_changes.announcing([record("s", "y/#")]))
-    store.write_now(store_changes.setting_bandwidth("radio", 1e6))
-    store.write_now(store_changes.setting_bandwidth("radio", 2e6))
-    store.write_now(store_changes.measuring({"a": {"rate_per_second": 1.0}}))
-    store.write_now(store_changes.measuring({"b": {"rate_per_second": 2.5, "size_bytes": 40.0}}))
+    store.write_now(store_changes.announce, [record("s", "x/#"), publishing, record("gone")])
+    store.write_now(store_changes.withdraw, [("subscriber", "gone")])
+    store.write_now(store_changes.announce, [record("s", "y/#")])
+    store.write_now(store_changes.set_bandwidth, "radio", 1e6)
+    store.write_now(store_changes.set_bandwidth, "radio", 2e6)
+    store.write_now(store_changes.keep_measured, {"a": {"rate_per_second": 1.0}})
+    store.write_now(store_changes.keep_measured, {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}})
     orders = Orders(
         7,
         {"radio": SetPort("radio", 1e6, float("inf"), 8)},
         {"s~0": SetFlow("s~0", "radio", 3, 1, 0.25)},
         {"s": {"y/1": 0}},
     )
-    store.write_now(store_changes.deciding(5, 7, [decision(0), decision(1)]))
-    store.write_now(store_changes.keeping_orders(orders))
+    store.write_now(store_changes.decide, 5, 7, [decision(0), decision(1)], orders)
     secret, token = new_token(
         TokenRequest(label="l", roles=(Role.PUBLISHER,), publish=("a/#",), most_subscriptions=3)
     )
-    store.write_now(store_changes.adding_token(token))
+    store.write_now(store_changes.add_token, token)
     store.close_now()
 
     again = Store(database_in(tmp_path))
@@ -127,7 +126,7 @@ def test_orders_of_another_version_are_left_and_said_to_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(database_in(tmp_path))
-    store.write_now(store_changes.deciding(5, 7, [decision(0)]))
+    store.write_now(store_changes.decide, 5, 7, [decision(0)])
     before = '{"generation":7,"ports":{},"flows":{"s~0":["radio",3,1,0.25]},"slots":{}}'
     store.write_now(
         lambda connection: connection.execute(
@@ -142,7 +141,7 @@ def test_orders_of_another_version_are_left_and_said_to_be(
 def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
     secret, token = new_token(TokenRequest(label="l", roles=(Role.OPERATOR,)))
-    store.write_now(store_changes.adding_token(token))
+    store.write_now(store_changes.add_token, token)
     store.close_now()
     contents = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert token.prefix.encode() in contents
@@ -162,7 +161,7 @@ def test_changes_that_wait_are_committed_together(tmp_path: Path) -> None:
 
         store._commit = counted  # type: ignore[method-assign]
         await asyncio.gather(
-            *(store.write(store_changes.announcing([record(f"s{number}")])) for number in range(200))
+            *(store.write(store_changes.announce, [record(f"s{number}")]) for number in range(200))
         )
         assert len(store.records()) == 200
         await store.close()
@@ -175,11 +174,11 @@ def test_one_bad_change_spoils_no_other(tmp_path: Path) -> None:
     async def run() -> None:
         store = Store(database_in(tmp_path))
         results = await asyncio.gather(
-            store.write(store_changes.announcing([record("good")])),
+            store.write(store_changes.announce, [record("good")]),
             store.write(
                 lambda connection: connection.execute(text("insert into nowhere values (1)")) and None
             ),
-            store.write(store_changes.announcing([record("also")])),
+            store.write(store_changes.announce, [record("also")]),
             return_exceptions=True,
         )
         assert [type(result) for result in results] == [type(None), StoreError, type(None)]
@@ -192,9 +191,9 @@ def test_one_bad_change_spoils_no_other(tmp_path: Path) -> None:
 def test_ten_thousand_intents_in_one_change(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
     many = [record(f"s{number}") for number in range(10_000)]
-    store.write_now(store_changes.announcing(many))
-    store.write_now(store_changes.announcing(many))
-    store.write_now(store_changes.withdrawing(each.key for each in many[1:]))
+    store.write_now(store_changes.announce, many)
+    store.write_now(store_changes.announce, many)
+    store.write_now(store_changes.withdraw, [each.key for each in many[1:]])
     assert [each.key for each in store.records()] == [many[0].key]
     store.close_now()
 
@@ -204,7 +203,7 @@ def test_the_oldest_decisions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     store = Store(database_in(tmp_path))
     for start in range(0, 5_000, 250):
         store.write_now(
-            store_changes.deciding(1, 1, [decision(number) for number in range(start, start + 250)])
+            store_changes.decide, 1, 1, [decision(number) for number in range(start, start + 250)]
         )
     kept = store.decisions(limit=10_000)
     assert 1_500 <= len(kept) < 3_500
@@ -264,7 +263,10 @@ def test_nobody_waits_for_ever_whatever_goes_wrong(tmp_path: Path) -> None:
 
     async def run() -> None:
         store = Store(database_in(tmp_path))
-        good = store_changes.announcing([record("good")])
+
+        def good(connection: Connection) -> None:
+            store_changes.announce(connection, [record("good")])
+
         results = await asyncio.wait_for(
             asyncio.gather(*map(store.write, (mistake, good, no_disk)), return_exceptions=True), 10.0
         )
@@ -297,14 +299,14 @@ def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: P
             connection.execute(f"PRAGMA max_page_count = {most_pages or 1_073_741_823}")
 
         event.listen(store._engine, "checkout", limit)
-        await store.write(store_changes.announcing([record("before")]))
+        await store.write(store_changes.announce, [record("before")])
         most_pages = 1
         with pytest.raises(StoreError, match="database or disk is full"):
-            await store.write(store_changes.announcing([record(f"s{n}", "t" * 1000) for n in range(200)]))
+            await store.write(store_changes.announce, [record(f"s{n}", "t" * 1000) for n in range(200)])
         assert "full" in store.writing.reason
         assert [each.key[1] for each in store.records()] == ["before"]
         most_pages = 0
-        await store.write(store_changes.announcing([record("after")]))
+        await store.write(store_changes.announce, [record("after")])
         assert store.writing.ok
         await store.close()
 
@@ -319,7 +321,7 @@ from triagemq.plan import Decision
 store = Store(sys.argv[1])
 number = 0
 while True:
-    store.write_now(store_changes.deciding(1, number, [Decision("k", str(number), "", "", "")]))
+    store.write_now(store_changes.decide, 1, number, [Decision("k", str(number), "", "", "")])
     print(number, flush=True)
     number += 1
 """

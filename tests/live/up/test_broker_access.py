@@ -15,7 +15,7 @@ from tests.exchange.real import ended
 from tests.live.up.exchanging import LONG_SECONDS, Up, ask
 
 from triagemq.client import BlockingSubscriber
-from triagemq.coordinator.store.changes import revoking_token
+from triagemq.coordinator.store.changes import revoke_token
 from triagemq.coordinator.store.store import Store
 from triagemq.exchange.broker.process import find_mosquitto
 
@@ -39,7 +39,7 @@ def _token(state: Path, *roles: str, **rights: Any) -> tuple[str, str]:
 
 def _revoke(state: Path, token_id: str) -> None:
     store = Store(database_in(state))
-    store.write_now(revoking_token(token_id, time.time_ns()))
+    store.write_now(revoke_token, token_id, time.time_ns())
     store.close_now()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from triagemq.coordinator.access.tokens import Caller, Token, TokenBook
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
-from triagemq.coordinator.store.changes import adding_token, revoking_token
+from triagemq.coordinator.store.changes import add_token, revoke_token
 from triagemq.coordinator.store.store import Store
 
 __all__ = ["StoredTokens", "TokenWatch"]
@@ -28,10 +28,10 @@ class StoredTokens:
         return self._store.tokens()
 
     def add(self, token: Token) -> None:
-        self._store.write_now(adding_token(token))
+        self._store.write_now(add_token, token)
 
     def revoke(self, token_id: str, revoked_ns: int) -> None:
-        self._store.write_now(revoking_token(token_id, revoked_ns))
+        self._store.write_now(revoke_token, token_id, revoked_ns)
 
 
 class TokenWatch:

@@ -130,7 +130,7 @@ class Measuring:
         self._store_at = time.monotonic() + STORE_SECONDS
         known = self._rates.to_store()
         if known != self._stored:
-            await self._store.write(store_changes.measuring(known))
+            await self._store.write(store_changes.keep_measured, known)
             self._stored = known
         await self._store_ports()
 
@@ -138,7 +138,7 @@ class Measuring:
         """At once: plans are made by it, and what an operator overruled must not come back after a restart."""
         ports = self._ports.to_store()
         if ports != self._stored_ports:
-            await self._store.write(store_changes.measuring_ports(ports))
+            await self._store.write(store_changes.keep_measured_ports, ports)
             self._stored_ports = ports
 
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 from triagemq.coordinator.channel.lead import GatewayLead
@@ -316,31 +317,13 @@ class Runtime:
     async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
         """Store decisions and orders, then have the decisions written into the trace."""
         now_ns, generation = time.time_ns(), self._orders.generation
-        deciding = store_changes.deciding(now_ns, generation, decisions)
-        keeping = None if orders is None else store_changes.keeping_orders(orders)
-
-        def change(connection: Any) -> None:
-            deciding(connection)
-            if keeping is not None:
-                keeping(connection)
-
         try:
-            await self._store.write(change)
+            await self._store.write(store_changes.decide, now_ns, generation, decisions, orders)
             self._orders_kept = self._orders_kept or orders is not None
         except StoreError:
             # The plan counts more than its record; health says that the store cannot be written.
             self._orders_kept = self._orders_kept and orders is None
-        rows = [
-            {
-                "decided_ns": now_ns,
-                "kind": each.kind,
-                "subject": each.subject,
-                "before": each.before,
-                "after": each.after,
-                "reason": each.reason,
-            }
-            for each in decisions
-        ]
+        rows = [{"decided_ns": now_ns, **asdict(each)} for each in decisions]
         self._spawn(self.lead.tell_decisions(rows))
 
     # Once a second.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -25,17 +26,15 @@ from triagemq.coordinator.store.schema import (
 from triagemq.plan import Decision
 
 __all__ = [
-    "Change",
-    "adding_token",
-    "announcing",
-    "deciding",
-    "keeping_orders",
-    "measuring",
-    "measuring_ports",
-    "revoking_token",
-    "setting_bandwidth",
-    "touching",
-    "withdrawing",
+    "add_token",
+    "announce",
+    "decide",
+    "keep_measured",
+    "keep_measured_ports",
+    "revoke_token",
+    "set_bandwidth",
+    "touch",
+    "withdraw",
 ]
 
 KEPT_DECISIONS = 100_000
@@ -45,11 +44,10 @@ MOST_KEPT_TOPICS = 200_000
 _PRUNED_EVERY = 1_000
 _ROWS_AT_ONCE = 500
 
-Change = Callable[[Connection], None]
 
-
-def announcing(records: Iterable[Record]) -> Change:
-    records = tuple(records)
+def announce(connection: Connection, records: Sequence[Record], withdrawn: Sequence[Key] = ()) -> None:
+    """In place of what was announced under their names; what others have withdrawn goes as well."""
+    withdraw(connection, [*(record.key for record in records), *withdrawn])
     rows = [
         {
             "kind": record.key[0],
@@ -61,89 +59,59 @@ def announcing(records: Iterable[Record]) -> Change:
         }
         for record in records
     ]
-
-    def change(connection: Connection) -> None:
-        withdrawing([record.key for record in records])(connection)
-        if rows:
-            connection.execute(insert(INTENTS), rows)
-
-    return change
+    if rows:
+        connection.execute(insert(INTENTS), rows)
 
 
-def withdrawing(keys: Iterable[Key]) -> Change:
+def withdraw(connection: Connection, keys: Sequence[Key]) -> None:
     gone: dict[str, list[str]] = {}
     for kind, name in keys:
         gone.setdefault(kind, []).append(name)
-
-    def change(connection: Connection) -> None:
-        for kind, names in gone.items():
-            for start in range(0, len(names), _ROWS_AT_ONCE):
-                few = names[start : start + _ROWS_AT_ONCE]
-                connection.execute(delete(INTENTS).where(INTENTS.c.kind == kind, INTENTS.c.name.in_(few)))
-
-    return change
+    for kind, names in gone.items():
+        for start in range(0, len(names), _ROWS_AT_ONCE):
+            few = names[start : start + _ROWS_AT_ONCE]
+            connection.execute(delete(INTENTS).where(INTENTS.c.kind == kind, INTENTS.c.name.in_(few)))
 
 
-def deciding(decided_ns: int, generation: int, decisions: Sequence[Decision]) -> Change:
-    """New decisions, and the generation they belong to; the oldest go when there are far too many."""
-    rows = [
-        {
-            "decided_ns": decided_ns,
-            "generation": generation,
-            "kind": each.kind,
-            "subject": each.subject,
-            "before": each.before,
-            "after": each.after,
-            "reason": each.reason,
-        }
-        for each in decisions
-    ]
+def decide(
+    connection: Connection,
+    decided_ns: int,
+    generation: int,
+    decisions: Sequence[Decision],
+    orders: Orders | None = None,
+) -> None:
+    """New decisions, and the generation they belong to; the oldest go when there are far too many.
 
-    def change(connection: Connection) -> None:
-        connection.execute(
-            update(META).where(META.c.key == "generation", META.c.value < generation).values(value=generation)
-        )
-        if not rows:
-            return
+    With them the orders that come into force; very large ones are not kept, and slots are then given anew after a
+    restart.
+    """
+    connection.execute(
+        update(META).where(META.c.key == "generation", META.c.value < generation).values(value=generation)
+    )
+    if decisions:
+        rows = [{"decided_ns": decided_ns, "generation": generation, **asdict(each)} for each in decisions]
         connection.execute(insert(DECISIONS), rows)
         newest = int(connection.execute(select(func.max(DECISIONS.c.id))).scalar() or 0)
         if newest % _PRUNED_EVERY < len(rows):
             connection.execute(delete(DECISIONS).where(DECISIONS.c.id <= newest - KEPT_DECISIONS))
-
-    return change
-
-
-def keeping_orders(orders: Orders) -> Change:
-    """The orders that come into force; very large ones are not kept, and slots are then given anew after a restart."""
-    size = sum(len(topics) for topics in orders.slots.values())
-
-    def change(connection: Connection) -> None:
+    if orders is not None:
         connection.execute(delete(ORDERS))
-        if size <= MOST_KEPT_TOPICS:
+        if sum(len(topics) for topics in orders.slots.values()) <= MOST_KEPT_TOPICS:
             text = dump_orders(orders)
             connection.execute(insert(ORDERS).values(number=0, generation=orders.generation, orders=text))
 
-    return change
+
+def set_bandwidth(connection: Connection, port: str, bandwidth_bps: float) -> None:
+    connection.execute(delete(PORTS).where(PORTS.c.name == port))
+    connection.execute(insert(PORTS).values(name=port, bandwidth_bps=bandwidth_bps))
 
 
-def setting_bandwidth(port: str, bandwidth_bps: float) -> Change:
-    def change(connection: Connection) -> None:
-        connection.execute(delete(PORTS).where(PORTS.c.name == port))
-        connection.execute(insert(PORTS).values(name=port, bandwidth_bps=bandwidth_bps))
-
-    return change
-
-
-def touching() -> Change:
+def touch(connection: Connection) -> None:
     """Writes what is there: for finding out whether anything can be written."""
-
-    def change(connection: Connection) -> None:
-        connection.execute(update(META).where(META.c.key == "generation").values(value=META.c.value))
-
-    return change
+    connection.execute(update(META).where(META.c.key == "generation").values(value=META.c.value))
 
 
-def measuring(measured: Mapping[str, Any]) -> Change:
+def keep_measured(connection: Connection, measured: Mapping[str, Any]) -> None:
     """What was measured of topics, in place of what was stored before."""
     rows = [
         {
@@ -153,50 +121,35 @@ def measuring(measured: Mapping[str, Any]) -> Change:
         }
         for topic, known in measured.items()
     ]
-
-    def change(connection: Connection) -> None:
-        connection.execute(delete(TOPICS))
-        if rows:
-            connection.execute(insert(TOPICS), rows)
-
-    return change
+    connection.execute(delete(TOPICS))
+    if rows:
+        connection.execute(insert(TOPICS), rows)
 
 
-def measuring_ports(measured: Mapping[str, Any]) -> Change:
+def keep_measured_ports(connection: Connection, measured: Mapping[str, Any]) -> None:
     """What was measured of ports and overrules what is stated, in place of what was stored before."""
     rows = [
         {"name": port, "measured": json.dumps(known, allow_nan=False)} for port, known in measured.items()
     ]
-
-    def change(connection: Connection) -> None:
-        connection.execute(delete(MEASURED_PORTS))
-        if rows:
-            connection.execute(insert(MEASURED_PORTS), rows)
-
-    return change
+    connection.execute(delete(MEASURED_PORTS))
+    if rows:
+        connection.execute(insert(MEASURED_PORTS), rows)
 
 
-def adding_token(token: Token) -> Change:
+def add_token(connection: Connection, token: Token) -> None:
     rights = token_to_json(token)
     columns = {column.name: rights.pop(column.name) for column in TOKENS.c if column.name in rights}
-
-    def change(connection: Connection) -> None:
-        connection.execute(insert(TOKENS).values(**columns, rights=json.dumps(rights)))
-        _tokens_changed(connection)
-
-    return change
+    connection.execute(insert(TOKENS).values(**columns, rights=json.dumps(rights)))
+    _tokens_changed(connection)
 
 
-def revoking_token(token_id: str, revoked_ns: int) -> Change:
-    def change(connection: Connection) -> None:
-        connection.execute(
-            update(TOKENS)
-            .where(TOKENS.c.token_id == token_id, TOKENS.c.revoked_ns.is_(None))
-            .values(revoked_ns=revoked_ns)
-        )
-        _tokens_changed(connection)
-
-    return change
+def revoke_token(connection: Connection, token_id: str, revoked_ns: int) -> None:
+    connection.execute(
+        update(TOKENS)
+        .where(TOKENS.c.token_id == token_id, TOKENS.c.revoked_ns.is_(None))
+        .values(revoked_ns=revoked_ns)
+    )
+    _tokens_changed(connection)
 
 
 def _tokens_changed(connection: Connection) -> None:

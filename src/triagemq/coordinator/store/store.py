@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection, select
@@ -25,7 +25,7 @@ from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store.changes import Change, touching
+from triagemq.coordinator.store.changes import touch
 from triagemq.coordinator.store.schema import (
     DECISIONS,
     INTENTS,
@@ -49,6 +49,9 @@ _INTENTS: dict[str, TypeAdapter[Any]] = {
     SUBSCRIBER: TypeAdapter(SubscriberIntent),
 }
 
+Change = Callable[[Connection], object]
+_Arguments = TypeVarTuple("_Arguments")
+
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
@@ -71,24 +74,26 @@ class Store:
         self._waiting: list[tuple[Change, asyncio.Future[None]]] = []
         self._flushing: asyncio.Task[None] | None = None
 
-    async def write(self, change: Change) -> None:
+    async def write(
+        self, change: Callable[[Connection, *_Arguments], object], *arguments: *_Arguments
+    ) -> None:
         """Make a change durable; StoreError if that fails, and then nothing of it was stored."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((change, done))
+        self._waiting.append((lambda connection: change(connection, *arguments), done))
         if self._flushing is None:
             self._flushing = loop.create_task(self._flush())
         await asyncio.shield(done)
 
-    def write_now(self, change: Change) -> None:
+    def write_now(self, change: Callable[[Connection, *_Arguments], object], *arguments: *_Arguments) -> None:
         """The same outside of an event loop."""
-        if failure := self._commit([change])[0]:
+        if failure := self._commit([lambda connection: change(connection, *arguments)])[0]:
             raise failure
 
     async def probe(self) -> None:
         """Find out whether it can be written again, by a change that changes nothing."""
         with contextlib.suppress(StoreError):
-            await self.write(touching())
+            await self.write(touch)
 
     async def close(self) -> None:
         """Finish what waits."""

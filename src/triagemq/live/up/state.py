@@ -21,7 +21,7 @@ from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, ne
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import UnauthorisedError
-from triagemq.coordinator.store.changes import adding_token
+from triagemq.coordinator.store.changes import add_token
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import OutputError, ParameterError
 from triagemq.exchange.private_files import private_directory, private_file, write_private
@@ -81,7 +81,7 @@ def own_token(state: Path, database: str) -> str:
                 TokenRequest(label="the exchange's own clients", roles=(Role.OPERATOR,))
             )
             write_private(path, secret + "\n")
-            store.write_now(adding_token(token))
+            store.write_now(add_token, token)
         return secret
     finally:
         store.close_now()
