@@ -11,7 +11,8 @@ from typing import Any
 from triagemq import __version__
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
-from triagemq.coordinator.channel.lead import GatewayChannel, GatewayLead
+from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
@@ -56,7 +57,7 @@ class Coordinator:
         self,
         *,
         store: Store,
-        link: GatewayChannel,
+        link: GatewayLink,
         network: Network,
         planner: PlannerSettings,
         gateway_address: str,

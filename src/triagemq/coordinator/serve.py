@@ -18,9 +18,8 @@ import ssl
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-import numpy as np
 import uvicorn
 
 from triagemq.addresses import place
@@ -182,29 +181,17 @@ def _network(settings: Settings) -> Network:
     if settings.network is not None:
         scenario = load(settings.network)
         return Network(replace(scenario, overhead_bytes=scenario.overhead_bytes + record_bytes))
-    plain = Network.plain(settings.bandwidth_bps).scenario
-    buffers = np.full(len(plain.ports), float(settings.buffer_packets))
-    return Network(
-        replace(
-            plain,
-            ports=replace(plain.ports, buffer_packets=buffers),
-            overhead_bytes=settings.overhead_bytes + record_bytes,
-        )
-    )
+    plain = Network.plain(settings.bandwidth_bps, settings.buffer_packets).scenario
+    return Network(replace(plain, overhead_bytes=settings.overhead_bytes + record_bytes))
 
 
 def _planner(settings: Settings) -> PlannerSettings:
     named = settings.planner
     # Now, not when somebody comes for whom there is something to plan.
-    algorithms(named.flows, named.priorities, named.drops)
+    algorithms(**asdict(named))
     if settings.no_triage:
         return PlannerSettings.no_triage()
-    return PlannerSettings(
-        flows=named.flows,
-        priorities=named.priorities,
-        drops=named.drops,
-        priority_classes=settings.priority_classes,
-    )
+    return PlannerSettings(**asdict(named), priority_classes=settings.priority_classes)
 
 
 def main() -> None:

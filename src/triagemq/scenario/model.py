@@ -323,6 +323,10 @@ class Scenario:
             )
         )
 
+    def with_tables(self, **tables: Any) -> Scenario:
+        """The same with other tables in the place of its own, in canonical order."""
+        return _canonical(replace(self, **tables))
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of everything that influences a decision; plans and traces carry it."""

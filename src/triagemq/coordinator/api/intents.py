@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -135,14 +136,7 @@ async def read_assignment(
     here.service.look(caller, (SUBSCRIBER, name))
     await here.runtime.assignments.wait(name, after, wait_seconds)
     here.service.look(caller, (SUBSCRIBER, name))
-    assigned = here.runtime.assignments.of(name)
-    return AssignmentAnswer(
-        generation=assigned.generation,
-        flows=assigned.flows,
-        slots=dict(assigned.slots),
-        classes=dict(assigned.classes),
-        drop_rates=dict(assigned.drop_rates),
-    )
+    return AssignmentAnswer(**asdict(here.runtime.assignments.of(name)))
 
 
 @router.post("/publishers", status_code=201)

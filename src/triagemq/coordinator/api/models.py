@@ -172,25 +172,23 @@ class Connection(BaseModel):
     broker: str | None = None
 
 
-class SubscriberAnswer(BaseModel):
-    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open."""
-
+class AnnouncedAnswer(BaseModel):
     name: str
     lease_seconds: float
     generation: int
     in_force: bool
     connection: Connection
+
+
+class SubscriberAnswer(AnnouncedAnswer):
+    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open."""
+
     subscriptions: list[dict[str, Any]] | None = None
     port: str | None = None
     flows: int | None = None
 
 
-class PublisherAnswer(BaseModel):
-    name: str
-    lease_seconds: float
-    generation: int
-    in_force: bool
-    connection: Connection
+class PublisherAnswer(AnnouncedAnswer):
     publications: list[dict[str, Any]] | None = None
 
 

@@ -54,16 +54,7 @@ async def topics(
     """The topics known, in alphabetical order behind `after`: those that the token may publish or subscribe to."""
     known = here.known_topics()
     wanted = sorted(topic for topic in known if topic > after and caller.may_see(topic))[:limit]
-    return [
-        TopicAnswer(
-            topic=topic,
-            rate_per_second=each.rate_per_second,
-            size_bytes=each.size_bytes,
-            measured=each.measured,
-        )
-        for topic in wanted
-        for each in [known[topic]]
-    ]
+    return [TopicAnswer(topic=topic, **asdict(known[topic])) for topic in wanted]
 
 
 @router.get(

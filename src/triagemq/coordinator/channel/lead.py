@@ -13,40 +13,24 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from triagemq.coordinator.access.grants import Grants
+from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.orders import Orders
 
-__all__ = ["GatewayChannel", "GatewayLead"]
+__all__ = ["GatewayLead"]
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _MOST_ROWS_WAITING = 10_000
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 8.0
 
 
-class GatewayChannel(Protocol):
-    """What is needed of a GatewayLink."""
-
-    @property
-    def connected(self) -> bool: ...
-
-    async def following(self) -> tuple[str, int]: ...
-
-    async def tell(self, before: DesiredState | None, after: DesiredState) -> bool: ...
-
-    async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None: ...
-
-    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured: ...
-
-
 class GatewayLead:
     """One gateway, behind one link. `grants` says who may do what at the moment it is called."""
 
-    def __init__(
-        self, link: GatewayChannel, grants: Callable[[], Grants], orders: Orders | None = None
-    ) -> None:
+    def __init__(self, link: GatewayLink, grants: Callable[[], Grants], orders: Orders | None = None) -> None:
         self.link = link
         self.problem: ControlError | None = None
         """Why the last telling failed, if it did."""

@@ -6,7 +6,7 @@ No I/O, no clock, no chance: the same question after the same decision gives the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -107,12 +107,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         scenario,
         previous=plan_before,
         before=scenario_before,
-        flows=settings.flows,
-        priorities=settings.priorities,
-        drops=settings.drops,
-        scope=settings.scope,
-        seed=settings.seed,
-        priority_classes=classes,
+        **asdict(replace(settings, priority_classes=classes)),
         flow_limits=limits,
     )
     plan = replace(plan, decisions=(*plan.decisions, *question.measured))

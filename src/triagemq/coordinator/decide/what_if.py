@@ -51,9 +51,7 @@ def changed(scenario: Scenario, changes: Changes) -> Scenario:
     scenario = _with_bandwidths(scenario, changes.bandwidths_bps)
     if changes.remove_subscriptions or changes.add_subscriptions:
         scenario = _with_subscriptions(scenario, changes)
-    return Scenario.of(
-        **{name: getattr(scenario, name) for name in Scenario.__dataclass_fields__}  # into canonical order
-    )
+    return scenario.with_tables()
 
 
 def _with_rates(scenario: Scenario, factors: Mapping[str, float]) -> Scenario:

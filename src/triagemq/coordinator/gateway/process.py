@@ -15,15 +15,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from triagemq.addresses import place
 from triagemq.child import run_child, say_ready
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.exchange.private_files import PRIVATE_UMASK
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["main"]
 

@@ -133,24 +133,12 @@ class IntentBook:
         subscribers, subscriptions = wanted_tables(
             names, [self._wanted[name] for name in names], self._subscribers, network, rank
         )
-        base = network.scenario
-        return Scenario.of(
-            name=base.name,
+        return network.scenario.with_tables(
             topics=Topics(tuple(self._topic_names[number] for number in in_order)),
-            brokers=base.brokers,
-            broker_links=base.broker_links,
-            unmanaged_switches=base.unmanaged_switches,
-            switches=base.switches,
-            ports=base.ports,
             publishers=events.publishers,
             publications=events.publications(rank),
-            size_samples=base.size_samples,
             subscribers=subscribers,
             subscriptions=subscriptions,
-            planning=base.planning,
-            mtu_bytes=base.mtu_bytes,
-            overhead_bytes=base.overhead_bytes,
-            sending_order=base.sending_order,
         )
 
     def _names(self, network: Network) -> list[str]:

@@ -7,8 +7,9 @@ see it by. No I/O and no clock.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 __all__ = ["BAND", "Drain", "Interval", "Loss", "ReportedCopies", "Windows", "share_interval"]
@@ -75,12 +76,7 @@ class Drain:
     busy: int
 
     def __add__(self, other: Drain) -> Drain:
-        return Drain(
-            self.octets + other.octets,
-            self.seconds + other.seconds,
-            self.looks + other.looks,
-            self.busy + other.busy,
-        )
+        return Drain(*map(operator.add, astuple(self), astuple(other)))
 
     def bandwidth_bps(self) -> Interval:
         """Infinite where the port was never seen busy."""
@@ -120,20 +116,11 @@ class ReportedCopies:
 
     def __add__(self, other: ReportedCopies) -> ReportedCopies:
         """Of others in the same window."""
-        return ReportedCopies(
-            self.sent + other.sent,
-            self.packets + other.packets,
-            self.received + other.received,
-            self.expected + other.expected,
-            self.variance + other.variance,
-        )
+        return ReportedCopies(*map(operator.add, astuple(self), astuple(other)))
 
     def then(self, later: ReportedCopies) -> ReportedCopies:
         """Of the same in the next window: where one ends the other begins, and that instant no longer matters."""
-        both = self + later
-        return ReportedCopies(
-            both.sent, both.packets, both.received, both.expected, max(self.variance, later.variance)
-        )
+        return replace(self + later, variance=max(self.variance, later.variance))
 
     @property
     def planned(self) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from triagemq.coordinator.decide.orders import Orders
@@ -85,12 +85,11 @@ class PortWatch:
         error_rate: Mapping[str, float] | None = None,
         *,
         restored: Mapping[str, Any] | None = None,
-        window_seconds: float = WINDOW_SECONDS,
     ) -> None:
         errors = error_rate or {}
         self._ports = {name: _Port(name, bps, errors.get(name, 0.0)) for name, bps in bandwidth_bps.items()}
         self._reports = PortReports()
-        self.window_seconds = window_seconds
+        self.window_seconds = WINDOW_SECONDS
         self._window_from: float | None = None
         self._looked_at = 0.0
         self._epoch = ""
@@ -219,10 +218,7 @@ class _Port:
             "stated_error_rate": self.stated_error_rate,
             "bandwidth_bps": self.planned_bps,
             "survival": self.survival,
-            "decisions": {
-                name: [each.kind, each.subject, each.before, each.after, each.reason]
-                for name, each in self.decisions.items()
-            },
+            "decisions": {name: list(astuple(each)) for name, each in self.decisions.items()},
         }
 
     def begin(self, counters: PortCounters | None) -> None:

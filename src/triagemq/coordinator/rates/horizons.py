@@ -61,35 +61,14 @@ class Seen(NamedTuple):
     dispersion: Floats
 
 
-_SHAPES: dict[str, tuple[int, ...]] = {
-    "_events": (),
-    "_octets": (),
-    "_rings": (2, HORIZONS, _RING),
-    "_prior": (HORIZONS,),
-    "_prior_blocks": (),
-    "_mean": (2, HORIZONS),
-    "_settled": (3, HORIZONS),
-    "_lately": (3, HORIZONS),
-}
-"""The arrays over topics, each without its last axis."""
-
-
 class Horizons:
     """Cumulative counts of some topics, remembered so that every horizon can be read off.
 
     Topics are rows, from 0 on; they come at the end (`add`), and others move up when some go (`keep`).
     """
 
-    _events: Floats
-    _octets: Floats
-    _rings: Floats
-    _prior: Floats
-    _prior_blocks: Floats
-    # Of blocks of one horizon: the mean in this regime and how many are in it, and three sums behind the estimate
-    # of I (blocks, squares around the mean, events expected), settled and of late.
-    _mean: Floats
-    _settled: Floats
-    _lately: Floats
+    _OVER_TOPICS = "_events", "_octets", "_rings", "_prior", "_prior_blocks", "_mean", "_settled", "_lately"
+    """The arrays of which topics are the last axis."""
 
     def __init__(self) -> None:
         self.window = 0
@@ -97,15 +76,20 @@ class Horizons:
         self._room = 0
         self._times = np.zeros((HORIZONS, _RING))
         self._dispersion: dict[int, tuple[int, Floats]] = {}
-        for name, shape in _SHAPES.items():
-            setattr(self, name, np.zeros((*shape, 0)))
+        self._events, self._octets = np.zeros((2, 0))
+        self._rings: Floats = np.zeros((2, HORIZONS, _RING, 0))
+        self._prior, self._prior_blocks = np.zeros((HORIZONS, 0)), np.zeros(0)
+        # Of blocks of one horizon: the mean in this regime and how many are in it, and three sums behind the estimate
+        # of I (blocks, squares around the mean, events expected), settled and of late.
+        self._mean: Floats = np.zeros((2, HORIZONS, 0))
+        self._settled, self._lately = np.zeros((2, 3, HORIZONS, 0))
 
     def add(self, rows: int) -> None:
         """Make room for more topics; nothing is known of them."""
         rows += self.rows
         if rows > self._room:
             self._move(np.arange(self.rows), max(rows, 2 * self._room, _LEAST_ROOM))
-        for name in _SHAPES:
+        for name in self._OVER_TOPICS:
             getattr(self, name)[..., self.rows : rows] = 1 if name == "_prior" else 0
         nothing = np.full(rows - self.rows, np.nan)
         self._dispersion = {
@@ -123,9 +107,9 @@ class Horizons:
         self.rows = len(rows)
 
     def _move(self, rows: Rows, room: int) -> None:
-        for name, shape in _SHAPES.items():
+        for name in self._OVER_TOPICS:
             before = getattr(self, name)
-            after = np.empty((*shape, room)) if room != self._room else before
+            after = np.empty((*before.shape[:-1], room)) if room != self._room else before
             after[..., : len(rows)] = before[..., rows]
             setattr(self, name, after)
         self._room = room

@@ -19,31 +19,14 @@ Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 _LEAST_ROOM = 64
-_UNKNOWN = {
-    "rate": np.nan,
-    "size": np.nan,
-    "spread": np.nan,
-    "rate_measured": False,
-    "size_measured": False,
-    "in_use": False,
-    "declared": False,
-    "heard": False,
-    "returning": False,
-    "since": np.inf,
-    "size_since": np.inf,
-    "events_before": 0.0,
-    "bytes_before": 0.0,
-    "review_at": np.inf,
-    "silence": 0.0,
-    "last_event": np.inf,
-    "silent_at": np.inf,
-    "came_at": -np.inf,
-    "told_at": -np.inf,
+_PAIRS = ("counted", "new", "arrived", "published")
+_UNKNOWN: dict[str, float] = {
+    **dict.fromkeys(("rate", "size", "spread"), np.nan),
+    **dict.fromkeys(("rate_measured", "size_measured", "in_use", "declared", "heard", "returning"), False),
+    **dict.fromkeys(("since", "size_since", "review_at", "last_event", "silent_at"), np.inf),
+    **dict.fromkeys(("came_at", "told_at"), -np.inf),
+    **dict.fromkeys(("events_before", "bytes_before", "silence", *_PAIRS), 0.0),
     "row": -1,
-    "counted": 0.0,
-    "new": 0.0,
-    "arrived": 0.0,
-    "published": 0.0,
 }
 """What stands in each column of a topic that is new."""
 
@@ -128,5 +111,4 @@ class TopicTable:
 
     def _filled(self, name: str, value: float, room: int) -> NDArray[np.generic]:
         kind = np.bool_ if isinstance(value, bool) else np.intp if isinstance(value, int) else np.float64
-        pairs = name in ("counted", "new", "arrived", "published")
-        return np.full((2, room) if pairs else room, value, dtype=kind)
+        return np.full((2, room) if name in _PAIRS else room, value, dtype=kind)

@@ -204,13 +204,8 @@ class Store:
         wanted = select(DECISIONS).where(DECISIONS.c.id > after).order_by(DECISIONS.c.id).limit(limit)
         with self._reading() as connection:
             return [
-                StoredDecision(
-                    row.id,
-                    row.decided_ns,
-                    row.generation,
-                    Decision(row.kind, row.subject, row.before, row.after, row.reason),
-                )
-                for row in connection.execute(wanted)
+                StoredDecision(number, decided_ns, generation, Decision(*told))
+                for number, decided_ns, generation, *told in connection.execute(wanted)
             ]
 
     def _meta(self, key: str) -> int:
