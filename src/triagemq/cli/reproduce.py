@@ -123,9 +123,7 @@ def _print(made: Reproduction, files: Files) -> None:
         console.print(
             Text.assemble(verdict, f": {claim.statement}; worst case {claim.worst}"), soft_wrap=True
         )
-    effort = ", ".join(
-        f"{_number(value)} {name}" for name, value in made.as_json()["effort"].items() if value is not None
-    )
+    effort = ", ".join(f"{_number(value)} {name}" for name, value in made.effort.as_json().items())
     console.print(f"{effort}; {made.wall_seconds:.1f} s", highlight=False)
     for file in (files.png, files.html):
         console.print(str(file), highlight=False, soft_wrap=True)

@@ -163,8 +163,6 @@ def _longest_mean_seconds(scenario: Scenario, plan: Plan) -> Floats:
 
 def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Simulate and forecast the three configurations, by the classes that greedy gives."""
-    assert effort.seeds is not None
-    assert effort.publications is not None
     seeds = run_seeds(effort.seeds, effort.publications, progress)
     levels = [each.level for each in seeds]
     simulated = [
@@ -185,46 +183,31 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
 
 
 def _table(configuration: Configuration, simulated: ClassFigures, predicted: ClassFigures) -> PrintedTable:
-    return PrintedTable(
-        title=f"{configuration.title}, buffer {TABLE2_BUFFER_PACKETS:.0f} packets",
-        columns=(
-            "class",
-            "success, simulated",
-            "forecast",
-            "latency, simulated",
-            "forecast",
-            "printed",
-        ),
-        rows=tuple(
-            (
-                str(level),
-                percent(simulated.success[level]),
-                percent(predicted.success[level]),
-                duration(simulated.latency_seconds[level]),
-                duration(predicted.latency_seconds[level]),
-                configuration.printed_text[level],
-            )
-            for level in range(CLASSES)
-        ),
+    return PrintedTable.of(
+        f"{configuration.title}, buffer {TABLE2_BUFFER_PACKETS:.0f} packets",
+        range(CLASSES),
+        ("class", str),
+        ("success, simulated", lambda level: percent(simulated.success[level])),
+        ("forecast", lambda level: percent(predicted.success[level])),
+        ("latency, simulated", lambda level: duration(simulated.latency_seconds[level])),
+        ("forecast", lambda level: duration(predicted.latency_seconds[level])),
+        ("printed", lambda level: configuration.printed_text[level]),
     )
 
 
 def _panels(simulated: list[ClassFigures], predicted: list[ClassFigures]) -> tuple[Panel, ...]:
+    def lines(title: str, found: Floats, said: Floats, printed: dict[int, float]) -> list[Series]:
+        return [
+            Series.of(title, range(CLASSES), found),
+            Series.of(f"{title}, forecast", range(CLASSES), said, "dashed"),
+            Series.of(f"{title}, printed", printed, list(printed.values()), "marks"),
+        ]
+
     success: list[Series] = []
     latency: list[Series] = []
-    for configuration, found, said in zip(CONFIGURATIONS, simulated, predicted, strict=True):
-        title, levels = configuration.title, range(CLASSES)
-        printed = configuration.printed_success, configuration.printed_seconds
-        success += [
-            Series.of(title, levels, found.success),
-            Series.of(f"{title}, forecast", levels, said.success, "dashed"),
-            Series.of(f"{title}, printed", printed[0].keys(), list(printed[0].values()), "marks"),
-        ]
-        latency += [
-            Series.of(title, levels, found.latency_seconds),
-            Series.of(f"{title}, forecast", levels, said.latency_seconds, "dashed"),
-            Series.of(f"{title}, printed", printed[1].keys(), list(printed[1].values()), "marks"),
-        ]
+    for each, found, said in zip(CONFIGURATIONS, simulated, predicted, strict=True):
+        success += lines(each.title, found.success, said.success, each.printed_success)
+        latency += lines(each.title, found.latency_seconds, said.latency_seconds, each.printed_seconds)
     return (
         Panel("success rate", "priority class", "delivered of published", tuple(success)),
         Panel("response time", "priority class", "mean seconds", tuple(latency), logarithmic=True),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from triagemq.papers.experiment import (
     Progress,
     Series,
 )
+from triagemq.papers.runs import median_seconds
 from triagemq.plain import plain
 from triagemq.plan import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.plan.demand import total_by
@@ -32,7 +32,6 @@ __all__ = ["CLASS_VARIANCE", "lloyd", "paper_variances"]
 FLOWS = 70
 CLASS_COUNTS = tuple(range(2, FLOWS + 1))
 SHOWN_CLASS_COUNTS = (2, 3, 5, 7, 9, 16, 35, 70)
-TIMED_CALLS = 30
 VALUES_SEED = 70
 """Not the 0 by which the algorithms draw: the same numbers would make `random` sort by value."""
 
@@ -41,6 +40,9 @@ FLOWS_OF_A_CITY = 10_000
 
 MOST_ITERATIONS = 300
 """Where the iterations of `lloyd` give up, as in scikit-learn."""
+
+Measures = dict[str, dict[str, Floats]]
+"""By measure and algorithm: a figure for each number of classes."""
 
 
 def lloyd(problem: PriorityProblem) -> Integers:
@@ -105,36 +107,35 @@ ALGORITHMS: dict[str, PriorityAlgorithm] = {
 
 def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Cut many sets of random values into every number of classes, and measure what each cut is like."""
-    assert effort.repeats is not None
     repeats = effort.repeats
     values = np.random.default_rng(VALUES_SEED).random((repeats, FLOWS))
     group = np.repeat(np.arange(repeats, dtype=np.int32), FLOWS)
-    within = {name: np.empty(len(CLASS_COUNTS)) for name in ALGORITHMS}
-    paper_within = {name: np.empty(len(CLASS_COUNTS)) for name in ALGORITHMS}
-    between = {name: np.empty(len(CLASS_COUNTS)) for name in ALGORITHMS}
-    seconds = {name: np.empty(len(CLASS_COUNTS)) for name in ALGORITHMS}
+    measures: Measures = {
+        measure: {name: np.empty(len(CLASS_COUNTS)) for name in ALGORITHMS}
+        for measure in ("within", "paper_within", "between", "seconds")
+    }
     for row, classes in enumerate(CLASS_COUNTS):
         problem = PriorityProblem(values.reshape(-1), group, classes)
         single = PriorityProblem(values[0], group[:FLOWS], classes)
         for name, algorithm in ALGORITHMS.items():
             labels = algorithm(problem).reshape(repeats, FLOWS)
-            plain, weighted, apart = paper_variances(values, labels, classes)
-            within[name][row], paper_within[name][row] = plain.mean(), weighted.mean()
-            between[name][row] = apart.mean()
-            seconds[name][row] = _median_seconds(lambda cut=algorithm, one=single: cut(one))  # type: ignore[misc]
+            found = [each.mean() for each in paper_variances(values, labels, classes)]
+            found.append(median_seconds(partial(algorithm, single)))
+            for lines, value in zip(measures.values(), found, strict=True):
+                lines[name][row] = value
         progress((row + 1) / len(CLASS_COUNTS))
     city = _seconds_for_a_city()
-    measures = {"within": within, "paper_within": paper_within, "between": between, "seconds": seconds}
+    titles = (
+        ("within-class sum of squares (what k-means minimises)", "{:.4f}", 1.0),
+        ("within-class variance, PrioDeX eq. (29) and (30) as printed", "{:.4f}", 1.0),
+        ("between-class variance, PrioDeX eq. (31)", "{:.5f}", 1.0),
+        ("microseconds a cut of 70 flows (median)", "{:.1f}", 1e6),
+    )
     return Findings(
-        tables=(
-            _table("within-class sum of squares (what k-means minimises)", within, "{:.4f}"),
-            _table("within-class variance, PrioDeX eq. (29) and (30) as printed", paper_within, "{:.4f}"),
-            _table("between-class variance, PrioDeX eq. (31)", between, "{:.5f}"),
-            _table("microseconds a cut of 70 flows (median)", seconds, "{:.1f}", 1e6),
-        ),
-        panels=_panels(within, paper_within, between, seconds),
-        differences=_differences(within, paper_within, seconds, city),
-        claims=_claims(within, between),
+        tables=tuple(_table(*each, lines) for each, lines in zip(titles, measures.values(), strict=True)),
+        panels=_panels(measures),
+        differences=_differences(measures, city),
+        claims=_claims(measures["within"], measures["between"]),
         figures=_figures(measures, city),
     )
 
@@ -160,46 +161,22 @@ def paper_variances(values: Floats, labels: Integers, classes: int) -> tuple[Flo
     return squares.sum(axis=1), (squares * share).sum(axis=1), between
 
 
-def _median_seconds(cut: Callable[[], object], calls: int = TIMED_CALLS) -> float:
-    cut()
-    taken = np.empty(calls)
-    for call in range(calls):
-        started = time.perf_counter()
-        cut()
-        taken[call] = time.perf_counter() - started
-    return float(np.median(taken))
-
-
 def _seconds_for_a_city() -> dict[str, float]:
     values = np.random.default_rng(VALUES_SEED).random(FLOWS_OF_A_CITY)
     problem = PriorityProblem(values, np.zeros(FLOWS_OF_A_CITY, dtype=np.int32), 9)
-    return {
-        name: _median_seconds(lambda cut=algorithm: cut(problem), calls=5)  # type: ignore[misc]
-        for name, algorithm in ALGORITHMS.items()
-    }
+    return {name: median_seconds(partial(cut, problem), calls=5) for name, cut in ALGORITHMS.items()}
 
 
-def _table(title: str, measure: dict[str, Floats], form: str, scale: float = 1.0) -> PrintedTable:
-    return PrintedTable(
-        title=title,
-        columns=("classes", *ALGORITHMS),
-        rows=tuple(
-            (
-                str(classes),
-                *(form.format(scale * measure[name][CLASS_COUNTS.index(classes)]) for name in ALGORITHMS),
-            )
-            for classes in SHOWN_CLASS_COUNTS
-        ),
-    )
+def _table(title: str, form: str, scale: float, lines: dict[str, Floats]) -> PrintedTable:
+    def told(line: Floats, classes: int) -> str:
+        return form.format(scale * line[CLASS_COUNTS.index(classes)])
+
+    by_algorithm = ((name, partial(told, line)) for name, line in lines.items())
+    return PrintedTable.of(title, SHOWN_CLASS_COUNTS, ("classes", str), *by_algorithm)
 
 
-def _panels(
-    within: dict[str, Floats],
-    paper_within: dict[str, Floats],
-    between: dict[str, Floats],
-    seconds: dict[str, Floats],
-) -> tuple[Panel, ...]:
-    def panel(title: str, label: str, measure: dict[str, Floats], *, logarithmic: bool) -> Panel:
+def _panels(measures: Measures) -> tuple[Panel, ...]:
+    def panel(title: str, label: str, measure: str, *, logarithmic: bool = True) -> Panel:
         # 70 flows in 70 classes leave nothing inside; a logarithmic axis has no place for it.
         series = (
             Series.of(
@@ -208,29 +185,25 @@ def _panels(
                 np.where(line > 1e-12, line, np.nan),
                 "dashed" if name == "lloyd" else "line",
             )
-            for name, line in measure.items()
+            for name, line in measures[measure].items()
         )
         return Panel(title, "priority classes", label, tuple(series), logarithmic=logarithmic)
 
     return (
-        panel("within classes, plain", "sum of squares", within, logarithmic=True),
-        panel("within classes, eq. (29)-(30)", "as printed", paper_within, logarithmic=True),
-        panel("between classes, eq. (31)", "variance", between, logarithmic=False),
-        panel("time of one cut of 70 flows", "seconds", seconds, logarithmic=True),
+        panel("within classes, plain", "sum of squares", "within"),
+        panel("within classes, eq. (29)-(30)", "as printed", "paper_within"),
+        panel("between classes, eq. (31)", "variance", "between", logarithmic=False),
+        panel("time of one cut of 70 flows", "seconds", "seconds"),
     )
 
 
-def _differences(
-    within: dict[str, Floats],
-    paper_within: dict[str, Floats],
-    seconds: dict[str, Floats],
-    city: dict[str, float],
-) -> tuple[Difference, ...]:
+def _differences(measures: Measures, city: dict[str, float]) -> tuple[Difference, ...]:
+    within, seconds = measures["within"], measures["seconds"]
     nine = CLASS_COUNTS.index(9)
     ratio = {name: float(line[nine] / within["greedy"][nine]) for name, line in within.items()}
     above = {
         measure: int((lines["lloyd"][:-1] > lines["greedy"][:-1]).sum())
-        for measure, lines in (("plain", within), ("printed", paper_within))
+        for measure, lines in (("plain", within), ("printed", measures["paper_within"]))
     }
     range_of = {name: f"{1e6 * line[0]:.0f} to {1e6 * line[-2]:.0f} µs" for name, line in seconds.items()}
     return (
@@ -290,13 +263,13 @@ def _claims(within: dict[str, Floats], between: dict[str, Floats]) -> tuple[Clai
     )
 
 
-def _figures(measures: dict[str, dict[str, Floats]], city: dict[str, float]) -> dict[str, Any]:
+def _figures(measures: Measures, city: dict[str, float]) -> dict[str, Any]:
+    lines = {
+        measure: {name: line.tolist() for name, line in lines.items()} for measure, lines in measures.items()
+    }
     return {
         "class_counts": list(CLASS_COUNTS),
-        **{
-            measure: {name: [plain(value) for value in line] for name, line in lines.items()}
-            for measure, lines in measures.items()
-        },
+        **plain(lines),
         "seconds_for_10000_flows_in_9_classes": city,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from triagemq.papers.experiment import (
     Series,
     percent,
 )
-from triagemq.papers.runs import simulated, table2_case
+from triagemq.papers.runs import median_seconds, simulated, table2_case
 from triagemq.plan import DROP_POLICIES, DropProblem, Plan, demand, make_plan
 from triagemq.scenario import Floats, Scenario, achieved_utility, maximum_utility, port_paths
 from triagemq.scenario.generators import table2
@@ -32,7 +32,6 @@ SUBSCRIPTION_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.
 """Of Table 2's 70 + 42; at 1.4 a subscriber asks for 59 of the 60 event topics."""
 
 WEIGHT_FACTORS = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
-TIMED_CALLS = 30
 SIMULATION_WARMUP = 0.1
 SIMULATION_AGREES = 0.005
 """How far a simulated utility rate may lie from the forecast one; the drops alone decide it, so it is noise."""
@@ -40,22 +39,15 @@ SIMULATION_AGREES = 0.005
 
 def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Forecast the utility rate over load and weight, simulate it at the default point, and time the policies."""
-    assert effort.seeds is not None
-    assert effort.publications is not None
     seeds = range(effort.seeds)
-    load = np.array([[_load(_subscribed(share, seed)) for share in SUBSCRIPTION_SHARES] for seed in seeds])
-    by_load = np.array(
-        [[_rates(_subscribed(share, seed)) for share in SUBSCRIPTION_SHARES] for seed in seeds]
-    ).mean(axis=0)
-    by_weight = np.array(
-        [
-            [_rates(table2(seed=seed, event_weight_factor=factor)) for factor in WEIGHT_FACTORS]
-            for seed in seeds
-        ]
-    ).mean(axis=0)
+    subscribed = [[_subscribed(share, seed) for share in SUBSCRIPTION_SHARES] for seed in seeds]
+    weighed = [[table2(seed=seed, event_weight_factor=factor) for factor in WEIGHT_FACTORS] for seed in seeds]
+    rho = np.mean([[_load(each) for each in row] for row in subscribed], axis=0)
+    by_load, by_weight = (
+        np.mean([[_rates(each) for each in row] for row in drawn], axis=0) for drawn in (subscribed, weighed)
+    )
     seconds = _policy_seconds(table2(seed=0))
     measured = _simulated_rates(effort.seeds, effort.publications, progress)
-    rho = load.mean(axis=0)
     default = SUBSCRIPTION_SHARES.index(1.0)
     return Findings(
         tables=(
@@ -120,17 +112,7 @@ def _simulated_rates(seeds: int, publications: int, progress: Progress) -> Float
 
 def _policy_seconds(scenario: Scenario) -> dict[str, float]:
     problem = _drop_problem(scenario, make_plan(scenario, drops="none"))
-    medians = {}
-    for name in POLICIES:
-        policy = DROP_POLICIES[name]
-        policy(problem)
-        taken = np.empty(TIMED_CALLS)
-        for call in range(TIMED_CALLS):
-            started = time.perf_counter()
-            policy(problem)
-            taken[call] = time.perf_counter() - started
-        medians[name] = float(np.median(taken))
-    return medians
+    return {name: median_seconds(partial(DROP_POLICIES[name], problem)) for name in POLICIES}
 
 
 def _drop_problem(scenario: Scenario, plan: Plan) -> DropProblem:
@@ -162,19 +144,14 @@ def _table(title: str, label: str, points: list[str], rates: Floats) -> PrintedT
 
 def _spot_check(predicted: Floats, simulated: Floats, seconds: dict[str, float]) -> PrintedTable:
     printed = {"optimal": "best, slowest", "linear": "as exponential", "exponential": "as linear"}
-    return PrintedTable(
-        title="Table 2 as it stands: forecast, simulation, and time of the policy alone",
-        columns=("policy", "utility rate, forecast", "simulated", "time", "printed"),
-        rows=tuple(
-            (
-                policy,
-                percent(predicted[number], 2),
-                percent(simulated[number], 2),
-                f"{1e6 * seconds[policy]:.0f} µs",
-                printed.get(policy, ""),
-            )
-            for number, policy in enumerate(POLICIES)
-        ),
+    return PrintedTable.of(
+        "Table 2 as it stands: forecast, simulation, and time of the policy alone",
+        POLICIES,
+        ("policy", str),
+        ("utility rate, forecast", lambda policy: percent(predicted[POLICIES.index(policy)], 2)),
+        ("simulated", lambda policy: percent(simulated[POLICIES.index(policy)], 2)),
+        ("time", lambda policy: f"{1e6 * seconds[policy]:.0f} µs"),
+        ("printed", lambda policy: printed.get(policy, "")),
     )
 
 

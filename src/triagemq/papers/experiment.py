@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,37 +33,42 @@ Progress = Callable[[float], None]
 
 Style = Literal["line", "dashed", "marks"]
 
+Item = TypeVar("Item")
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is run; None where an experiment has no use for the number.
+    """How much is run; 0 or nothing where an experiment has no use for the number.
 
     `seeds` counts scenarios, each drawn and simulated with its own seed. `publications` are simulated for every
     seed and configuration. `repeats` counts random problems of an experiment without simulation. Experiments with
     real packets take `seconds` for each load in `rho` with each number of `subscribers`.
     """
 
-    seeds: int | None = None
-    publications: int | None = None
-    repeats: int | None = None
-    rho: tuple[float, ...] | None = None
-    subscribers: tuple[int, ...] | None = None
-    seconds: float | None = None
+    seeds: int = 0
+    publications: int = 0
+    repeats: int = 0
+    rho: tuple[float, ...] = ()
+    subscribers: tuple[int, ...] = ()
+    seconds: float = 0.0
 
     def asked(self, **wanted: Any) -> Effort:
         """This effort with what a user asks for instead; what the experiment has no use for is refused."""
-        for name, number in wanted.items():
-            if number is None:
-                continue
-            if getattr(self, name) is None:
-                used = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+        used = self.as_json()
+        asked = {name: number for name, number in wanted.items() if number is not None}
+        for name, number in asked.items():
+            if name not in used:
                 raise ParameterError(
                     name, f"means nothing to this experiment; it takes {' and '.join(used)}; leave it out"
                 )
             least = 0.01 if name == "rho" else 1
             if min(number if isinstance(number, tuple) else (number,)) < least:
                 raise ParameterError(name, f"is {number}; must be {least} or more")
-        return replace(self, **{name: number for name, number in wanted.items() if number is not None})
+        return replace(self, **asked)
+
+    def as_json(self) -> dict[str, Any]:
+        """What the experiment has a use for."""
+        return {name: number for name, number in asdict(self).items() if number}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,18 @@ class PrintedTable:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(
+        cls, title: str, items: Iterable[Item], *columns: tuple[str, Callable[[Item], str]]
+    ) -> PrintedTable:
+        """A row for each item; of a column its heading, and what stands there of an item.
+
+        >>> PrintedTable.of("squares", [2, 3], ("of", str), ("is", lambda side: f"{side * side} m²")).rows
+        (('2', '4 m²'), ('3', '9 m²'))
+        """
+        rows = tuple(tuple(cell(item) for _, cell in columns) for item in items)
+        return cls(title, tuple(heading for heading, _ in columns), rows)
 
 
 @dataclass(frozen=True, slots=True)

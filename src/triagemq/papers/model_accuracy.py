@@ -117,8 +117,6 @@ class Accuracy:
 
 def reproduce(cases: Sequence[PrintedLoad], effort: Effort, progress: Progress) -> Findings:
     """Simulate every case with several seeds; every seed draws its own Table 2 and has its own forecast."""
-    assert effort.seeds is not None
-    assert effort.publications is not None
     drawn = [_draw(case, seed) for case in cases for seed in range(effort.seeds)]
     runs = [
         table2_case(
@@ -192,50 +190,31 @@ def _table(compared: Accuracy) -> PrintedTable:
         if compared.ports_left_out
         else ""
     )
-    return PrintedTable(
-        title=f"{compared.case.title}: offered load {compared.load:.2f}{left_out}",
-        columns=(
-            "class",
-            "simulated",
-            "± 95 %",
-            "forecast",
-            "off",
-            "off, %",
-            "paper's model",
-            "off",
-            "off, %",
-        ),
-        rows=tuple(
-            (
-                str(level),
-                f"{1000 * compared.simulated[level]:.3f} ms",
-                f"{1000 * compared.interval[level]:.3f} ms",
-                f"{1000 * compared.predicted[level]:.3f} ms",
-                f"{1000 * compared.off[level]:+.3f} ms",
-                f"{100 * compared.share_off[level]:+.2f}",
-                f"{1000 * compared.paper[level]:.3f} ms",
-                f"{1000 * (compared.paper[level] - compared.simulated[level]):+.3f} ms",
-                f"{100 * (compared.paper[level] / compared.simulated[level] - 1):+.1f}",
-            )
-            for level in range(CLASSES)
-        ),
+    paper_off = compared.paper - compared.simulated
+    return PrintedTable.of(
+        f"{compared.case.title}: offered load {compared.load:.2f}{left_out}",
+        range(CLASSES),
+        ("class", str),
+        ("simulated", lambda level: f"{1000 * compared.simulated[level]:.3f} ms"),
+        ("± 95 %", lambda level: f"{1000 * compared.interval[level]:.3f} ms"),
+        ("forecast", lambda level: f"{1000 * compared.predicted[level]:.3f} ms"),
+        ("off", lambda level: f"{1000 * compared.off[level]:+.3f} ms"),
+        ("off, %", lambda level: f"{100 * compared.share_off[level]:+.2f}"),
+        ("paper's model", lambda level: f"{1000 * compared.paper[level]:.3f} ms"),
+        ("off", lambda level: f"{1000 * paper_off[level]:+.3f} ms"),
+        ("off, %", lambda level: f"{100 * paper_off[level] / compared.simulated[level]:+.1f}"),
     )
 
 
 def _summary(compared: Sequence[Accuracy]) -> PrintedTable:
-    return PrintedTable(
-        title="class 8, model less simulation",
-        columns=("case", "offered load", "forecast", "paper's model, here", "printed difference"),
-        rows=tuple(
-            (
-                each.case.title,
-                f"{each.load:.2f}",
-                f"{1000 * each.off[8]:+.2f} ms ± {1000 * each.interval[8]:.2f}",
-                f"{1000 * (each.paper[8] - each.simulated[8]):+.2f} ms",
-                each.case.printed,
-            )
-            for each in compared
-        ),
+    return PrintedTable.of(
+        "class 8, model less simulation",
+        compared,
+        ("case", lambda each: each.case.title),
+        ("offered load", lambda each: f"{each.load:.2f}"),
+        ("forecast", lambda each: f"{1000 * each.off[8]:+.2f} ms ± {1000 * each.interval[8]:.2f}"),
+        ("paper's model, here", lambda each: f"{1000 * (each.paper[8] - each.simulated[8]):+.2f} ms"),
+        ("printed difference", lambda each: each.case.printed),
     )
 
 

@@ -81,9 +81,6 @@ class PacketRun:
 
 def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Build a box for each load and number of subscribers, and measure."""
-    assert effort.rho is not None
-    assert effort.subscribers is not None
-    assert effort.seconds is not None
     cases = [(rho, count) for rho in effort.rho for count in effort.subscribers]
     runs = [
         _run(rho, count, effort.seconds, part_of(progress, number, len(cases)))
@@ -162,33 +159,18 @@ def _column(rows: Sequence[dict[str, Any]], name: str) -> Floats:
 
 def _table(run: PacketRun) -> PrintedTable:
     printed = run.rho == OVERLOAD
-    return PrintedTable(
-        title=f"{run.name}: {run.deliveries:,} real packets delivered",
-        columns=(
-            "class",
-            "success",
-            "planned",
-            "printed",
-            "latency",
-            "simulated",
-            "our model",
-            "paper's model",
-            "printed",
-        ),
-        rows=tuple(
-            (
-                str(row),
-                percent(run.success[row]),
-                percent(run.planned_success[row]),
-                percent(PRINTED_SUCCESS[row]) if printed else "-",
-                duration(run.latency_seconds[row]),
-                duration(run.simulated_seconds[row]),
-                duration(run.forecast_seconds[row]),
-                duration(run.paper_seconds[row]),
-                duration(PRINTED_LATENCY_SECONDS[row]) if printed else "-",
-            )
-            for row in range(CLASSES)
-        ),
+    return PrintedTable.of(
+        f"{run.name}: {run.deliveries:,} real packets delivered",
+        range(CLASSES),
+        ("class", str),
+        ("success", lambda row: percent(run.success[row])),
+        ("planned", lambda row: percent(run.planned_success[row])),
+        ("printed", lambda row: percent(PRINTED_SUCCESS[row]) if printed else "-"),
+        ("latency", lambda row: duration(run.latency_seconds[row])),
+        ("simulated", lambda row: duration(run.simulated_seconds[row])),
+        ("our model", lambda row: duration(run.forecast_seconds[row])),
+        ("paper's model", lambda row: duration(run.paper_seconds[row])),
+        ("printed", lambda row: duration(PRINTED_LATENCY_SECONDS[row]) if printed else "-"),
     )
 
 
@@ -268,20 +250,10 @@ def _claims(runs: Sequence[PacketRun]) -> tuple[Claim, ...]:
 
 
 def _figures(run: PacketRun) -> dict[str, Any]:
-    columns = (
-        "success",
-        "success_interval",
-        "planned_success",
-        "latency_seconds",
-        "simulated_seconds",
-        "forecast_seconds",
-        "paper_seconds",
-    )
+    figures = {name: getattr(run, name) for name in PacketRun.__slots__}
     return {
-        "rho": run.rho,
-        "subscribers": run.subscribers,
-        "deliveries": run.deliveries,
-        **{name: [plain(value) for value in getattr(run, name)] for name in columns},
+        name: plain(value.tolist() if isinstance(value, np.ndarray) else value)
+        for name, value in figures.items()
     }
 
 

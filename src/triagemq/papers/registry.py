@@ -74,7 +74,7 @@ class Reproduction:
             "paper": self.paper,
             "figure": self.figure,
             "title": self.title,
-            "effort": {name: value for name, value in asdict(self.effort).items() if value is not None},
+            "effort": self.effort.as_json(),
             "wall_seconds": self.wall_seconds,
             "figures": self.findings.figures,
             "differences": [asdict(each) for each in self.findings.differences],
@@ -110,29 +110,18 @@ def reproduce(
     paper: str,
     figure: str,
     *,
-    seeds: int | None = None,
-    publications: int | None = None,
-    repeats: int | None = None,
-    rho: tuple[float, ...] | None = None,
-    subscribers: tuple[int, ...] | None = None,
-    seconds: float | None = None,
     quick: bool = False,
     progress: Progress | None = None,
     spark: OnSpark | None = None,
+    **asked: Any,
 ) -> Reproduction:
-    """Run the experiment behind a figure; what is not given is as the experiment has it, or its `quick` variant.
+    """Run the experiment behind a figure, with the effort asked for (see Effort).
 
+    What is not given is as the experiment has it, or its `quick` variant.
     With `spark` the simulations of many seeds are Spark tasks; the figures are the same.
     """
     chosen = experiment(paper, figure)
-    effort = (chosen.quick if quick else chosen.normal).asked(
-        seeds=seeds,
-        publications=publications,
-        repeats=repeats,
-        rho=rho,
-        subscribers=subscribers,
-        seconds=seconds,
-    )
+    effort = (chosen.quick if quick else chosen.normal).asked(**asked)
     started = time.perf_counter()
     with on_spark(spark):
         findings = chosen.run(effort, progress or (lambda share: None))

@@ -3,7 +3,8 @@ process or from Spark tasks; and simulations and forecasts in figures per priori
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ __all__ = [
     "class_figures",
     "forecast_figures",
     "grouped",
+    "median_seconds",
     "on_spark",
     "simulated",
     "simulated_figures",
@@ -107,6 +109,17 @@ def simulated(cases: Sequence[Case], progress: Progress) -> list[SubscriptionRes
         before += weight
     progress(1.0)
     return found
+
+
+def median_seconds(work: Callable[[], object], calls: int = 30) -> float:
+    """How long it takes, once it has been done before."""
+    work()
+    taken = np.empty(calls)
+    for call in range(calls):
+        started = time.perf_counter()
+        work()
+        taken[call] = time.perf_counter() - started
+    return float(np.median(taken))
 
 
 def grouped(items: Sequence[Item], size: int) -> list[Sequence[Item]]:

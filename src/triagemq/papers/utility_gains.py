@@ -81,8 +81,6 @@ class SeedFigures:
 
 def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Simulate every configuration at a buffer of 2000 packets; value what arrived, plain and fresh."""
-    assert effort.seeds is not None
-    assert effort.publications is not None
     seeds = _measure(effort.seeds, effort.publications, progress)
     plain, plain_mean = _mean_rates(seeds)
     by_constant = [_mean_rates(seeds, constant) for constant in TIME_CONSTANTS]
@@ -148,46 +146,34 @@ def _gain(rates: Floats, what: str, over: str) -> float:
 
 
 def _rate_table(plain: Floats, mean: Floats) -> PrintedTable:
-    return PrintedTable(
-        title="achieved utility, plain (no freshness), simulated, buffer 2000 packets",
-        columns=(
-            "configuration",
-            "sum over sum of maxima",
-            "mean of ratios",
-            "over no priorities",
-            "over greedy",
-        ),
-        rows=tuple(
-            (
-                title,
-                percent(plain[row]),
-                percent(mean[row]),
-                signed(_gain(plain, title, "no priorities")),
-                signed(_gain(plain, title, "greedy")),
-            )
-            for row, title in enumerate(ROWS)
-        ),
+    return PrintedTable.of(
+        "achieved utility, plain (no freshness), simulated, buffer 2000 packets",
+        ROWS,
+        ("configuration", str),
+        ("sum over sum of maxima", lambda title: percent(plain[ROWS.index(title)])),
+        ("mean of ratios", lambda title: percent(mean[ROWS.index(title)])),
+        ("over no priorities", lambda title: signed(_gain(plain, title, "no priorities"))),
+        ("over greedy", lambda title: signed(_gain(plain, title, "greedy"))),
     )
 
 
 def _gain_table(plain: Floats, mean: Floats) -> PrintedTable:
-    best = _best(plain)
-    pairs = [(what, over, printed) for (what, over), printed in FIRST_GAINS.items()]
-    pairs += [(best, "greedy", GAIN_OVER_GREEDY), (best, "no priorities", GAIN_OVER_NONE)]
-    return PrintedTable(
-        title="gains beside the printed ones",
-        columns=("gain of", "over", "ours, sums", "ours, mean of ratios", "printed"),
-        rows=tuple(
-            (
-                what,
-                over,
-                signed(_gain(plain, what, over)),
-                signed(_gain(mean, what, over)),
-                signed(printed),
-            )
-            for what, over, printed in pairs
-        ),
+    gains = _printed_gains(plain)
+    return PrintedTable.of(
+        "gains beside the printed ones",
+        gains,
+        ("gain of", lambda pair: pair[0]),
+        ("over", lambda pair: pair[1]),
+        ("ours, sums", lambda pair: signed(_gain(plain, *pair))),
+        ("ours, mean of ratios", lambda pair: signed(_gain(mean, *pair))),
+        ("printed", lambda pair: signed(gains[pair])),
     )
+
+
+def _printed_gains(plain: Floats) -> dict[tuple[str, str], float]:
+    """Of what over what; with drop rates, of the policy that is best here."""
+    best = _best(plain)
+    return FIRST_GAINS | {(best, "greedy"): GAIN_OVER_GREEDY, (best, "no priorities"): GAIN_OVER_NONE}
 
 
 def _best(plain: Floats) -> str:
@@ -198,15 +184,13 @@ def _panels(plain: Floats, scan: FreshnessScan) -> tuple[Panel, ...]:
     # At short time constants the gain over one queue has no bound; the interesting part is below 300 %.
     shown = 3.0
 
-    def lines(gains: Floats, printed: float) -> tuple[Series, ...]:
+    def over_time(title: str, gains: Floats, printed: float) -> Panel:
         curves = [
-            Series.of(title, TIME_CONSTANTS, np.where(gains[:, column] <= shown, gains[:, column], np.nan))
-            for column, title in enumerate(WITH_DROPS)
+            Series.of(policy, TIME_CONSTANTS, np.where(gains[:, column] <= shown, gains[:, column], np.nan))
+            for column, policy in enumerate(WITH_DROPS)
         ]
-        return (
-            *curves,
-            Series.of("printed", TIME_CONSTANTS, np.full(len(TIME_CONSTANTS), printed), "dashed"),
-        )
+        curves.append(Series.of("printed", TIME_CONSTANTS, np.full(len(TIME_CONSTANTS), printed), "dashed"))
+        return Panel(title, "time constant, seconds", "gain", tuple(curves), logarithmic_x=True)
 
     return (
         Panel(
@@ -216,20 +200,8 @@ def _panels(plain: Floats, scan: FreshnessScan) -> tuple[Panel, ...]:
             (Series.of("simulated", ROWS, plain),),
             bars=True,
         ),
-        Panel(
-            "gain over no priorities",
-            "time constant, seconds",
-            "gain",
-            lines(scan.over_none, GAIN_OVER_NONE),
-            logarithmic_x=True,
-        ),
-        Panel(
-            "gain over greedy without drops",
-            "time constant, seconds",
-            "gain",
-            lines(scan.over_greedy, GAIN_OVER_GREEDY),
-            logarithmic_x=True,
-        ),
+        over_time("gain over no priorities", scan.over_none, GAIN_OVER_NONE),
+        over_time("gain over greedy without drops", scan.over_greedy, GAIN_OVER_GREEDY),
     )
 
 
@@ -283,11 +255,7 @@ def _figures(
         ],
         "gains": [
             {"of": what, "over": over, "ours": _gain(plain, what, over), "printed": printed}
-            for (what, over), printed in (
-                *FIRST_GAINS.items(),
-                ((_best(plain), "greedy"), GAIN_OVER_GREEDY),
-                ((_best(plain), "no priorities"), GAIN_OVER_NONE),
-            )
+            for (what, over), printed in _printed_gains(plain).items()
         ],
         "nearest_freshness": scan.as_json(),
         "nearest_freshness_by_mean_of_ratios": scan_of_means.as_json(),
