@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,87 +11,76 @@ import typer
 
 from triagemq.errors import ParameterError
 
-__all__ = [
-    "Authority",
-    "Certificate",
-    "CertificateKey",
-    "CoordinatorUrl",
-    "GatewayAddress",
-    "Name",
-    "Timeout",
-    "Token",
-    "whom",
-]
+__all__ = ["ANYONE", "Whom"]
 
 DEFAULT_COORDINATOR = "http://127.0.0.1:8080"
 
-CoordinatorUrl = Annotated[
-    str | None,
-    typer.Option("--coordinator", help=f"Address of the coordinator (default: {DEFAULT_COORDINATOR})."),
-]
-GatewayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--gateway",
-        help="HOST:PORT of an MQTT-SN gateway (mqttsns://HOST:PORT for DTLS), to do without a coordinator.",
-    ),
-]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        envvar="TRIAGE_TOKEN",
-        help="What the coordinator, or a gateway with --tokens, knows you by.",
-    ),
-]
-Name = Annotated[str | None, typer.Option("--name", help="Name of this client (default: a random one).")]
-Authority = Annotated[
-    Path | None,
-    typer.Option("--ca", help="Certificate of the authority to trust for https:// and mqttsns://."),
-]
-Certificate = Annotated[
-    Path | None,
-    typer.Option("--certificate", help="Your own certificate (PEM), for gateways that ask for one."),
-]
-CertificateKey = Annotated[Path | None, typer.Option("--key", help="Its key (PEM).")]
 
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="How long to try to connect, in seconds.")]
+@dataclass(frozen=True, slots=True)
+class Whom:
+    """Every field is an option of each command that takes them."""
 
+    coordinator: Annotated[
+        str | None,
+        typer.Option("--coordinator", help=f"Address of the coordinator (default: {DEFAULT_COORDINATOR})."),
+    ] = None
+    gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--gateway",
+            help="HOST:PORT of an MQTT-SN gateway (mqttsns://HOST:PORT for DTLS), to do without a coordinator.",
+        ),
+    ] = None
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            envvar="TRIAGE_TOKEN",
+            help="What the coordinator, or a gateway with --tokens, knows you by.",
+        ),
+    ] = None
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of this client (default: a random one).")
+    ] = None
+    ca: Annotated[
+        Path | None,
+        typer.Option("--ca", help="Certificate of the authority to trust for https:// and mqttsns://."),
+    ] = None
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="Your own certificate (PEM), for gateways that ask for one."),
+    ] = None
+    key: Annotated[Path | None, typer.Option("--key", help="Its key (PEM).")] = None
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="How long to try to connect, in seconds.")
+    ] = 10.0
 
-def whom(
-    coordinator: str | None,
-    gateway: str | None,
-    token: str | None,
-    name: str | None,
-    authority: Path | None,
-    timeout: float,
-    certificate: Path | None = None,
-    key: Path | None = None,
-) -> dict[str, Any]:
-    """The arguments of a Publisher or Subscriber."""
-    from triagemq.client import ConnectionSettings
-    from triagemq.dtls import ClientSecurity
+    def arguments(self) -> dict[str, Any]:
+        """Those of a Publisher or Subscriber."""
+        from triagemq.client import ConnectionSettings
+        from triagemq.dtls import ClientSecurity
 
-    settings = ConnectionSettings(
-        connect_timeout_seconds=timeout,
-        security=ClientSecurity(authority=authority, certificate=certificate, private_key=key),
-    )
-    if coordinator is not None and gateway is not None:
-        raise ParameterError("--gateway", "goes without --coordinator: give one of them")
-    if gateway is not None:
-        return {"gateway": gateway, "token": token, "name": name, "settings": settings}
-    context = None
-    if authority is not None:
+        if self.coordinator is not None and self.gateway is not None:
+            raise ParameterError("--gateway", "goes without --coordinator: give one of them")
+        security = ClientSecurity(authority=self.ca, certificate=self.certificate, private_key=self.key)
+        settings = ConnectionSettings(connect_timeout_seconds=self.timeout, security=security)
+        common = {"token": self.token, "name": self.name, "settings": settings}
+        if self.gateway is not None:
+            return {"gateway": self.gateway, **common}
+        return {
+            "coordinator": self.coordinator or DEFAULT_COORDINATOR,
+            "ssl_context": self._trusting(),
+            **common,
+        }
+
+    def _trusting(self) -> ssl.SSLContext | None:
+        if self.ca is None:
+            return None
         try:
-            context = ssl.create_default_context(cafile=str(authority))
+            return ssl.create_default_context(cafile=str(self.ca))
         except (OSError, ssl.SSLError) as error:
-            raise ParameterError(
-                "--ca", f"{authority}: {getattr(error, 'strerror', None) or error}"
-            ) from None
-    return {
-        "coordinator": coordinator or DEFAULT_COORDINATOR,
-        "token": token,
-        "name": name,
-        "ssl_context": context,
-        "settings": settings,
-    }
+            raise ParameterError("--ca", f"{self.ca}: {getattr(error, 'strerror', None) or error}") from None
+
+
+ANYONE = Whom()
+"""Where nothing is said of it."""

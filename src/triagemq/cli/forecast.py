@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from triagemq.cli import options
+from triagemq.cli.groups import with_groups
 from triagemq.cli.options import best_forecast, class_table, print_deadlines, print_json, screen, utility_line
-from triagemq.cli.planning import PlannerOptions, with_planner_options
+from triagemq.cli.planning import PlannerOptions
 
 __all__ = ["forecast"]
 
 
-@with_planner_options
+@with_groups
 def forecast(
     file: options.File,
     planner: PlannerOptions,

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
+from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     best_forecast,
     class_table,
@@ -22,7 +23,7 @@ from triagemq.cli.options import (
     screen,
     utility_line,
 )
-from triagemq.cli.planning import PlannerOptions, with_planner_options
+from triagemq.cli.planning import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ SHOWN_FLOWS = 40
 SHOWN_TOPICS = 3
 
 
-@with_planner_options
+@with_groups
 def plan(
     file: options.File,
     planner: PlannerOptions,

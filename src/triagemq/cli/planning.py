@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 from triagemq.cli import options
 from triagemq.errors import ParameterError
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
 
-__all__ = ["PlannerOptions", "with_planner_options"]
+__all__ = ["PlannerOptions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,43 +63,3 @@ class PlannerOptions:
         plan = load_plan(file)
         plan.require(scenario)
         return plan
-
-
-def with_planner_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with PlannerOptions in the place of its parameter `planner`.
-
-    >>> def plan(file: options.File, planner: PlannerOptions, json: options.Json = False) -> None:
-    ...     print(planner.drops, json)
-    >>> list(inspect.signature(with_planner_options(plan)).parameters)[:3]
-    ['file', 'priorities', 'drops']
-    >>> with_planner_options(plan)("fire.yaml", drops="flat")
-    flat False
-    """
-    kinds = get_type_hints(PlannerOptions, include_extras=True)
-    chosen = [
-        inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=kinds[each.name]
-        )
-        for each in fields(PlannerOptions)
-    ]
-    own = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
-    for each in own.parameters.values():
-        parameters += chosen if each.name == "planner" else [each]
-    # Python wants parameters without a default first, and a Typer command is called by names alone.
-    named = [
-        each.replace(kind=inspect.Parameter.KEYWORD_ONLY) if number else each
-        for number, each in enumerate(parameters)
-    ]
-    signature = own.replace(parameters=named)
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **given: Any) -> None:
-        bound = signature.bind(*arguments, **given)
-        bound.apply_defaults()
-        planner = PlannerOptions(**{each.name: bound.arguments.pop(each.name) for each in chosen})
-        command(**bound.arguments, planner=planner)
-
-    run.__signature__ = signature  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in named}
-    return run

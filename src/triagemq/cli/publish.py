@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli import client_options
+from triagemq.cli.client_options import ANYONE, Whom
+from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
 
@@ -25,6 +26,7 @@ __all__ = ["pub"]
 _LINES_AHEAD = 100
 
 
+@with_groups
 def pub(
     topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to publish to.")],
     message: Annotated[
@@ -46,14 +48,7 @@ def pub(
         int | None,
         typer.Option("--count", "-n", min=1, help="Publish the message so often, or at most so much."),
     ] = None,
-    coordinator: client_options.CoordinatorUrl = None,
-    gateway: client_options.GatewayAddress = None,
-    token: client_options.Token = None,
-    name: client_options.Name = None,
-    ca: client_options.Authority = None,
-    certificate: client_options.Certificate = None,
-    key: client_options.CertificateKey = None,
-    timeout: client_options.Timeout = 10.0,
+    whom: Whom = ANYONE,
     json: Annotated[
         bool, typer.Option("--json", help="Print what was published as one JSON object.")
     ] = False,
@@ -69,10 +64,9 @@ def pub(
         raise ParameterError("--rate", f"must be above 0 and at most 100000, is {rate:g}")
     if rate is not None and message is not None:
         raise ParameterError("--message", "goes without --rate: that generates its own")
-    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout, certificate, key)
     result = asyncio.run(
         _publish(
-            Publisher(**whom, stamp=stamp),
+            Publisher(**whom.arguments(), stamp=stamp),
             topic,
             _payloads(message, rate, max(0, size - PREFIX_BYTES) if stamp else size, count),
             None if rate is None else (rate, float(max(1, size))),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triagemq.cli import options
+from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     duration,
     figure_table,
@@ -18,7 +19,7 @@ from triagemq.cli.options import (
     screen,
     utility_line,
 )
-from triagemq.cli.planning import PlannerOptions, with_planner_options
+from triagemq.cli.planning import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["simulate", "trace_writer"]
 
 
-@with_planner_options
+@with_groups
 def simulate(
     file: options.File,
     planner: PlannerOptions,

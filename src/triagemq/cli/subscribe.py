@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli import client_options
+from triagemq.cli.client_options import ANYONE, Whom
+from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["sub"]
 
 
+@with_groups
 def sub(
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic or filter; may be repeated.")],
     utility: Annotated[
@@ -33,10 +35,7 @@ def sub(
         typer.Option("--deadline-share", help="Which share shall come within --deadline, as 0.95."),
     ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
-    coordinator: client_options.CoordinatorUrl = None,
-    gateway: client_options.GatewayAddress = None,
-    token: client_options.Token = None,
-    name: client_options.Name = None,
+    whom: Whom = ANYONE,
     port: Annotated[
         str | None, typer.Option("--port", help="Output port of the network that this subscriber is behind.")
     ] = None,
@@ -46,10 +45,6 @@ def sub(
     seconds: Annotated[
         float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")
     ] = None,
-    ca: client_options.Authority = None,
-    certificate: client_options.Certificate = None,
-    key: client_options.CertificateKey = None,
-    timeout: client_options.Timeout = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
     """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
@@ -59,11 +54,11 @@ def sub(
         raise ParameterError("--deadline-share", "is a share within no time; give --deadline, too")
     worth = Utility.parse(utility or "log:1")
     wanted = [Wanted(one, worth, deadline, qos=qos, max_latency_share=share) for one in dict.fromkeys(topic)]
-    whom = client_options.whom(coordinator, gateway, token, name, ca, timeout, certificate, key)
+    arguments = whom.arguments()
     for option, value in (("--utility", utility), ("--deadline", deadline), ("--port", port)):
-        if gateway is not None and value is not None:
+        if whom.gateway is not None and value is not None:
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
-    printed = asyncio.run(_listen(Subscriber(**whom, port=port), wanted, count, seconds, json))
+    printed = asyncio.run(_listen(Subscriber(**arguments, port=port), wanted, count, seconds, json))
     if count is not None and printed < count:
         typer.echo(f"triage: {printed} of {count} events came", err=True)
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
+from triagemq.cli.groups import with_groups
 from triagemq.cli.options import print_json, screen
 from triagemq.errors import ParameterError, TriageError
 from triagemq.hiding import without_password
@@ -29,29 +31,61 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_args_is_help=True)
 
-State = Annotated[
-    Path | None, typer.Option("--state", help="State directory of `triage up`: works on its database.")
-]
-StoreUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        envvar="TRIAGE_STORE",
-        show_envvar=False,
-        help="postgresql://... that `triage up --store` uses (default: TRIAGE_STORE).",
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option("--url", help="Address of a coordinator; the operator's token is taken from TRIAGE_TOKEN."),
-]
-File = Annotated[
-    Path | None,
-    typer.Option("--file", help="File of tokens, for `triage gateway --tokens`; made if need be."),
-]
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where tokens are kept. Every field is an option of each command."""
+
+    state: Annotated[
+        Path | None, typer.Option("--state", help="State directory of `triage up`: works on its database.")
+    ] = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            envvar="TRIAGE_STORE",
+            show_envvar=False,
+            help="postgresql://... that `triage up --store` uses (default: TRIAGE_STORE).",
+        ),
+    ] = None
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", help="Address of a coordinator; the operator's token is taken from TRIAGE_TOKEN."
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="File of tokens, for `triage gateway --tokens`; made if need be."),
+    ] = None
+
+    def database(self) -> str | Path | None:
+        """A file or an address; None for those that a coordinator is asked about. What is said beats the environment."""
+        if self.file is not None:
+            if self.state is not None or self.url is not None:
+                raise ParameterError("file", "goes without --state and --url")
+            return self.file
+        if (self.state is None) == (self.url is None) and (self.store is None or self.state is not None):
+            raise ParameterError(
+                "state", "give one of --state DIR, --store URL, --file FILE and --url ADDRESS"
+            )
+        if self.url is not None:
+            return None
+        if self.state is None:
+            return self.store
+        if not self.state.is_dir():
+            raise ParameterError(
+                "state", f"{self.state} is no directory; give the one that `triage up --state` uses"
+            )
+        return f"sqlite:///{self.state / 'coordinator.sqlite'}"
+
+
+NOWHERE = Where()
+"""Where nothing is said of it."""
 
 
 @app.command("create")
+@with_groups
 def create(
     role: Annotated[
         list[str], typer.Option("--role", help="publisher, subscriber, operator or viewer; may repeat.")
@@ -72,10 +106,7 @@ def create(
         float | None, typer.Option(min=0, help="Declared publications a second in all.")
     ] = None,
     expires_seconds: Annotated[float | None, typer.Option(min=1, help="Seconds until it is no good.")] = None,
-    state: State = None,
-    store: StoreUrl = None,
-    url: Url = None,
-    file: File = None,
+    where: Where = NOWHERE,
     json: options.Json = False,
 ) -> None:
     """Make a token and print it: this is the only time it can be read."""
@@ -89,8 +120,8 @@ def create(
         "most_publications_per_second": most_publications_per_second,
         "expires_seconds": expires_seconds,
     }
-    database = _database(state, store, url, file)
-    made = _ask(url, "POST", "/v1/tokens", request) if database is None else _create(database, request)
+    database = where.database()
+    made = _ask(where.url, "POST", "/v1/tokens", request) if database is None else _create(database, request)
     if json:
         print_json(made)
     else:
@@ -98,16 +129,11 @@ def create(
 
 
 @app.command("list")
-def list_tokens(
-    state: State = None,
-    store: StoreUrl = None,
-    url: Url = None,
-    file: File = None,
-    json: options.Json = False,
-) -> None:
+@with_groups
+def list_tokens(where: Where = NOWHERE, json: options.Json = False) -> None:
     """Print all tokens, without their secrets."""
-    database = _database(state, store, url, file)
-    rows = _ask(url, "GET", "/v1/tokens") if database is None else _list(database)
+    database = where.database()
+    rows = _ask(where.url, "GET", "/v1/tokens") if database is None else _list(database)
     if json:
         print_json({"tokens": rows})
         return
@@ -123,19 +149,17 @@ def list_tokens(
 
 
 @app.command("revoke")
+@with_groups
 def revoke(
     token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it, or its beginning.")],
-    state: State = None,
-    store: StoreUrl = None,
-    url: Url = None,
-    file: File = None,
+    where: Where = NOWHERE,
     json: options.Json = False,
 ) -> None:
     """Make a token useless; what was announced with it is withdrawn."""
-    database, not_yet = _database(state, store, url, file), None
+    database, not_yet = where.database(), None
     if database is None:
-        token_id = _meant(token_id, [row["token_id"] for row in _ask(url, "GET", "/v1/tokens")])
-        not_yet = _ask(url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
+        token_id = _meant(token_id, [row["token_id"] for row in _ask(where.url, "GET", "/v1/tokens")])
+        not_yet = _ask(where.url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
     else:
         with _kept(database) as kept:
             token_id = _meant(token_id, [token.token_id for token in kept.tokens()])
@@ -150,23 +174,6 @@ def _condition(row: dict[str, Any]) -> str:
     if row["revoked_ns"] is not None:
         return "revoked"
     return "expired" if row["expires_ns"] is not None and row["expires_ns"] <= time.time_ns() else "good"
-
-
-def _database(state: Path | None, store: str | None, url: str | None, file: Path | None) -> str | Path | None:
-    """Where tokens are kept; None for those that a coordinator is asked about. What is said beats the environment."""
-    if file is not None:
-        if state is not None or url is not None:
-            raise ParameterError("file", "goes without --state and --url")
-        return file
-    if (state is None) == (url is None) and (store is None or state is not None):
-        raise ParameterError("state", "give one of --state DIR, --store URL, --file FILE and --url ADDRESS")
-    if url is not None:
-        return None
-    if state is None:
-        return store
-    if not state.is_dir():
-        raise ParameterError("state", f"{state} is no directory; give the one that `triage up --state` uses")
-    return f"sqlite:///{state / 'coordinator.sqlite'}"
 
 
 def _create(database: str | Path, request: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
+from triagemq.cli.groups import with_groups
 from triagemq.cli.options import duration, percent, print_json, screen
-from triagemq.cli.planning import PlannerOptions, with_planner_options
+from triagemq.cli.planning import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _WORTH_A_WORD = 0.0005
 _MEANS = ("latency", "success")
 
 
-@with_planner_options
+@with_groups
 def validate(
     file: options.File,
     planner: PlannerOptions,
