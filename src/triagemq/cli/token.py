@@ -60,7 +60,7 @@ class Where:
     ] = None
 
     def database(self) -> str | Path | None:
-        """A file or an address; None for those that a coordinator is asked about. What is said beats the environment."""
+        """A file or an address; None for what a coordinator is asked about. What is said beats the environment."""
         if self.file is not None:
             if self.state is not None or self.url is not None:
                 raise ParameterError("file", "goes without --state and --url")

@@ -122,6 +122,15 @@ def take(table: SomeTable, rows: NDArray[np.int64]) -> SomeTable:
     return replace(table, **columns)  # type: ignore[type-var]
 
 
+def stated(table: SomeTable, rows: NDArray[np.int64], **columns: Any) -> SomeTable:
+    """The given rows of a table, with NONE in those of number -1, and with other columns in the place of some."""
+    for column in fields(table):  # type: ignore[arg-type]
+        if column.name not in columns:
+            values = getattr(table, column.name)
+            columns[column.name] = np.append(values, values.dtype.type(NONE.get(column.name, 0)))[rows]
+    return replace(table, **columns)  # type: ignore[type-var]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Topics(Table):
     name: Names

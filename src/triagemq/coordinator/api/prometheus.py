@@ -80,30 +80,28 @@ def _classes(here: Coordinator) -> Families:
     """Counters since the coordinator's start; shares of the last second, beside what was forecast."""
     predicted = (here.forecasts.latest() or {}).get("classes", [])
     passed, received = sorted(here.live.traffic.items()), sorted(here.live.total.items())
+    offered: Samples = [(_class(level), row.offered) for level, row in passed]
+    sent: Samples = [(_class(level), row.sent) for level, row in passed]
     drops: Samples = [
-        ({**_class(level), "outcome": outcome}, count)
+        ({**_class(level), "outcome": outcome}, getattr(row, outcome))
         for level, row in passed
-        for outcome, count in (
-            ("dropped_by_policy", row.dropped_by_policy),
-            ("dropped_by_buffer", row.dropped_by_buffer),
-        )
+        for outcome in ("dropped_by_policy", "dropped_by_buffer")
     ]
+    success = _known(_now(here, "classes"), "sent_share", "priority_class")
+    events: Samples = [(_class(level), row.count) for level, row in received]
+    latency: Samples = [(_class(level), row.latency_seconds_sum) for level, row in received]
     return {
         "triage_offered_total": (
             "counter",
             "Packets with events that came to the output ports, by class.",
-            [(_class(level), row.offered) for level, row in passed],
+            offered,
         ),
-        "triage_sent_total": (
-            "counter",
-            "Those of them that left, by class.",
-            [(_class(level), row.sent) for level, row in passed],
-        ),
+        "triage_sent_total": ("counter", "Those of them that left, by class.", sent),
         "triage_dropped_total": ("counter", "Those that were dropped, by class and why.", drops),
         "triage_success_rate": (
             "gauge",
             "Share of the packets offered in the last second that left, by class.",
-            _known(_now(here, "classes"), "sent_share", "priority_class"),
+            success,
         ),
         **{
             f"triage_forecast_{name}": ("gauge", words, _known(predicted, key, "priority_class"))
@@ -112,12 +110,12 @@ def _classes(here: Coordinator) -> Families:
         "triage_received_total": (
             "counter",
             "Events that subscribers reported as received, by class.",
-            [(_class(level), row.count) for level, row in received],
+            events,
         ),
         "triage_received_latency_seconds_total": (
             "counter",
             "Sum of the latencies of those events, by class.",
-            [(_class(level), row.latency_seconds_sum) for level, row in received],
+            latency,
         ),
     }
 

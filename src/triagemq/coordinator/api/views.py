@@ -26,6 +26,7 @@ from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
 from triagemq.errors import ParameterError
 from triagemq.forecast import explanation as explained
+from triagemq.forecast.summary import port_loads
 from triagemq.plan import dump_plan
 from triagemq.scenario import dumps
 
@@ -84,20 +85,12 @@ async def plan(
     """The plan there is, why it was made, and whether the gateway follows it."""
     decided = _decided(here)
     document = await asyncio.to_thread(lambda: json.loads(dump_plan(decided.plan))) if full else None
-    ports = zip(
-        decided.scenario.ports.name,
-        decided.plan.ports.rho_offered.tolist(),
-        decided.plan.ports.rho_planned.tolist(),
-        strict=True,
-    )
     return PlanAnswer(
         generation=decided.orders.generation,
         in_force_generation=here.runtime.generation,
         made_by=asdict(decided.plan.made_by),
         why=list(decided.why),
-        ports=[
-            {"port": name, "rho_offered": offered, "rho_planned": planned} for name, offered, planned in ports
-        ],
+        ports=port_loads(decided.scenario, decided.plan),
         subscribers=len(decided.scenario.subscribers),
         subscriptions=len(decided.scenario.subscriptions),
         flows=len(decided.plan.flows),

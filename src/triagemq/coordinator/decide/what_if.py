@@ -12,7 +12,8 @@ from triagemq.errors import ParameterError
 from triagemq.intents import Name, Wanted
 from triagemq.mqttsn import matches
 from triagemq.mqttsn.filters import TopicTree
-from triagemq.scenario import Scenario, Subscribers, Subscriptions
+from triagemq.scenario import Scenario, Subscriptions
+from triagemq.scenario.model import stated
 
 __all__ = ["Changes", "SupposedSubscription", "changed"]
 
@@ -117,21 +118,12 @@ def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
             coming[number[supposed.subscriber], topic] = supposed
     gone |= {row_of[pair] for pair in coming if pair in row_of}
     kept = np.array([row for row in range(len(wanted)) if row not in gone], dtype=np.int64)
+    there = scenario.subscribers
+    rows = np.append(np.arange(len(there)), np.full(len(people) - len(there), -1))
     return replace(
         scenario,
-        subscribers=_more_subscribers(scenario.subscribers, people),
+        subscribers=stated(there, rows, name=tuple(people)),
         subscriptions=_subscriptions(wanted, kept, coming),
-    )
-
-
-def _more_subscribers(there: Subscribers, people: Sequence[str]) -> Subscribers:
-    new = len(people) - len(there)
-    return Subscribers(
-        name=tuple(people),
-        broker=np.append(there.broker, np.zeros(new, dtype=np.int32)),
-        port=np.append(there.port, np.zeros(new, dtype=np.int32)),
-        error_rate=np.append(there.error_rate, np.zeros(new)),
-        propagation_seconds=np.append(there.propagation_seconds, np.zeros(new)),
     )
 
 

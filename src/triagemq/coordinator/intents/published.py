@@ -18,6 +18,7 @@ from triagemq.coordinator.rates.burstiness import Arrivals
 from triagemq.coordinator.rates.watch import DeclaredRate, Rates
 from triagemq.intents import PublisherIntent
 from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
+from triagemq.scenario.model import stated
 
 __all__ = [
     "UNANNOUNCED",
@@ -188,34 +189,25 @@ def _sizes(topic: Rows, rate: Floats, size: Floats, measured: Floats, count: int
 def _publishers(names: list[str], network: Network) -> Publishers:
     known = network.scenario.publishers
     rows = np.array([network.publisher_row.get(name, -1) for name in names], dtype=np.int64)
-    return Publishers(
-        name=tuple(names),
-        broker=np.append(known.broker, np.int32(0))[rows],
-        unmanaged_switch=np.append(known.unmanaged_switch, np.int32(-1))[rows],
-        error_rate=np.append(known.error_rate, 0.0)[rows],
-        propagation_seconds=np.append(known.propagation_seconds, 0.0)[rows],
-    )
+    return stated(known, rows, name=tuple(names))
 
 
 def _table(network: Network, owner: Rows, rate: Floats, size: Floats, row: Rows) -> Publications:
     """The publications, with what the network's scenario says about those of the same names."""
     known = network.scenario.publications
-    distribution = np.append(known.size_distribution, np.int8(SizeDistribution.EXPONENTIAL))[row]
-    samples = np.append(known.size_samples, np.int32(-1))[row]
-    # Sizes that were seen hold only as long as their mean is right.
-    mean = np.append(known.size_bytes, np.nan)[row]
-    off = (distribution == SizeDistribution.EMPIRICAL) & ~np.isclose(size, mean, rtol=1e-6)
-    return Publications(
+    table = stated(
+        known,
+        row,
         publisher=owner.astype(np.int32),
         topic=np.zeros(len(owner), dtype=np.int32),
         rate_per_second=rate,
         size_bytes=size,
-        size_distribution=np.where(off, np.int8(SizeDistribution.EXPONENTIAL), distribution),
-        size_samples=np.where(off, np.int32(-1), samples),
-        arrival_process=np.append(known.arrival_process, np.int8(ArrivalProcess.POISSON))[row],
-        pareto_shape=np.append(known.pareto_shape, 0.0)[row],
-        on_seconds=np.append(known.on_seconds, 0.0)[row],
-        off_seconds=np.append(known.off_seconds, 0.0)[row],
-        min_separation_seconds=np.append(known.min_separation_seconds, 0.0)[row],
-        max_separation_seconds=np.append(known.max_separation_seconds, np.inf)[row],
+    )
+    # Sizes that were seen hold only as long as their mean is right.
+    mean = np.append(known.size_bytes, np.nan)[row]
+    off = (table.size_distribution == SizeDistribution.EMPIRICAL) & ~np.isclose(size, mean, rtol=1e-6)
+    return replace(
+        table,
+        size_distribution=np.where(off, np.int8(SizeDistribution.EXPONENTIAL), table.size_distribution),
+        size_samples=np.where(off, np.int32(-1), table.size_samples),
     )

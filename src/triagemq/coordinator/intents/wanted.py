@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.intents import SubscriberIntent, Wanted
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Floats, Integers, Subscribers, Subscriptions, UtilityShape
+from triagemq.scenario.model import stated
 
 __all__ = ["WantedColumns", "columns_of", "named_terms", "terms_of", "wanted_tables"]
 
@@ -106,17 +107,11 @@ def wanted_tables(
     if (topic < 0).any():
         ranked = topic >= 0
         topic, owner, block = topic[ranked], owner[ranked], block[:, ranked]
-    known = network.scenario.subscribers
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)
     ports = np.array([network.port_of(intents[name]) for name in names], dtype=np.int32)
+    people = stated(network.scenario.subscribers, rows, name=tuple(names), port=ports)
     return (
-        Subscribers(
-            name=tuple(names),
-            broker=np.append(known.broker, np.int32(0))[rows],
-            port=ports,
-            error_rate=network.error_rates(ports, np.append(known.error_rate, 0.0)[rows]),
-            propagation_seconds=np.append(known.propagation_seconds, 0.0)[rows],
-        ),
+        replace(people, error_rate=network.error_rates(ports, people.error_rate)),
         Subscriptions(subscriber=owner, topic=topic, **named_terms(block)),
     )
 

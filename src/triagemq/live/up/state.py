@@ -118,7 +118,9 @@ async def _copy(state: Path, copy: Path) -> None:
             link = GatewayLink(state / "gateway" / "control.sock")
             link.start()
             try:
-                await _connected(link)
+                # It may just be started again.
+                if not await link.wait_connected(_CONNECT_SECONDS):
+                    raise TimeoutError
                 await _saved(link, state / "broker" / "mosquitto.db")
                 _copy_files(state, copy)
                 async with asyncio.timeout(_ANSWER_SECONDS):
@@ -136,13 +138,6 @@ async def _copy(state: Path, copy: Path) -> None:
     finally:
         if lock is not None:
             os.close(lock)
-
-
-async def _connected(link: GatewayLink) -> None:
-    """It may just be started again."""
-    async with asyncio.timeout(_CONNECT_SECONDS):
-        while not link.connected:
-            await asyncio.sleep(0.02)
 
 
 async def _saved(link: GatewayLink, memory: Path) -> None:
