@@ -488,7 +488,7 @@ def test_rights_that_were_told_while_a_change_failed_are_put_right(
             base = answer.json()["connection"]["client_id"]
             lead, store = here.coordinator.runtime.lead, here.coordinator.service.store
 
-            async def full(change: object) -> None:
+            async def full(change: object, *arguments: object) -> None:
                 lead.want_grants()
                 assert await lead.tell(), "as somebody else's change would have it"
                 assert base not in here.link.state.grants.by_base

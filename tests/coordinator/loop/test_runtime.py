@@ -307,7 +307,7 @@ def test_what_cannot_be_stored_has_not_happened(tmp_path: Path, monkeypatch: pyt
             await announce_both(here)
             store = here.coordinator.service.store
 
-            async def full(change: object) -> None:
+            async def full(change: object, *arguments: object) -> None:
                 raise StoreError("the database cannot be written: disk full")
 
             with monkeypatch.context() as patch:
