@@ -131,15 +131,15 @@ class Connection:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.close_timeout_seconds):
-                    await self._publishing.drained()
+                    await self.flush()
             await self._lifeline.leave()
         finally:
             error = ClosedError(f"connection {without_key(self.client_id)!r} was closed")
             self._pause()
-            self._publishing.give_up(error)
+            self._publishing.outbox.close(error)
             self._questions.close(error)
             await self._lifeline.end()
-            await self._publishing.close()
+            await self._publishing.topics.close()
 
     @property
     def state(self) -> State:
@@ -219,7 +219,7 @@ class Connection:
 
     async def flush(self) -> None:
         """Wait until everything published is acknowledged or refused."""
-        await self._publishing.drained()
+        await self._publishing.outbox.drained()
 
     @property
     def unacknowledged(self) -> int:

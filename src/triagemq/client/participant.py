@@ -14,7 +14,7 @@ import secrets
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
@@ -28,6 +28,7 @@ from triagemq.errors import (
     CoordinatorUnreachableError,
     ParameterError,
 )
+from triagemq.intents import Declared, PublisherTerms, SubscriberTerms, Wanted
 
 __all__ = ["Lease", "Participant"]
 
@@ -39,6 +40,8 @@ _MISSING = 404
 _NOT_NOW = (502, 503, 504)
 _NEVER = (400, 413, 422)
 """A report that is not understood now is not understood later."""
+
+_Asked = TypeVar("_Asked", Declared, Wanted)
 
 
 class Lease:
@@ -175,7 +178,7 @@ def _is_away(error: CoordinatorError) -> bool:
     return isinstance(error, CoordinatorUnreachableError) or error.status in _NOT_NOW
 
 
-class Participant(ABC):
+class Participant(ABC, Generic[_Asked]):
     """Found by its coordinator under its `name`, or alone with a gateway. A name of its own choice is new to both."""
 
     def __init__(
@@ -210,6 +213,9 @@ class Participant(ABC):
         self._will = will
         self._connection: Connection | None = None
         self._lease: Lease | None = None
+        # What is asked of the coordinator, by topic.
+        self._asked: dict[str, _Asked] = {}
+        self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -218,23 +224,62 @@ class Participant(ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @abstractmethod
     async def open(self) -> None:
         """Announce to the coordinator, connect to the gateway."""
+        try:
+            if self._coordinator is None:
+                assert self._gateway is not None
+                await self._connect(self._gateway, self._client_id)
+            else:
+                await self._open(self._coordinator)
+        except BaseException:
+            await self.close()
+            raise
+
+    @abstractmethod
+    async def _open(self, coordinator: Coordinator) -> None:
+        """The same with a coordinator, which says which gateway."""
 
     @abstractmethod
     async def close(self) -> None:
         """Leave both."""
 
-    async def _connect(
-        self, address: GatewayAddress, client_id: str, on_event: Callable[[Event], None] | None = None
-    ) -> None:
+    # What is asked.
+
+    @abstractmethod
+    def _terms(self) -> PublisherTerms | SubscriberTerms:
+        """All that is asked now."""
+
+    def _intent(self) -> dict[str, Any]:
+        terms = self._terms()
+        return terms.as_json() | {"lease_seconds": terms.lease_seconds}
+
+    async def _ask(self, change: Callable[[dict[str, _Asked]], dict[str, _Asked]]) -> None:
+        """Ask for something else; what the coordinator refuses leaves what was asked for before.
+
+        Calls that overlap take effect one after the other: what one adds must not be why another is refused.
+        """
+        async with self._asking:
+            before, self._asked = self._asked, change(self._asked)
+            if self._lease is not None:
+                try:
+                    await self._lease.changed()
+                except BaseException:
+                    self._asked = before
+                    raise
+
+    # The connection.
+
+    def _arrived(self, event: Event) -> None:
+        """Something has come."""
+
+    async def _connect(self, address: GatewayAddress, client_id: str) -> None:
         self._connection = Connection(
             address.host,
             address.port,
             client_id,
             secure=address.secure,
-            on_event=on_event,
+            on_event=self._arrived,
             settings=self.settings,
             keep_session=self._keep_session,
             client_id_is_new=self._name_is_new,

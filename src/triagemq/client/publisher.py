@@ -14,7 +14,6 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import ConnectionCounters
@@ -31,7 +30,7 @@ from triagemq.mqttsn.timestamps import stamp_payload
 __all__ = ["Publisher", "publish_without_connection"]
 
 
-class Publisher(Participant):
+class Publisher(Participant[Declared]):
     """See the module's text. With `stamp` events carry the time of their publication in front of the payload."""
 
     def __init__(
@@ -61,31 +60,16 @@ class Publisher(Participant):
         )
         self._stamp = stamp
         self._lease_seconds = lease_seconds
-        self._declared: tuple[Declared, ...] = ()
-        self._declaring = asyncio.Lock()
         self._failure: ClientError | None = None
 
     # Life.
 
-    async def open(self) -> None:
-        """Announce to the coordinator, connect to the gateway."""
-        try:
-            if self._coordinator is None:
-                assert self._gateway is not None
-                await self._connect(self._gateway, self._client_id)
-                return
-            self._lease = Lease(
-                self._coordinator,
-                "publishers",
-                self.name,
-                intent=self._intent,
-                on_announced=self._announced,
-            )
-            announced = await self._lease.begin(self.settings.connect_timeout_seconds)
-            await self._connect(announced.gateway, announced.client_id)
-        except BaseException:
-            await self.close()
-            raise
+    async def _open(self, coordinator: Coordinator) -> None:
+        self._lease = Lease(
+            coordinator, "publishers", self.name, intent=self._intent, on_announced=self._announced
+        )
+        announced = await self._lease.begin(self.settings.connect_timeout_seconds)
+        await self._connect(announced.gateway, announced.client_id)
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
@@ -107,23 +91,14 @@ class Publisher(Participant):
         It replaces what was declared before. Without a coordinator it has no effect. Calls that overlap take effect in
         the order in which they were made; what the coordinator refuses leaves what was declared before.
         """
-        declared = tuple(
-            Declared(topic, *rate) if isinstance(rate, tuple) else Declared(topic, rate, size_bytes)
+        declared = {
+            topic: Declared(topic, *rate) if isinstance(rate, tuple) else Declared(topic, rate, size_bytes)
             for topic, rate in rates.items()
-        )
-        async with self._declaring:
-            before, self._declared = self._declared, declared
-            if self._lease is None:
-                return
-            try:
-                await self._lease.changed()
-            except BaseException:
-                self._declared = before
-                raise
+        }
+        await self._ask(lambda before: declared)
 
-    def _intent(self) -> dict[str, Any]:
-        terms = PublisherTerms(self._declared, self._lease_seconds)
-        return terms.as_json() | {"lease_seconds": terms.lease_seconds}
+    def _terms(self) -> PublisherTerms:
+        return PublisherTerms(tuple(self._asked.values()), self._lease_seconds)
 
     # Publishing.
 

@@ -104,17 +104,11 @@ class Outbox:
         """Wait until everything is acknowledged or refused."""
         await self._empty.wait()
 
-    def fail(self, outgoing: Outgoing, error: ClientError) -> None:
-        """It will never be acknowledged."""
-        self._finish(outgoing, error)
-
     def close(self, error: ClientError) -> None:
         """Give up everything."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.hold()
         for outgoing in self.unfinished():
-            self._finish(outgoing, error)
+            self.finish(outgoing, error)
 
     # Sending.
 
@@ -190,7 +184,7 @@ class Outbox:
             case ReturnCode.ACCEPTED:
                 if outgoing.qos == 1 and outgoing.was_sent:
                     self.acknowledged += 1
-                    self._finish(outgoing, None)
+                    self.finish(outgoing, None)
             case ReturnCode.REJECTED_CONGESTION:
                 pass  # Sent again when it is due: the gateway wants it later.
             case ReturnCode.REJECTED_INVALID_TOPIC_ID if outgoing.registrations < _MOST_REGISTRATIONS:
@@ -200,7 +194,7 @@ class Outbox:
                     self._on_unknown_topic(outgoing)
             case code:
                 self.refused += 1
-                self._finish(outgoing, refused(f"publishing to {outgoing.topic!r}", code))
+                self.finish(outgoing, refused(f"publishing to {outgoing.topic!r}", code))
         return True
 
     def received(self, message: PubRec) -> None:
@@ -216,9 +210,10 @@ class Outbox:
         outgoing = self._messages.get(message.message_id)
         if outgoing is not None and outgoing.stage is Stage.RELEASED:
             self.acknowledged += 1
-            self._finish(outgoing, None)
+            self.finish(outgoing, None)
 
-    def _finish(self, outgoing: Outgoing, error: ClientError | None) -> None:
+    def finish(self, outgoing: Outgoing, error: ClientError | None) -> None:
+        """It is acknowledged, or will never be."""
         if self._messages.pop(outgoing.message_id, None) is None:
             return
         if not self._messages:
@@ -267,18 +262,6 @@ class Dispatch:
         if self._sender is not None:
             self._sender.cancel()
             self._sender = None
-
-    async def drained(self) -> None:
-        """Wait until everything is acknowledged or refused."""
-        await self.outbox.drained()
-
-    def give_up(self, error: ClientError) -> None:
-        """What is unfinished stays so."""
-        self.outbox.close(error)
-
-    async def close(self) -> None:
-        """Stop asking for ids."""
-        await self.topics.close()
 
     # Messages.
 
@@ -342,7 +325,7 @@ class Dispatch:
             try:
                 reference = await self.topics.reference(outgoing.topic)
             except RefusedError as error:
-                self.outbox.fail(outgoing, error)
+                self.outbox.finish(outgoing, error)
             except ClosedError:
                 return
             else:

@@ -40,7 +40,7 @@ _AWAY_PAUSE_SECONDS = 1.0
 _Thing = TypeVar("_Thing", bound=Hashable)
 
 
-class Subscriber(Participant):
+class Subscriber(Participant[Wanted]):
     """See the module's text. `on_event` gets events instead of the queue behind `async for`."""
 
     def __init__(
@@ -80,37 +80,34 @@ class Subscriber(Participant):
         self._on_event = on_event
         self._queue = EventQueue(queue_events, Overflow(overflow))
         self._received = ReceivedCounts()
-        self._wanted: dict[str, Wanted] = {}
         self._turns: _Turns[str | int] = _Turns()
-        self._announcing = asyncio.Lock()
         self._flows: FlowConnections | None = None
         self._watching: asyncio.Task[None] | None = None
 
     # Life.
 
-    async def open(self) -> None:
-        """Announce to the coordinator, connect to the gateway."""
-        try:
-            if self._coordinator is None:
-                assert self._gateway is not None
-                await self._connect(self._gateway, self._client_id, self._arrived)
-                return
-            self._lease = Lease(
-                self._coordinator,
-                "subscribers",
-                self.name,
-                intent=self._intent,
-                on_announced=self._announced,
-                report=self._received.report,
-                on_flows=self._fit,
-            )
-            announced = await self._lease.begin(self.settings.connect_timeout_seconds)
-            await self._connect(announced.gateway, flow_client_id(announced.client_id, 0), self._arrived)
-            self._open_flows(announced)
-            self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(self._coordinator))
-        except BaseException:
-            await self.close()
-            raise
+    async def _open(self, coordinator: Coordinator) -> None:
+        self._lease = Lease(
+            coordinator,
+            "subscribers",
+            self.name,
+            intent=self._intent,
+            on_announced=self._announced,
+            report=self._received.report,
+            on_flows=self._fit,
+        )
+        announced = await self._lease.begin(self.settings.connect_timeout_seconds)
+        await self._connect(announced.gateway, flow_client_id(announced.client_id, 0))
+        self._flows = FlowConnections(
+            announced.gateway,
+            announced.client_id,
+            self.settings,
+            self._arrived,
+            linger_seconds=self._linger_seconds,
+            client_id_is_new=self._name_is_new,
+        )
+        self._fit(announced.flows)
+        self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(coordinator))
 
     async def close(self) -> None:
         """Withdraw what was wanted and leave; events that are here can still be taken."""
@@ -130,17 +127,6 @@ class Subscriber(Participant):
                 await self._connection.redirect(announced.gateway, flow_client_id(announced.client_id, 0))
                 if self._flows is not None:
                     await self._flows.redirect(announced.gateway, announced.client_id)
-
-    def _open_flows(self, announced: Announced) -> None:
-        self._flows = FlowConnections(
-            announced.gateway,
-            announced.client_id,
-            self.settings,
-            self._arrived,
-            linger_seconds=self._linger_seconds,
-            client_id_is_new=self._name_is_new,
-        )
-        self._fit(announced.flows)
 
     # What is wanted.
 
@@ -199,7 +185,7 @@ class Subscriber(Participant):
             await first.subscribe(topic_id, qos=qos)
 
     async def _subscribe_in_turn(self, first: Connection, new: dict[str, Wanted]) -> None:
-        before = {topic: one for topic, one in self._wanted.items() if topic in new}
+        before = {topic: one for topic, one in self._asked.items() if topic in new}
         await self._want(new)
         turn = asyncio.Semaphore(_SUBSCRIBE_AT_ONCE)
 
@@ -231,31 +217,19 @@ class Subscriber(Participant):
     @property
     def wanted(self) -> list[Wanted]:
         """What is wanted now."""
-        return list(self._wanted.values())
+        return list(self._asked.values())
 
     async def _want(self, wanted: Mapping[str, Wanted], no_more: Collection[str | int] = ()) -> None:
-        """Change what is wanted of some topics; if the coordinator refuses, nothing has changed.
-
-        One after the other: what one call adds must not be why another is refused.
-        """
-        async with self._announcing:
-            before = self._wanted
-            self._wanted = {topic: one for topic, one in before.items() if topic not in no_more} | dict(
-                wanted
+        """Change what is wanted of some topics."""
+        await self._ask(
+            lambda before: (
+                {topic: one for topic, one in before.items() if topic not in no_more} | dict(wanted)
             )
-            if self._lease is None:
-                return
-            try:
-                await self._lease.changed()
-            except BaseException:
-                self._wanted = before
-                raise
-
-    def _intent(self) -> dict[str, Any]:
-        terms = SubscriberTerms(
-            tuple(self._wanted.values()), self._port, self._most_flows, self._lease_seconds
         )
-        return terms.as_json() | {"lease_seconds": terms.lease_seconds}
+
+    def _terms(self) -> SubscriberTerms:
+        wanted = tuple(self._asked.values())
+        return SubscriberTerms(wanted, self._port, self._most_flows, self._lease_seconds)
 
     # What the plan says.
 
