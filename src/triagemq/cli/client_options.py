@@ -11,7 +11,7 @@ import typer
 
 from triagemq.errors import ParameterError
 
-__all__ = ["ANYONE", "Whom"]
+__all__ = ["Whom"]
 
 DEFAULT_COORDINATOR = "http://127.0.0.1:8080"
 
@@ -80,7 +80,3 @@ class Whom:
             return ssl.create_default_context(cafile=str(self.ca))
         except (OSError, ssl.SSLError) as error:
             raise ParameterError("--ca", f"{self.ca}: {getattr(error, 'strerror', None) or error}") from None
-
-
-ANYONE = Whom()
-"""Where nothing is said of it."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from triagemq.cli.groups import with_groups
 from triagemq.cli.options import Json, Seed, print_json
 from triagemq.errors import ParameterError
-
-if TYPE_CHECKING:
-    from triagemq.scenario import Scenario
 
 __all__ = ["app"]
 
@@ -35,137 +36,105 @@ Tolerance = Annotated[float, typer.Option("--rho-tolerance", help="Share of each
 Sizes = Annotated[str, typer.Option("--sizes", help="Event sizes: exponential or constant.")]
 
 
-@app.command()
-def table2(
-    out: Out = None,
-    seed: Seed = 0,
-    subscribers: Subscribers = 10,
-    publishers: Annotated[int, typer.Option(help="Publishers.")] = 160,
-    topics: Annotated[str, typer.Option(help="Topics: telemetry,event.")] = "140,60",
-    subscriptions: Annotated[
-        str, typer.Option(help="Subscriptions of each subscriber: telemetry,event.")
-    ] = "70,42",
-    topics_per_publisher: Annotated[
-        str, typer.Option(help="Topics of each publisher: telemetry,event.")
-    ] = "4,4",
-    rate_means: Annotated[str, typer.Option(help="Mean events per second: telemetry,event.")] = "6,4",
-    rate_ranges: Annotated[str, typer.Option(help="Their ranges; outside is redrawn.")] = "4:7,3:5",
-    size_means: Annotated[str, typer.Option(help="Mean bytes: telemetry,event.")] = "110,800",
-    size_ranges: Annotated[str, typer.Option(help="Their ranges.")] = "90:500,500:1100",
-    weight_means: Annotated[str, typer.Option(help="Mean utility weights: telemetry,event.")] = "0.5,1",
-    weight_ranges: Annotated[str, typer.Option(help="Their ranges.")] = "0.01:2,0.1:4",
+@dataclass(frozen=True, slots=True)
+class Table2:
+    """Every field is an option of `triage generate table2`, and a parameter of the generator."""
+
+    seed: Seed = 0
+    subscribers: Subscribers = 10
+    publishers: Annotated[int, typer.Option(help="Publishers.")] = 160
+    topics: Annotated[str, typer.Option(help="Topics: telemetry,event.")] = "140,60"
+    subscriptions: Annotated[str, typer.Option(help="Subscriptions of each subscriber: telemetry,event.")] = (
+        "70,42"
+    )
+    topics_per_publisher: Annotated[str, typer.Option(help="Topics of each publisher: telemetry,event.")] = (
+        "4,4"
+    )
+    rate_means: Annotated[str, typer.Option(help="Mean events per second: telemetry,event.")] = "6,4"
+    rate_ranges: Annotated[str, typer.Option(help="Their ranges; outside is redrawn.")] = "4:7,3:5"
+    size_means: Annotated[str, typer.Option(help="Mean bytes: telemetry,event.")] = "110,800"
+    size_ranges: Annotated[str, typer.Option(help="Their ranges.")] = "90:500,500:1100"
+    weight_means: Annotated[str, typer.Option(help="Mean utility weights: telemetry,event.")] = "0.5,1"
+    weight_ranges: Annotated[str, typer.Option(help="Their ranges.")] = "0.01:2,0.1:4"
     event_weight_factor: Annotated[
         float, typer.Option(help="Multiplies the weights of event topics (FireDeX Fig. 10).")
-    ] = 1.0,
+    ] = 1.0
     freshness_seconds: Annotated[
         float | None,
         typer.Option(help="Utility decays with latency over this time constant (default: never)."),
-    ] = None,
-    sizes: Sizes = "exponential",
-    bandwidth_bps: Bandwidth = None,
-    buffer_packets: Buffer = None,
-    shared_port: Annotated[bool, typer.Option("--shared-port", help="One port for all.")] = False,
-    flows_per_subscriber: Annotated[int, typer.Option(help="Flows a subscriber may open.")] = 9,
-    priority_classes: Annotated[int, typer.Option(help="Priority classes.")] = 9,
-    rho_tolerance: Tolerance = 0.1,
-    json: Json = False,
-) -> None:
+    ] = None
+    sizes: Sizes = "exponential"
+    bandwidth_bps: Bandwidth = None
+    buffer_packets: Buffer = None
+    shared_port: Annotated[bool, typer.Option("--shared-port", help="One port for all.")] = False
+    flows_per_subscriber: Annotated[int, typer.Option(help="Flows a subscriber may open.")] = 9
+    priority_classes: Annotated[int, typer.Option(help="Priority classes.")] = 9
+    rho_tolerance: Tolerance = 0.1
+
+
+@app.command()
+@with_groups
+def table2(*, out: Out = None, given: Table2, json: Json = False) -> None:
     """The simulation column of PrioDeX's Table 2: telemetry and events at random, one port per subscriber."""
-    from triagemq.scenario import generators
+    _generate("table2", asdict(given), out, json)
 
-    scenario = generators.table2(
-        seed=seed,
-        subscribers=subscribers,
-        publishers=publishers,
-        topics=_counts("--topics", topics),
-        subscriptions=_counts("--subscriptions", subscriptions),
-        topics_per_publisher=_counts("--topics-per-publisher", topics_per_publisher),
-        rate_means=_numbers("--rate-means", rate_means),
-        rate_ranges=_ranges("--rate-ranges", rate_ranges),
-        size_means=_numbers("--size-means", size_means),
-        size_ranges=_ranges("--size-ranges", size_ranges),
-        weight_means=_numbers("--weight-means", weight_means),
-        weight_ranges=_ranges("--weight-ranges", weight_ranges),
-        event_weight_factor=event_weight_factor,
-        freshness_seconds=_unlimited(freshness_seconds),
-        sizes=sizes,
-        bandwidth_bps=bandwidth_bps,
-        buffer_packets=_unlimited(buffer_packets),
-        shared_port=shared_port,
-        flows_per_subscriber=flows_per_subscriber,
-        priority_classes=priority_classes,
-        rho_tolerance=rho_tolerance,
-    )
-    _write(scenario, out, json)
+
+@dataclass(frozen=True, slots=True)
+class Building:
+    """Every field is an option of `triage generate building`, and a parameter of the generator."""
+
+    seed: Seed = 0
+    floors: Annotated[int, typer.Option(help="Floors.")] = 3
+    rooms_per_floor: Annotated[int, typer.Option(help="Rooms on each floor.")] = 6
+    fire_fighters: Annotated[int, typer.Option(help="Fire fighters inside.")] = 6
+    occupants: Annotated[int, typer.Option(help="Occupants with a phone.")] = 12
+    overload: Annotated[float, typer.Option(help="Offered load over what each port can carry.")] = 1.7
+    buffer_packets: Annotated[float, typer.Option(help="Packets that each port can hold.")] = 200
 
 
 @app.command()
-def building(
-    out: Out = None,
-    seed: Seed = 0,
-    floors: Annotated[int, typer.Option(help="Floors.")] = 3,
-    rooms_per_floor: Annotated[int, typer.Option(help="Rooms on each floor.")] = 6,
-    fire_fighters: Annotated[int, typer.Option(help="Fire fighters inside.")] = 6,
-    occupants: Annotated[int, typer.Option(help="Occupants with a phone.")] = 12,
-    overload: Annotated[float, typer.Option(help="Offered load over what each port can carry.")] = 1.7,
-    buffer_packets: Annotated[float, typer.Option(help="Packets that each port can hold.")] = 200,
-    json: Json = False,
-) -> None:
+@with_groups
+def building(*, out: Out = None, given: Building, json: Json = False) -> None:
     """A smart building on fire: sensors, crew, commander, occupants, and too little radio."""
-    from triagemq.scenario import generators
-
-    scenario = generators.building(
-        seed=seed,
-        floors=floors,
-        rooms_per_floor=rooms_per_floor,
-        fire_fighters=fire_fighters,
-        occupants=occupants,
-        overload=overload,
-        buffer_packets=buffer_packets,
-    )
-    _write(scenario, out, json)
+    _generate("building", asdict(given), out, json)
 
 
-@app.command()
-def prototype(
-    out: Out = None,
-    seed: Seed = 0,
-    subscribers: Subscribers = 10,
-    rho: Annotated[float, typer.Option(help="Offered load of the shared port.")] = 1.7,
-    topics: Annotated[int, typer.Option(help="Topics, one priority class each.")] = 7,
-    publishers_per_topic: Annotated[int, typer.Option(help="Publishers, each on all topics.")] = 10,
-    event_bytes: Annotated[float, typer.Option(help="Bytes of an event.")] = 100,
-    overhead_bytes: Annotated[float, typer.Option(help="Bytes of headers on the wire.")] = 49,
+@dataclass(frozen=True, slots=True)
+class Prototype:
+    """Every field is an option of `triage generate prototype`, and a parameter of the generator."""
+
+    seed: Seed = 0
+    subscribers: Subscribers = 10
+    rho: Annotated[float, typer.Option(help="Offered load of the shared port.")] = 1.7
+    topics: Annotated[int, typer.Option(help="Topics, one priority class each.")] = 7
+    publishers_per_topic: Annotated[int, typer.Option(help="Publishers, each on all topics.")] = 10
+    event_bytes: Annotated[float, typer.Option(help="Bytes of an event.")] = 100
+    overhead_bytes: Annotated[float, typer.Option(help="Bytes of headers on the wire.")] = 49
     bandwidth_bps_per_subscriber: Annotated[
         float, typer.Option(help="The shared port's bandwidth, over the subscribers.")
-    ] = 32_000,
-    sizes: Sizes = "constant",
-    buffer_packets: Buffer = None,
-    rho_tolerance: Tolerance = 0.1,
-    json: Json = False,
-) -> None:
+    ] = 32_000
+    sizes: Sizes = "constant"
+    buffer_packets: Buffer = None
+    rho_tolerance: Tolerance = 0.1
+
+
+@app.command()
+@with_groups
+def prototype(*, out: Out = None, given: Prototype, json: Json = False) -> None:
     """The prototype column of PrioDeX's Table 2: seven topics, one class each, one shared port."""
-    from triagemq.scenario import generators
-
-    scenario = generators.prototype(
-        seed=seed,
-        subscribers=subscribers,
-        rho=rho,
-        topics=topics,
-        publishers_per_topic=publishers_per_topic,
-        event_bytes=event_bytes,
-        overhead_bytes=overhead_bytes,
-        bandwidth_bps_per_subscriber=bandwidth_bps_per_subscriber,
-        sizes=sizes,
-        buffer_packets=_unlimited(buffer_packets),
-        rho_tolerance=rho_tolerance,
-    )
-    _write(scenario, out, json)
+    _generate("prototype", asdict(given), out, json)
 
 
-def _write(scenario: Scenario, out: Path | None, as_json: bool) -> None:
-    from triagemq.scenario import dumps, save
+def _generate(name: str, given: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    """Write what the generator of that name makes of what is given; a limit that is not stated is none."""
+    from triagemq.scenario import dumps, generators, save
 
+    for parameter, value in given.items():
+        if isinstance(value, str) and parameter in _PAIRS:
+            given[parameter] = _PAIRS[parameter](f"--{parameter.replace('_', '-')}", value)
+        elif value is None and parameter in ("freshness_seconds", "buffer_packets"):
+            given[parameter] = math.inf
+    scenario = getattr(generators, name)(**given)
     if out is not None:
         save(scenario, out)
     if as_json:
@@ -194,10 +163,6 @@ def _document(text: str) -> dict[str, Any]:
 
     document: dict[str, Any] = yaml.safe_load(text)
     return document
-
-
-def _unlimited(value: float | None) -> float:
-    return float("inf") if value is None else value
 
 
 def _pair(option: str, text: str, example: str) -> tuple[str, str]:
@@ -235,3 +200,11 @@ def _ranges(option: str, text: str) -> tuple[tuple[float, float], tuple[float, f
             raise ParameterError(option, f"{part!r} is not a range; write e.g. {example}")
         ranges.append((_number(option, ends[0], example), _number(option, ends[1], example)))
     return ranges[0], ranges[1]
+
+
+_PAIRS: dict[str, Callable[[str, str], Any]] = {
+    **dict.fromkeys(("topics", "subscriptions", "topics_per_publisher"), _counts),
+    **dict.fromkeys(("rate_means", "size_means", "weight_means"), _numbers),
+    **dict.fromkeys(("rate_ranges", "size_ranges", "weight_ranges"), _ranges),
+}
+"""What is written for telemetry and events, and how it is read."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import ANYONE, Whom
+from triagemq.cli.client_options import Whom
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
@@ -28,6 +28,7 @@ _LINES_AHEAD = 100
 
 @with_groups
 def pub(
+    *,
     topic: Annotated[str, typer.Option("--topic", "-t", help="Topic to publish to.")],
     message: Annotated[
         str | None,
@@ -48,7 +49,7 @@ def pub(
         int | None,
         typer.Option("--count", "-n", min=1, help="Publish the message so often, or at most so much."),
     ] = None,
-    whom: Whom = ANYONE,
+    whom: Whom,
     json: Annotated[
         bool, typer.Option("--json", help="Print what was published as one JSON object.")
     ] = False,

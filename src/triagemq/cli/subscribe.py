@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import ANYONE, Whom
+from triagemq.cli.client_options import Whom
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
@@ -23,6 +23,7 @@ __all__ = ["sub"]
 
 @with_groups
 def sub(
+    *,
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic or filter; may be repeated.")],
     utility: Annotated[
         str | None, typer.Option("--utility", "-u", help="What it is worth: log:10, linear:2, step:3@0.8.")
@@ -35,7 +36,7 @@ def sub(
         typer.Option("--deadline-share", help="Which share shall come within --deadline, as 0.95."),
     ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
-    whom: Whom = ANYONE,
+    whom: Whom,
     port: Annotated[
         str | None, typer.Option("--port", help="Output port of the network that this subscriber is behind.")
     ] = None,

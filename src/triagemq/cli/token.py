@@ -80,13 +80,10 @@ class Where:
         return f"sqlite:///{self.state / 'coordinator.sqlite'}"
 
 
-NOWHERE = Where()
-"""Where nothing is said of it."""
-
-
 @app.command("create")
 @with_groups
 def create(
+    *,
     role: Annotated[
         list[str], typer.Option("--role", help="publisher, subscriber, operator or viewer; may repeat.")
     ],
@@ -106,7 +103,7 @@ def create(
         float | None, typer.Option(min=0, help="Declared publications a second in all.")
     ] = None,
     expires_seconds: Annotated[float | None, typer.Option(min=1, help="Seconds until it is no good.")] = None,
-    where: Where = NOWHERE,
+    where: Where,
     json: options.Json = False,
 ) -> None:
     """Make a token and print it: this is the only time it can be read."""
@@ -130,7 +127,7 @@ def create(
 
 @app.command("list")
 @with_groups
-def list_tokens(where: Where = NOWHERE, json: options.Json = False) -> None:
+def list_tokens(*, where: Where, json: options.Json = False) -> None:
     """Print all tokens, without their secrets."""
     database = where.database()
     rows = _ask(where.url, "GET", "/v1/tokens") if database is None else _list(database)
@@ -151,8 +148,9 @@ def list_tokens(where: Where = NOWHERE, json: options.Json = False) -> None:
 @app.command("revoke")
 @with_groups
 def revoke(
+    *,
     token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it, or its beginning.")],
-    where: Where = NOWHERE,
+    where: Where,
     json: options.Json = False,
 ) -> None:
     """Make a token useless; what was announced with it is withdrawn."""

@@ -113,13 +113,8 @@ async def run_subscribers(
     async def join(name: str) -> None:
         async with turn:
             subscriber = Subscriber(
-                config.coordinator,
-                name=name,
-                token=config.token,
-                ssl_context=config.trusting(),
+                **_options(config, name),
                 flows=scenario.planning.flows_per_subscriber,
-                lease_seconds=config.lease_seconds,
-                keep_session=config.qos > 0,
                 on_event=noting(scenario.subscribers.name.index(name)),
                 settings=_settings(config, name, arrival),
             )
@@ -159,15 +154,7 @@ async def run_publishers(
 
     async def begin(name: str) -> Publisher:
         async with turn:
-            publisher = Publisher(
-                config.coordinator,
-                name=name,
-                token=config.token,
-                ssl_context=config.trusting(),
-                lease_seconds=config.lease_seconds,
-                keep_session=config.qos > 0,
-                settings=_settings(config, name),
-            )
+            publisher = Publisher(**_options(config, name), settings=_settings(config, name))
             await publisher.open()
             await publisher.declare(declared[name])
             # Whoever has to ask for an id with its first event holds up those behind it.
@@ -264,6 +251,17 @@ def _stream(
         # A publisher that has failed is silenced; its stream goes on, and it returns into the midst of it.
         rates=[(situation.at_seconds, situation.rate_per_second) for situation in course],
     )
+
+
+def _options(config: LoadConfig, name: str) -> dict[str, Any]:
+    return {
+        "coordinator": config.coordinator,
+        "name": name,
+        "token": config.token,
+        "ssl_context": config.trusting(),
+        "lease_seconds": config.lease_seconds,
+        "keep_session": config.qos > 0,
+    }
 
 
 def _settings(config: LoadConfig, name: str, arrival: LastArrival | None = None) -> ConnectionSettings:

@@ -37,8 +37,10 @@ __all__ = [
     "LiveFigures",
     "Transmission",
     "by_subscription",
+    "copies_in",
     "load_reading",
     "measure",
+    "of_scenario",
     "packets_of",
     "utility_figures",
     "wire_bytes",
@@ -108,20 +110,14 @@ def measure(
         if copies
         else pa.table({name: pa.array([], pa.int64()) for name in _COLUMNS})
     )
-    stamp = rows["published_ns"].to_numpy()
-    chosen = stamp >= from_ns
-    subscription = rows["subscription_id"].to_numpy()[chosen]
-    known = (subscription >= 0) & (subscription < len(scenario.subscriptions))
-    subscription, stamp = subscription[known], stamp[chosen][known]
-    delivered = _ended_as(Outcome.delivered, rows["outcome"])[chosen][known]
-    on_purpose = _ended_as(Outcome.dropped_by_policy, rows["outcome"])[chosen][known]
-    arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[chosen][known]
-    latency_ns = np.where(delivered, arrival - stamp, 0)
+    rows = of_scenario(rows.filter(pc.greater_equal(rows["published_ns"], from_ns)), scenario)
+    subscription, stamp, delivered, latency_ns = copies_in(rows)
+    on_purpose = _ended_as(Outcome.dropped_by_policy, rows["outcome"])
     if transmission is not None:
-        size_bytes = rows["size_bytes"].to_numpy()[chosen][known]
-        on_the_wire = transmission.seconds(arrival, subscription, size_bytes)
+        arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()
+        on_the_wire = transmission.seconds(arrival, subscription, rows["size_bytes"].to_numpy())
         latency_ns = latency_ns + np.rint(on_the_wire * 1e9).astype(np.int64)
-    sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()[chosen][known]
+    sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()
     label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
     each_one = by_subscription(scenario, subscription, delivered, latency_ns)
     utility = utility_figures(scenario, each_one)
@@ -159,6 +155,23 @@ def measure(
 def _column(tables: Sequence[pa.Table], name: str) -> NDArray[np.int64]:
     parts = [table[name].to_numpy() for table in tables]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+Copies = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]
+"""Of each copy of an event: its subscription, when it was published, whether it arrived, and after how many ns."""
+
+
+def of_scenario(rows: pa.Table, scenario: Scenario) -> pa.Table:
+    """The copies of a trace that are for a subscription of the scenario."""
+    subscription = rows["subscription_id"].to_numpy()
+    return rows.filter(pa.array((subscription >= 0) & (subscription < len(scenario.subscriptions))))
+
+
+def copies_in(rows: pa.Table) -> Copies:
+    """What is in rows of a trace's deliveries."""
+    stamp, delivered = rows["published_ns"].to_numpy(), _ended_as(Outcome.delivered, rows["outcome"])
+    arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()
+    return rows["subscription_id"].to_numpy(), stamp, delivered, np.where(delivered, arrival - stamp, 0)
 
 
 def _ended_as(outcome: Outcome, column: pa.ChunkedArray) -> NDArray[np.bool_]:
@@ -282,7 +295,7 @@ def _by_phase(
     scenario: Scenario,
     worth: Sequence[tuple[int, Floats]],
     between_ns: tuple[int, int],
-    copies: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]],
+    copies: Copies,
     whole: BySubscription,
 ) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
     """Utility and phases of a run in which what subscriptions are worth changes, counted as a simulation's are."""

@@ -5,16 +5,17 @@ Each topic is judged in a regime, which began at some time with some rate; a top
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.rates.counts import RateCounts
-from triagemq.coordinator.rates.facts import RateChange
 from triagemq.coordinator.rates.horizons import SURPRISE, Seen, count_surprise, size_surprise
 from triagemq.coordinator.rates.topics import Rows
 from triagemq.scenario import Floats
 
-__all__ = ["RateJudge"]
+__all__ = ["RateChange", "RateJudge"]
 
 BAND = 0.2
 """Rates and sizes within a fifth of those planned with are near enough, however well they are known."""
@@ -26,6 +27,20 @@ HORIZON_SHOWN = 5
 
 LEAST_SPREAD, UNKNOWN_SPREAD = 0.1, 5.0
 """What silences of evenly ticking topics, and of those about which nothing is known yet, are divided by."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateChange:
+    """A topic that has left its band. `what` is rate or size; `str()` says it in words."""
+
+    topic: str
+    what: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        unit = "events/s" if self.what == "rate" else "bytes"
+        return f"{self.what} of topic {self.topic} from {self.before:.4g} to {self.after:.4g} {unit}"
 
 
 class RateJudge:

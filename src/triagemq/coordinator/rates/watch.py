@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from triagemq.coordinator.rates.burstiness import dispersion, longest_silence_seconds
+from triagemq.coordinator.rates.burstiness import Arrivals, dispersion, longest_silence_seconds
 from triagemq.coordinator.rates.counts import RateCounts
-from triagemq.coordinator.rates.facts import DeclaredRate, RateChange, Rates, TopicEstimate
 from triagemq.coordinator.rates.horizons import HORIZONS, SURPRISE
 from triagemq.coordinator.rates.judge import (
     FIRST_LOOK_SECONDS,
     HORIZON_SHOWN,
     LEAST_SPREAD,
     UNKNOWN_SPREAD,
+    RateChange,
     RateJudge,
 )
 from triagemq.coordinator.rates.topics import Rows
@@ -40,6 +41,33 @@ REST_SECONDS, REST_EVERY_WINDOWS, RESTED_BLOCKS = 60.0, 64, 60.0
 
 FORGET_SECONDS = 1200.0
 """Longer than the gateway remembers a count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates (events per second) and mean sizes to plan with where measurements overrule what was announced."""
+
+    per_second: Mapping[str, float] = field(default_factory=dict)
+    size_bytes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredRate:
+    """What a topic's publishers announce, None where they leave it to be measured; `arrivals` empty if unknown."""
+
+    rate_per_second: float | None = None
+    size_bytes: float | None = None
+    arrivals: tuple[Arrivals, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEstimate:
+    """What is measured of a topic: its rate, mean size (None before the first event) and index of dispersion."""
+
+    rate_per_second: float
+    size_bytes: float | None
+    index_of_dispersion: float
+    publications: int
 
 
 class RateWatch:

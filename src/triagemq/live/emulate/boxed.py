@@ -14,7 +14,7 @@ import time
 from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
@@ -301,17 +301,9 @@ class BoxedExchange(Rig):
             for name, bridge in self.layout.switches.items()
         }
 
-    def tell_publisher(self, name: str, *, works: bool) -> None:
-        """Let a publisher fall silent, or speak again."""
-        tell(str(self._sockets / "publishers"), {"name": name, "there": works})
-
-    def tell_subscriber(self, name: str, *, present: bool) -> None:
-        """Let a subscriber leave, or join."""
-        tell(str(self._sockets / "subscribers"), {"name": name, "there": present})
-
-    def tell_worth(self, situation: int) -> None:
-        """Let all subscribers say what their topics are worth to them in a situation of the scenario's conditions."""
-        tell(str(self._sockets / "subscribers"), {"situation": situation})
+    def tell_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
+        """What one of them does from now on, or what all do (see live.clients)."""
+        tell(str(self._sockets / role), what)
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""

@@ -43,10 +43,11 @@ class _Actors:
 
     async def set_publisher(self, name: str, *, works: bool) -> None:
         """Nobody is told: its topics fall silent, and that is noticed."""
-        self._rig.tell_publisher(name, works=works)
+        self._rig.tell_clients("publishers", name=name, there=works)
 
     async def set_subscriber(self, name: str, *, present: bool) -> None:
-        self._rig.tell_subscriber(name, present=present)
+        """It leaves, or joins."""
+        self._rig.tell_clients("subscribers", name=name, there=present)
 
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         self._rig.set_bandwidth(port, bandwidth_bps)
@@ -54,7 +55,7 @@ class _Actors:
 
     async def set_worth(self, situation: Situation) -> None:
         """Subscribers tell the coordinator by themselves what their topics are worth to them."""
-        self._rig.tell_worth(self._times.index(situation.at_seconds))
+        self._rig.tell_clients("subscribers", situation=self._times.index(situation.at_seconds))
 
     async def situation_changed(self, situation: Situation) -> None:
         """Links that have failed or returned: the coordinator hears what the way to each switch carries now."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triagemq.coordinator.channel.link import GatewayLink
@@ -25,15 +24,17 @@ from triagemq.live.figures import (
     BySubscription,
     LiveFigures,
     by_subscription,
+    copies_in,
     load_reading,
     measure,
+    of_scenario,
     utility_figures,
 )
 from triagemq.live.run import Promise, let_run, measured_from, planner_settings, promise, stop_publishing
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.plan import dump_plan
 from triagemq.scenario import Integers, Scenario, load
-from triagemq.trace import Outcome, Trace, runs
+from triagemq.trace import Trace, runs
 
 __all__ = ["Glance", "LiveResult", "OnTick", "Snapshot", "SoFar", "Watch", "run_live"]
 
@@ -130,12 +131,7 @@ class SoFar:
                 continue
 
     def _add(self, rows: pa.Table) -> None:
-        subscription = rows["subscription_id"].to_numpy()
-        known = (subscription >= 0) & (subscription < len(self.scenario.subscriptions))
-        subscription = subscription[known]
-        delivered = pc.equal(rows["outcome"], Outcome.delivered.name).to_numpy().astype(bool)[known]
-        arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()[known]
-        latency_ns = np.where(delivered, arrival - rows["published_ns"].to_numpy()[known], 0)
+        subscription, _, delivered, latency_ns = copies_in(of_scenario(rows, self.scenario))
         counted = by_subscription(self.scenario, subscription, delivered, latency_ns)
         if len(subscription):
             self._counted = counted if self._counted is None else self._counted + counted
