@@ -8,9 +8,9 @@ import pytest
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, summary
 from triagemq.papers.class_variance import lloyd, paper_variances
-from triagemq.papers.utility_gains import TIME_CONSTANTS, scan_freshness
 from triagemq.papers.paper_model import paper_latency
 from triagemq.papers.runs import class_figures, forecast_figures
+from triagemq.papers.utility_gains import TIME_CONSTANTS, scan_freshness
 from triagemq.plan import PriorityProblem, make_plan, within_class_variance
 from triagemq.scenario.generators import building, table2
 
