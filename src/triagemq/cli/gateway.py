@@ -22,6 +22,7 @@ from triagemq.cli.options import print_json
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import ParameterError
 from triagemq.hiding import without_key
+from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.coordinator.access.token_file import TokenRules
@@ -292,9 +293,7 @@ async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     )
     waiting: set[asyncio.Task[Any]] = {ending, loop.create_task(running.wait())}
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*pending, telling):
-        task.cancel()
-    await asyncio.gather(*pending, telling, return_exceptions=True)
+    await end(*pending, telling)
     for task in done:
         task.result()
 

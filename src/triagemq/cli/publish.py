@@ -17,6 +17,7 @@ from triagemq.cli.client_options import Whom
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
+from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.client import Publisher
@@ -121,9 +122,7 @@ async def _publish(
         if working.done():
             working.result()
     finally:
-        for task in (working, stopping):
-            task.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        await end(working, stopping)
         async with leaving(stop):
             await publisher.close()
     counters = publisher.counters

@@ -14,6 +14,7 @@ from triagemq.cli.client_options import Whom
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
+from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.client import Event, Subscriber, Wanted
@@ -92,9 +93,7 @@ async def _listen(
             sys.stdout.flush()
         return printed
     finally:
-        stopping.cancel()
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
+        await end(stopping, opening)
         async with leaving(stop):
             await subscriber.close()
         if subscriber.overflowed:

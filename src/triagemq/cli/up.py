@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json as json_format
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from triagemq.cli.options import (
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.cli.up_screen import comparison_table, live_screen, live_table, next_steps
 from triagemq.errors import ParameterError, TriageError
+from triagemq.waiting import is_set_within
 
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange, ExchangeOptions
@@ -258,9 +258,7 @@ async def _show_until(ended: asyncio.Event, running: Exchange, seconds: float | 
     with live_screen(wanted=not as_json) as live:
         while live is not None and not ended.is_set():
             live.update(live_table(running, await watch.look(), time.monotonic() - begun, seconds))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_SECONDS):
-                    await ended.wait()
+            await is_set_within(ended, _TICK_SECONDS)
         await ended.wait()
 
 

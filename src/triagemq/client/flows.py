@@ -14,6 +14,7 @@ from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError
+from triagemq.waiting import end, is_set_within
 
 __all__ = ["FLOW_MARK", "FlowConnections", "flow_client_id"]
 
@@ -82,9 +83,7 @@ class FlowConnections:
 
     async def close(self) -> None:
         """Close all but slot 0."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         await asyncio.gather(*(connection.close() for connection in self._slots.values()))
         self._slots.clear()
 
@@ -95,11 +94,7 @@ class FlowConnections:
             await asyncio.gather(*(self._open(slot) for slot in missing))
             await self._close_unwanted()
             waits = self._unwanted_since or any(slot not in self._slots for slot in range(1, self._count))
-            try:
-                async with asyncio.timeout(_RETRY_SECONDS if waits else None):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._changed, _RETRY_SECONDS if waits else None)
 
     async def _open(self, slot: int) -> None:
         connection = Connection(

@@ -32,6 +32,7 @@ from triagemq.mqttsn import (
     WillTopicReq,
     encode,
 )
+from triagemq.waiting import end, is_set_within
 
 __all__ = ["Handshake", "LifeMessage", "Lifeline", "State"]
 
@@ -207,9 +208,7 @@ class Lifeline:
         raise GatewayUnreachableError(f"{where} does not answer; is it running there?")
 
     async def _is_active_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, seconds)):
-                await self._decided.wait()
+        await is_set_within(self._decided, max(0.0, seconds))
         return self._active.is_set()
 
     async def until_active(self) -> None:
@@ -238,7 +237,7 @@ class Lifeline:
         """Take leave of the gateway, if it is there; it forgets the session unless that is to be kept."""
         if self.state not in (State.ACTIVE, State.ASLEEP):
             return
-        await self._stop_keeping()
+        await end(self._keeper)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_LONGEST_LEAVE_SECONDS, self._settings.close_timeout_seconds)):
                 if not self._keep_session:
@@ -249,13 +248,8 @@ class Lifeline:
         """Give the port back. Whoever waits for the connection wakes up and finds it closed."""
         self.state = State.CLOSED
         self._active.set()
-        await self._stop_keeping()
+        await end(self._keeper)
         self._socket.close()
-
-    async def _stop_keeping(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
 
     # Being connected.
 
@@ -293,9 +287,7 @@ class Lifeline:
                 await self._ping()
             else:
                 self._attention.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause if pause > 0 else ping_seconds):
-                        await self._attention.wait()
+                await is_set_within(self._attention, pause if pause > 0 else ping_seconds)
 
     def probe(self) -> None:
         """Find out whether the gateway is there: somebody misses an answer."""
@@ -306,16 +298,10 @@ class Lifeline:
         for _ in range(1 + self._settings.retries):
             self._pong.clear()
             self.send(PingReq())
-            await self._is_set_in_time(self._pong)
+            await is_set_within(self._pong, self._settings.retry_seconds)
             if self._pong.is_set() or self.state is not State.ACTIVE:
                 return
         self._lose_silent_gateway()
-
-    async def _is_set_in_time(self, event: asyncio.Event) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.retry_seconds):
-                await event.wait()
-        return event.is_set()
 
     def _lose_silent_gateway(self) -> None:
         # Perhaps it has forgotten the association, and what it says to that does not come through.
@@ -348,7 +334,7 @@ class Lifeline:
         self.state = State.ASLEEP
         for _ in range(1 + self._settings.retries):
             self.send(Disconnect(duration_seconds))
-            if await self._is_set_in_time(self._taken_leave):
+            if await is_set_within(self._taken_leave, self._settings.retry_seconds):
                 return True
         return False
 
@@ -363,7 +349,7 @@ class Lifeline:
             heard_at = -1.0
             while heard_at != self._heard_at:
                 heard_at = self._heard_at
-                if await self._is_set_in_time(self._pong):
+                if await is_set_within(self._pong, self._settings.retry_seconds):
                     return
         self._lose_silent_gateway()
 

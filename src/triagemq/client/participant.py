@@ -29,6 +29,7 @@ from triagemq.errors import (
     ParameterError,
 )
 from triagemq.intents import Declared, PublisherTerms, SubscriberTerms, Wanted
+from triagemq.waiting import end
 
 __all__ = ["Lease", "Participant"]
 
@@ -98,9 +99,7 @@ class Lease:
 
     async def end(self, timeout_seconds: float = 2.0) -> None:
         """Withdraw, if the coordinator is there; otherwise the lease ends by itself."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         with contextlib.suppress(ClientError, TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 # One that was sent before may be unanswered, and there may be more since.

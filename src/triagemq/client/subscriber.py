@@ -29,6 +29,7 @@ from triagemq.errors import (
     ParameterError,
 )
 from triagemq.intents import SubscriberTerms, Utility, Wanted
+from triagemq.waiting import end
 
 __all__ = ["Subscriber"]
 
@@ -111,9 +112,7 @@ class Subscriber(Participant[Wanted]):
 
     async def close(self) -> None:
         """Withdraw what was wanted and leave; events that are here can still be taken."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await end(self._watching)
         async with contextlib.AsyncExitStack() as leaving:
             leaving.callback(self._queue.end)
             leaving.push_async_callback(self._leave)

@@ -28,6 +28,7 @@ from triagemq.mqttsn import (
     valid_topic_filter,
     valid_topic_name,
 )
+from triagemq.waiting import end
 
 __all__ = [
     "Answer",
@@ -178,10 +179,7 @@ class TopicIds:
 
     async def close(self) -> None:
         """Stop asking."""
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._asking.values())
 
 
 class Questions:

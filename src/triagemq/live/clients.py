@@ -34,6 +34,7 @@ from triagemq.live.receipts import LastArrival, Receipts, TimedSocket
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
 from triagemq.scenario.conditions import Conditions
+from triagemq.waiting import end, is_set_within
 
 if TYPE_CHECKING:
     from triagemq.scenario.situations import Situation
@@ -208,8 +209,7 @@ async def listening(path: str | None, command: _Command) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
 
 
 async def _follow(heard: socket.socket, command: _Command) -> None:
@@ -302,11 +302,7 @@ def _payload(size: float, published_ns: int) -> bytes:
 async def _wait_until(moment_ns: int, ended: asyncio.Event) -> None:
     pause = (moment_ns - time.time_ns()) * 1e-9
     if pause > 0:
-        try:
-            async with asyncio.timeout(pause):
-                await ended.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(ended, pause)
 
 
 def _declared(scenario: Scenario) -> dict[str, dict[str, tuple[float, float]]]:

@@ -18,6 +18,7 @@ from typing import Any
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.broker.process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
+from triagemq.waiting import end
 
 __all__ = ["HURRY_SECONDS", "Child", "ChildError", "EndedError", "last_words"]
 
@@ -103,9 +104,7 @@ class Child:
     async def stop(self, seconds: float = _STOP_SECONDS) -> int | None:
         """Ask it to end, and make it end if it has not after so long; its exit code."""
         self._stopping = True
-        if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+        await end(self._watcher)
         process = self._process
         if process is None:
             return None

@@ -20,6 +20,7 @@ from triagemq.addresses import host_and_port
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.exchange.private_files import write_private
 from triagemq.live.processes import HURRY_SECONDS, Child
+from triagemq.waiting import end
 
 __all__ = ["EMBEDDED_CLASSES", "GATEWAY_MODULE", "KERNEL_CLASSES", "Rig", "RigOptions"]
 
@@ -98,13 +99,7 @@ class Rig(ABC):
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Goes on until the end."""
-        task = asyncio.get_running_loop().create_task(work)
-
-        async def end() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        self._clean.push_async_callback(end)
+        self._clean.push_async_callback(end, asyncio.get_running_loop().create_task(work))
 
     # Processes.
 

@@ -14,6 +14,7 @@ from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
 from triagemq.plan import Plan
 from triagemq.scenario import Integers, Scenario, SendingOrder
+from triagemq.waiting import is_set_within
 
 __all__ = [
     "Promise",
@@ -95,9 +96,7 @@ async def let_run(
         if left <= 0:
             return
         await on_tick(elapsed)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(left, _TICK_SECONDS)):
-                await ended.wait()
+        await is_set_within(ended, min(left, _TICK_SECONDS))
 
 
 async def stop_publishing(rig: Rig, *, hurry: bool) -> int:

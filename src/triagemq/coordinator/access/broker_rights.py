@@ -13,6 +13,7 @@ from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
 from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker.users import BrokerUser
+from triagemq.waiting import end
 
 __all__ = ["BrokerRights", "broker_users"]
 
@@ -65,9 +66,7 @@ class BrokerRights:
 
     async def close(self) -> None:
         """The broker goes on with what it was told last."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await end(self._keeping)
         await self._store.close()
 
     async def _keep(self) -> None:

@@ -37,6 +37,7 @@ from triagemq.coordinator.channel.messages import (
 )
 from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
+from triagemq.waiting import end
 
 __all__ = ["GatewayLink"]
 
@@ -74,11 +75,9 @@ class GatewayLink:
 
     async def close(self) -> None:
         """Leave; what still waits for an answer gets ControlError."""
-        tasks = [task for task in (self._running, self._telling) if task is not None]
+        tasks = self._running, self._telling
         self._running = self._telling = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
 
     async def wait_connected(self, seconds: float) -> bool:
         """Wait until the gateway is reached."""

@@ -25,6 +25,7 @@ from triagemq.coordinator.channel.messages import (
     shallow,
 )
 from triagemq.errors import TriageError
+from triagemq.waiting import end
 
 __all__ = ["Answer", "ControlServer"]
 
@@ -71,10 +72,7 @@ class ControlServer:
         if self._server is None:
             return
         self._server.close()
-        tasks = [task for task in self._clients.values() if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._clients.values())
         with contextlib.suppress(OSError):
             self._path.unlink()
 

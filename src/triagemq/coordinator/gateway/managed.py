@@ -61,6 +61,7 @@ from triagemq.network import (
     ReportedDataPlane,
 )
 from triagemq.plan import Counters
+from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.exchange.gateway import GatewayCore
@@ -197,9 +198,7 @@ class ManagedGateway:
     async def close(self) -> None:
         """Stop; sessions and orders are kept, the trace is finished."""
         await self._control.close()
-        if self._sampling is not None:
-            self._sampling.cancel()
-            await asyncio.gather(self._sampling, return_exceptions=True)
+        await end(self._sampling)
         with contextlib.suppress(Exception):
             self._sample()
         await self.gateway.close()

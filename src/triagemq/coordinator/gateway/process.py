@@ -20,6 +20,7 @@ from triagemq.addresses import place
 from triagemq.child import run_child, say_ready
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.exchange.private_files import PRIVATE_UMASK
+from triagemq.waiting import end
 
 __all__ = ["main"]
 
@@ -58,13 +59,9 @@ async def _run(config: GatewayConfig, ended: asyncio.Event) -> None:
         removing = loop.create_task(_keep_removing(config))
         failing = loop.create_task(running.wait())
         await asyncio.wait({ending, failing}, return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
         if failing.done():
             failing.result()
-        failing.cancel()
-        telling.cancel()
-        removing.cancel()
-        await asyncio.gather(ending, failing, reaching, telling, removing, return_exceptions=True)
+        await end(ending, failing, reaching, telling, removing)
         await running.close()
     except BaseException as error:
         running.abort(f"{type(error).__name__}: {error}")

@@ -31,6 +31,7 @@ from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
 from triagemq.intents import SUBSCRIBER
 from triagemq.plan import Decision
+from triagemq.waiting import end
 
 __all__ = ["Runtime"]
 
@@ -122,10 +123,7 @@ class Runtime:
         self._spawn(self._for_ever(self._tell_again))
 
     async def stop(self) -> None:
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks)
         with contextlib.suppress(StoreError):
             await self.measuring.store()
         # A plan that is being made ends by itself; nobody waits for it.

@@ -34,6 +34,7 @@ from triagemq.plan import Counters, SetPort
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import situations
+from triagemq.waiting import end
 
 __all__ = ["DATA_PLANES", "BoxedExchange", "BoxedOptions", "check_data_plane", "require_machine"]
 
@@ -349,6 +350,4 @@ async def _together(*work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)

@@ -16,6 +16,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.network.openflow import OpenFlowSwitches
+from triagemq.waiting import end
 
 __all__ = ["AgentConfig", "main"]
 
@@ -50,8 +51,7 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
         following = asyncio.get_running_loop().create_task(follower.run())
         say_ready(switches=sorted(switches.connected))
         await ended.wait()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        await end(following)
         await link.close()
     finally:
         await asyncio.to_thread(switches.close)

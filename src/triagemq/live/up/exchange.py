@@ -22,6 +22,7 @@ from triagemq.exchange.private_files import private_directory, write_private
 from triagemq.live.processes import Child, EndedError
 from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
 from triagemq.live.up.state import hold, own_token
+from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.coordinator.access.broker_rights import BrokerRights
@@ -305,9 +306,7 @@ class Exchange(Rig):
                 raise EndedError
             return working.result()
         finally:
-            working.cancel()
-            ending.cancel()
-            await asyncio.gather(working, ending, return_exceptions=True)
+            await end(working, ending)
 
     async def _keep_saving(self, broker: BrokerProcess) -> None:
         """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""

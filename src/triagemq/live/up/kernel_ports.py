@@ -22,6 +22,7 @@ from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import ParameterError
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.plan import Counters, FlowCounters, FlowKey
+from triagemq.waiting import end
 
 __all__ = ["KernelPorts", "interfaces_of", "listeners_of"]
 
@@ -63,9 +64,7 @@ class KernelPorts:
 
     async def close(self) -> None:
         """Put every interface back; what was counted stays in `counters`."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         with contextlib.suppress(ControlError):
             await self._tell()
         self.counters = self._plane.counters()
