@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def on_stop(callback: Callable[[], None]) -> None:
 def on_stop_anywhere(callback: Callable[[], None]) -> None:
     """The same without a loop, from any thread: the command looks often whether it has been called, from now on."""
     if _listening is not None:
-        _listening.tell_anywhere(callback)
+        _listening.tell(None, callback)
         return
     for number in _SIGNALS:
         signal.signal(number, lambda *_: callback())
@@ -131,33 +132,21 @@ class Listening:
             return "ended before it was ready"
         return "terminated" if self.number == signal.SIGTERM else "interrupted"
 
-    def tell(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        """The command ends by itself when `callback` has been called in its loop."""
+    def tell(self, loop: asyncio.AbstractEventLoop | None, callback: Callable[[], None]) -> None:
+        """The command ends by itself when `callback` has been called, in its loop if it has one."""
 
         def heed() -> None:
             self.heeded = True
             callback()
 
-        def in_loop() -> None:
+        def in_loop(loop: asyncio.AbstractEventLoop) -> None:
             # A loop that has been closed has nobody to tell.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(heed)
 
-        self._tell_with(in_loop)
-
-    def tell_anywhere(self, callback: Callable[[], None]) -> None:
-        """The command ends by itself when `callback` has been called."""
-
-        def heed() -> None:
-            self.heeded = True
-            callback()
-
-        self._tell_with(heed)
-
-    def _tell_with(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+        self._tell = heed if loop is None else partial(in_loop, loop)
         if self.number is not None:
-            tell()
+            self._tell()
 
     def finish(self) -> None:
         """The command is over. Python will give signals back to the system, which would end by them what has ended."""

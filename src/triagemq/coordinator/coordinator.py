@@ -34,6 +34,7 @@ from triagemq.coordinator.rates.known import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.store.store import Store
 from triagemq.intents import PUBLISHER, SUBSCRIBER, PublisherIntent, SubscriberIntent
+from triagemq.waiting import end
 
 __all__ = ["Coordinator"]
 
@@ -105,11 +106,7 @@ class Coordinator:
         self._leases = asyncio.get_running_loop().create_task(self.service.watch_leases())
 
     async def stop(self) -> None:
-        for task in (self._leases, self._forecasting):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await end(self._leases, self._forecasting)
         await self.runtime.stop()
         await self.service.store.close()
 

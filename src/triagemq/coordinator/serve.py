@@ -15,10 +15,10 @@ import os
 import signal
 import socket
 import ssl
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import uvicorn
 
@@ -26,6 +26,7 @@ from triagemq.addresses import place
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.coordinator.api import create_app
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import listening_at
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
@@ -143,20 +144,10 @@ def _sockets(settings: Settings) -> list[socket.socket]:
 
 
 def _unix_socket(path: str) -> socket.socket:
-    """In the place of what an earlier process left there; only this user may connect."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(os.lstat(path).st_mode):
-                os.unlink(path)
-        listening.bind(path)
+        return listening_at(Path(path))
     except OSError as error:
-        listening.close()
         raise ParameterError("unix_socket", f"{path}: {error.strerror or error}") from None
-    finally:
-        os.umask(mask)
-    return listening
 
 
 def _socket(settings: Settings) -> socket.socket:

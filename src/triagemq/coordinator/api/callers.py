@@ -66,11 +66,7 @@ async def _operator(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
     return caller
 
 
-def _here(request: Request) -> Coordinator:
-    return coordinator_of(request)
-
-
 Asker = Annotated[Caller, Depends(_caller)]
 Looker = Annotated[Caller, Depends(_looker)]
 Operator = Annotated[Caller, Depends(_operator)]
-Here = Annotated[Coordinator, Depends(_here)]
+Here = Annotated[Coordinator, Depends(coordinator_of)]

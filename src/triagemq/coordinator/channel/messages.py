@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -34,6 +36,7 @@ __all__ = [
     "StateMessage",
     "decode_line",
     "encode_line",
+    "listening_at",
     "parse_counted",
     "parse_state",
     "reachable",
@@ -268,3 +271,21 @@ def reachable(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{directory}/{path.name}"
     finally:
         os.close(directory)
+
+
+def listening_at(path: Path) -> socket.socket:
+    """A socket in the place of what an earlier process left there; only this user may connect."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+        with reachable(path) as name:
+            listening.bind(name)
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(mask)
+    return listening

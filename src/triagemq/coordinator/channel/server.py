@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
-import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from triagemq.coordinator.channel.messages import (
     SessionEvent,
     decode_line,
     encode_line,
-    reachable,
+    listening_at,
     shallow,
 )
 from triagemq.errors import TriageError
@@ -48,23 +45,13 @@ class ControlServer:
 
     async def start(self) -> None:
         """Take the place of whatever an earlier process left there; only this user may connect."""
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISSOCK(self._path.lstat().st_mode):
-                    self._path.unlink()
-            with reachable(self._path) as name:
-                mask = os.umask(0o177)
-                try:
-                    listening.bind(name)
-                finally:
-                    os.umask(mask)
+            listening = listening_at(self._path)
             listening.setblocking(False)
             self._server = await asyncio.start_unix_server(
                 self._serve, sock=listening, limit=LARGEST_LINE_BYTES, backlog=64
             )
         except OSError as error:
-            listening.close()
             raise ControlError(f"control socket {self._path}: {error.strerror or error}") from error
 
     async def close(self) -> None:

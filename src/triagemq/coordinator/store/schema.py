@@ -38,6 +38,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "TOKENS",
     "TOPICS",
+    "first_line",
     "open_database",
 ]
 
@@ -142,7 +143,7 @@ def open_database(url: str) -> Engine:
         _make_tables(engine, place)
     except SQLAlchemyError as error:
         engine.dispose()
-        raise StoreError(f"database {place} cannot be opened: {_first_line(error)}") from None
+        raise StoreError(f"database {place} cannot be opened: {first_line(error)}") from None
     except OSError as error:
         engine.dispose()
         raise StoreError(f"database {place} cannot be opened: {error.strerror or error}") from None
@@ -191,6 +192,6 @@ def _make_tables(engine: Engine, place: str) -> None:
             connection.execute(insert(META), missing)
 
 
-def _first_line(error: SQLAlchemyError) -> str:
-    cause = getattr(error, "orig", None) or error
-    return str(cause).partition("\n")[0]
+def first_line(error: Exception) -> str:
+    """What the database itself says of it."""
+    return str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__

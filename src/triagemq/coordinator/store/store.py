@@ -35,6 +35,7 @@ from triagemq.coordinator.store.schema import (
     PORTS,
     TOKENS,
     TOPICS,
+    first_line,
     open_database,
 )
 from triagemq.errors import PlanError
@@ -148,7 +149,7 @@ class Store:
                 return [failure for change in changes for failure in self._commit([change])]
             if not isinstance(error, SQLAlchemyError | OSError):
                 _LOG.exception("a change of the database failed by a mistake")
-            return [StoreError(f"the database cannot be written: {_first_line(error)}")]
+            return [StoreError(f"the database cannot be written: {first_line(error)}")]
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -156,7 +157,7 @@ class Store:
             with self._engine.connect() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise StoreError(f"the database cannot be read: {_first_line(error)}") from None
+            raise StoreError(f"the database cannot be read: {first_line(error)}") from None
 
     # What is read at the start.
 
@@ -223,10 +224,6 @@ def _settle(waiting: Sequence[asyncio.Future[None]], failures: Sequence[StoreErr
         else:
             done.set_exception(failure)
             done.exception()
-
-
-def _first_line(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).partition("\n")[0] or type(error).__name__
 
 
 def _intent(row: Any) -> Intent:
