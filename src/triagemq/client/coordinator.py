@@ -19,7 +19,7 @@ from triagemq.addresses import GatewayAddress
 from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
 from triagemq.hiding import without_password
 
-__all__ = ["Announced", "Assignment", "Coordinator", "HttpClient"]
+__all__ = ["Announced", "Assignment", "Coordinator"]
 
 _MOST_FLOWS = 1_000
 _LONGEST_LINE_BYTES = 65_536
@@ -48,109 +48,6 @@ class Assignment:
     slots: Mapping[str, int] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
     drop_rates: Mapping[str, float] = field(default_factory=dict)
-
-
-class Coordinator:
-    """One coordinator; several publishers and subscribers may share the object. `kind`: publishers, subscribers."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        timeout_seconds: float = 10.0,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
-        self._http = HttpClient(url, token=token, timeout_seconds=timeout_seconds, ssl_context=ssl_context)
-        self.url = self._http.url
-
-    async def announce(self, kind: str, name: str, intent: Mapping[str, Any]) -> Announced:
-        """Say what is wanted; whatever was said under that name before is replaced."""
-        answer = await self.ask("PUT", _path(kind, name), intent)
-        connection = _object(answer.get("connection"))
-        gateway, client_id = connection.get("gateway"), connection.get("client_id")
-        if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
-            raise self._http.strange_answer()
-        return Announced(
-            GatewayAddress.parse(gateway),
-            client_id,
-            _flows(connection.get("flows")),
-            self._number(answer, "lease_seconds"),
-            int(self._number(answer, "generation")),
-        )
-
-    async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> int:
-        """Keep the lease, and report; how many flows a subscriber should have."""
-        return _flows((await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)).get("flows"))
-
-    async def assignment(self, name: str, *, after: int, wait_seconds: float) -> Assignment:
-        """The assignment in force, as soon as it is newer than `after`, or when that time is over."""
-        path = f"{_path('subscribers', name)}/assignment?after={after}&wait_seconds={wait_seconds:g}"
-        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
-        return Assignment(
-            int(self._number(answer, "generation")),
-            _flows(answer.get("flows")),
-            _object(answer.get("slots")),
-            _object(answer.get("classes")),
-            _object(answer.get("drop_rates")),
-        )
-
-    async def withdraw(self, kind: str, name: str) -> None:
-        """Nothing is wanted any more."""
-        await self.ask("DELETE", _path(kind, name))
-
-    async def close(self) -> None:
-        """End the connections to it."""
-        await self._http.close()
-
-    async def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
-    ) -> dict[str, Any]:
-        """The answer to any request; CoordinatorError, with its status, if it is no."""
-        status, answer = await self._http.request(method, path, body, wait_seconds=wait_seconds)
-        if not 200 <= status < 300:
-            raise CoordinatorError(f"coordinator {self.url}: {_detail(status, answer)}", status)
-        return _object(answer)
-
-    def _number(self, answer: Mapping[str, Any], key: str) -> float:
-        value = answer.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._http.strange_answer()
-        return value
-
-
-def _path(kind: str, name: str) -> str:
-    return f"/v1/{kind}/{quote(name, safe='')}"
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _flows(value: object) -> int:
-    return min(max(1, value), _MOST_FLOWS) if isinstance(value, int) else 1
-
-
-def _detail(status: int, answer: object) -> str:
-    """The reason in one line, whether it is a text or the list that FastAPI makes of a body it does not understand.
-
-    >>> _detail(422, {"detail": [{"loc": ["body", "lease_seconds"], "msg": "must be above 0"}]})
-    'lease_seconds: must be above 0'
-    >>> _detail(502, None)
-    'HTTP status 502'
-    """
-    detail = _object(answer).get("detail")
-    if isinstance(detail, str) and detail:
-        return " ".join(detail.split())
-    if isinstance(detail, list):
-        mistakes = [
-            f"{'.'.join(str(part) for part in one.get('loc', ())[1:])}: {one.get('msg', 'is wrong')}"
-            for one in detail
-            if isinstance(one, dict)
-        ]
-        if mistakes:
-            return "; ".join(mistakes)
-    return f"HTTP status {status}"
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +93,7 @@ class HttpClient:
         self._idle: list[_Stream] = []
         self._busy: set[_Stream] = set()
 
-    async def request(
+    async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
     ) -> tuple[int, Any]:
         """Status and JSON of the answer (None if it has none); `wait_seconds` is the server's time to think.
@@ -287,7 +184,7 @@ class HttpClient:
                 name, _, value = line.partition(":")
                 headers[name.strip().lower()] = value.strip()
                 if len(headers) > _MOST_HEADERS:
-                    raise self.strange_answer()
+                    raise self._strange_answer()
             if not status.startswith("1"):
                 return int(status), headers
 
@@ -295,7 +192,7 @@ class HttpClient:
         try:
             return (await reader.readuntil(b"\n")).rstrip(b"\r\n").decode("latin-1")
         except asyncio.LimitOverrunError:
-            raise self.strange_answer() from None
+            raise self._strange_answer() from None
 
     async def _content(self, reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bytes:
         if status in (204, 304):
@@ -310,7 +207,7 @@ class HttpClient:
             content += await reader.readexactly(size)
             await self._line(reader)
             if len(content) > _LONGEST_BODY_BYTES:
-                raise self.strange_answer()
+                raise self._strange_answer()
         while await self._line(reader):
             pass
         return bytes(content)
@@ -319,9 +216,9 @@ class HttpClient:
         try:
             size = int(text, base)
         except ValueError:
-            raise self.strange_answer() from None
+            raise self._strange_answer() from None
         if not 0 <= size <= _LONGEST_BODY_BYTES:
-            raise self.strange_answer()
+            raise self._strange_answer()
         return size
 
     def _json(self, content: bytes) -> Any:
@@ -331,12 +228,100 @@ class HttpClient:
             # A proxy's page, or another service altogether; the status still tells something.
             return None
 
-    def strange_answer(self) -> CoordinatorError:
+    def _strange_answer(self) -> CoordinatorError:
         """What came is not what a coordinator sends."""
         return CoordinatorError(f"{self.url} answers strangely; is it the coordinator's address?")
 
     def _unreachable(self, why: str) -> CoordinatorUnreachableError:
         return CoordinatorUnreachableError(f"coordinator {self.url} cannot be reached: {why}")
+
+
+class Coordinator(HttpClient):
+    """One coordinator; several publishers and subscribers may share the object. `kind`: publishers, subscribers."""
+
+    async def announce(self, kind: str, name: str, intent: Mapping[str, Any]) -> Announced:
+        """Say what is wanted; whatever was said under that name before is replaced."""
+        answer = await self.ask("PUT", _path(kind, name), intent)
+        connection = _object(answer.get("connection"))
+        gateway, client_id = connection.get("gateway"), connection.get("client_id")
+        if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
+            raise self._strange_answer()
+        return Announced(
+            GatewayAddress.parse(gateway),
+            client_id,
+            _flows(connection.get("flows")),
+            self._number(answer, "lease_seconds"),
+            int(self._number(answer, "generation")),
+        )
+
+    async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> int:
+        """Keep the lease, and report; how many flows a subscriber should have."""
+        return _flows((await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)).get("flows"))
+
+    async def assignment(self, name: str, *, after: int, wait_seconds: float) -> Assignment:
+        """The assignment in force, as soon as it is newer than `after`, or when that time is over."""
+        path = f"{_path('subscribers', name)}/assignment?after={after}&wait_seconds={wait_seconds:g}"
+        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
+        return Assignment(
+            int(self._number(answer, "generation")),
+            _flows(answer.get("flows")),
+            _object(answer.get("slots")),
+            _object(answer.get("classes")),
+            _object(answer.get("drop_rates")),
+        )
+
+    async def withdraw(self, kind: str, name: str) -> None:
+        """Nothing is wanted any more."""
+        await self.ask("DELETE", _path(kind, name))
+
+    async def ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
+    ) -> dict[str, Any]:
+        """The answer to any request; CoordinatorError, with its status, if it is no."""
+        status, answer = await self._request(method, path, body, wait_seconds=wait_seconds)
+        if not 200 <= status < 300:
+            raise CoordinatorError(f"coordinator {self.url}: {_detail(status, answer)}", status)
+        return _object(answer)
+
+    def _number(self, answer: Mapping[str, Any], key: str) -> float:
+        value = answer.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._strange_answer()
+        return value
+
+
+def _path(kind: str, name: str) -> str:
+    return f"/v1/{kind}/{quote(name, safe='')}"
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _flows(value: object) -> int:
+    return min(max(1, value), _MOST_FLOWS) if isinstance(value, int) else 1
+
+
+def _detail(status: int, answer: object) -> str:
+    """The reason in one line, whether it is a text or the list that FastAPI makes of a body it does not understand.
+
+    >>> _detail(422, {"detail": [{"loc": ["body", "lease_seconds"], "msg": "must be above 0"}]})
+    'lease_seconds: must be above 0'
+    >>> _detail(502, None)
+    'HTTP status 502'
+    """
+    detail = _object(answer).get("detail")
+    if isinstance(detail, str) and detail:
+        return " ".join(detail.split())
+    if isinstance(detail, list):
+        mistakes = [
+            f"{'.'.join(str(part) for part in one.get('loc', ())[1:])}: {one.get('msg', 'is wrong')}"
+            for one in detail
+            if isinstance(one, dict)
+        ]
+        if mistakes:
+            return "; ".join(mistakes)
+    return f"HTTP status {status}"
 
 
 async def _end(stream: _Stream) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from triagemq.coordinator.channel.messages import shallow
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.loop.health import Histogram
-from triagemq.coordinator.ports.estimates import Interval
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 
 __all__ = ["exposition", "text_format"]
@@ -138,36 +139,29 @@ def _ports(here: Coordinator) -> Families:
         for name, port in (measured.ports.items() if measured is not None and connected else ())
         for level, queue in enumerate(port.queues)
     ]
-    facts = here.runtime.port_watch.facts()
+    facts = [{"port": name, **shallow(port)} for name, port in here.runtime.port_watch.facts().items()]
+    stated, given = _known(facts, "stated_bps", "port"), _known(facts, "planned_bps", "port")
     return {
         "triage_port_stated_bandwidth_bps": (
             "gauge",
             "Bandwidth that an output port is stated to have.",
-            [({"port": name}, port.stated_bps) for name, port in facts.items()],
+            stated,
         ),
-        "triage_port_planned_bandwidth_bps": (
-            "gauge",
-            "Bandwidth that it is planned with.",
-            [({"port": name}, port.planned_bps) for name, port in facts.items()],
-        ),
+        "triage_port_planned_bandwidth_bps": ("gauge", "Bandwidth that it is planned with.", given),
         "triage_port_measured_bandwidth_bps": (
             "gauge",
             "Bandwidth that was measured, by bound.",
-            _bounds({name: port.bandwidth_bps for name, port in facts.items()}),
+            _bounds(facts, "bandwidth_bps"),
         ),
         "triage_port_planned_error_rate": (
             "gauge",
             "Share of packets that is planned to be lost behind an output port.",
-            [
-                ({"port": name}, port.planned_error_rate)
-                for name, port in facts.items()
-                if port.planned_error_rate is not None
-            ],
+            _known(facts, "planned_error_rate", "port"),
         ),
         "triage_port_measured_error_rate": (
             "gauge",
             "Share of copies that was lost there as its subscribers report, by bound.",
-            _bounds({name: port.error_rate for name, port in facts.items()}),
+            _bounds(facts, "error_rate"),
         ),
         "triage_port_load": (
             "gauge",
@@ -195,16 +189,16 @@ def _now(here: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
 
 
 def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Samples:
-    return [({label: str(row[label])}, row[figure]) for row in rows if row[figure] is not None]
+    return [({label: str(row[label])}, row[figure]) for row in rows if row.get(figure) is not None]
 
 
-def _bounds(found: Mapping[str, Interval | None]) -> Samples:
+def _bounds(ports: Iterable[Mapping[str, Any]], figure: str) -> Samples:
     """Estimates of ports, each with the ends of its interval; what is not known is left out."""
     return [
-        ({"port": name, "bound": bound}, value)
-        for name, interval in found.items()
-        if interval is not None
-        for bound, value in (("low", interval.low), ("value", interval.value), ("high", interval.high))
+        ({"port": port["port"], "bound": bound}, value)
+        for port in ports
+        if figure in port
+        for bound, value in asdict(port[figure]).items()
         if math.isfinite(value)
     ]
 
