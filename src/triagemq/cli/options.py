@@ -221,7 +221,7 @@ def figure_table(title: str, *columns: str) -> Table:
     return table
 
 
-def class_table(title: str, classes: list[dict[str, Any]], *, console: Console | None = None) -> None:
+def class_table(title: str, classes: list[dict[str, Any]]) -> None:
     """Success and latency per class, as a person reads them."""
     columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency", "p95", "p99")
     table = figure_table(title, *columns)
@@ -238,7 +238,7 @@ def class_table(title: str, classes: list[dict[str, Any]], *, console: Console |
             *(duration(row[name]) for name in ("mean_latency_seconds", "p95_seconds", "p99_seconds")),
             *([_doubt(row)] if doubted else []),
         )
-    output = console or screen()
+    output = screen()
     output.print(table)
     sampled = sum(row.get("sampled", 0) for row in classes)
     if sampled:

@@ -64,7 +64,6 @@ class Child:
         log: Path,
         restart: bool = True,
         started: Callable[[dict[str, Any]], None] | None = None,
-        nice: int = 0,
     ) -> None:
         self.name = name
         self.restarts = 0
@@ -75,7 +74,6 @@ class Child:
         self._log = log
         self._restart = restart
         self._started = started
-        self._nice = nice
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
@@ -134,7 +132,7 @@ class Child:
                 stderr=log,
                 # A group of its own: Ctrl-C reaches the parent alone, which ends its children in their order.
                 start_new_session=True,
-                preexec_fn=dying_with_parent(self._nice),
+                preexec_fn=dying_with_parent(),
                 umask=PRIVATE_UMASK,
                 limit=_LONGEST_LINE,
             )

@@ -60,8 +60,8 @@ def find_mosquitto() -> str | None:
     return find_program("mosquitto")
 
 
-def dying_with_parent(nice: int = 0) -> Callable[[], None]:
-    """What a child does between fork and exec (`preexec_fn`); where the system has no such thing, only `nice`."""
+def dying_with_parent() -> Callable[[], None]:
+    """What a child does between fork and exec (`preexec_fn`); where the system has no such thing, nothing."""
     parent = os.getpid()
     # Looked up here: there is little that may be done after a fork.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -71,8 +71,6 @@ def dying_with_parent(nice: int = 0) -> Callable[[], None]:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # It has died in between.
                 os.kill(os.getpid(), signal.SIGKILL)
-        if nice:
-            os.nice(nice)
 
     return prepare
 

@@ -264,12 +264,13 @@ class Exchange(Rig):
         hosts = [host_of(self.options.gateway), *([self.options.advertise] if self.options.advertise else [])]
         return own_certificate(self.state / "certificate", hosts)
 
-    async def start_clients(self, *, token: str | None = None) -> int:
+    async def start_clients(self) -> int:
         """The scenario's subscribers and then its publishers; when the first event will be published, in Unix ns."""
-        return await self._unless_ended(self._start_both(token))
+        return await self._unless_ended(self._start_both())
 
-    async def _start_both(self, token: str | None) -> int:
-        if token is None and self.options.coordinator.get("access"):
+    async def _start_both(self) -> int:
+        token = None
+        if self.options.coordinator.get("access"):
             token = await asyncio.to_thread(own_token, self.state, self._database)
         config: dict[str, Any] = {
             "coordinator": self.rest,
