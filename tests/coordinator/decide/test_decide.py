@@ -198,7 +198,7 @@ def test_whoever_leaves_leaves_nothing_behind_and_its_bandwidth_to_the_others() 
     first = decide(Question(book.scenario(network, Rates()), book.flow_limits(network)))
     dropped = first.plan.flows.drop_rate @ first.plan.flows.load_bytes_per_second
     for name in ("fire-fighter-1", "fire-fighter-2", "fire-fighter-3"):
-        book.withdraw_subscriber(name)
+        book.withdraw("subscriber", name)
     second = decide(Question(book.scenario(network, Rates()), book.flow_limits(network)), first)
     assert not any("fire-fighter-1" in name for name in (*second.orders.slots, *second.orders.flows))
     assert second.plan.flows.drop_rate @ second.plan.flows.load_bytes_per_second < dropped

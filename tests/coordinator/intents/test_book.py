@@ -114,7 +114,7 @@ def test_a_topic_that_appears_reaches_the_patterns_that_match_it() -> None:
     book.announce(publisher("room-2", floor_2_smoke=1.0, floor_2_co=1.0))
     scenario = book.scenario(NETWORK, Rates({"floor/3/smoke": 2.0}, {"floor/3/smoke": 10.0}))
     assert set(wanted(scenario, "ff")) == {"floor/1/smoke", "floor/2/smoke", "floor/3/smoke"}
-    book.withdraw_publisher("room-1")
+    book.withdraw("publisher", "room-1")
     assert set(wanted(book.scenario(NETWORK, Rates()), "ff")) == {"floor/2/smoke"}
 
 
@@ -145,7 +145,7 @@ def test_publishers_of_a_topic_share_what_is_measured_as_they_share_what_they_an
         {("a", "t"): 2.0, ("b", "t"): 6.0, ("c", "t"): 4.0}
     )
     assert book.declared(NETWORK)["t"].rate_per_second is None
-    book.withdraw_publisher("c")
+    book.withdraw("publisher", "c")
     assert book.declared(NETWORK)["t"].rate_per_second == 4.0
 
 
@@ -161,11 +161,11 @@ def test_a_new_intent_replaces_the_old_one_and_a_withdrawn_one_is_gone() -> None
     scenario = book.scenario(NETWORK, Rates())
     assert wanted(scenario, "ff") == {"b": 9.0}
     assert book.flow_limits(NETWORK).tolist() == [2]
-    assert book.withdraw_subscriber("ff")
-    assert not book.withdraw_subscriber("ff")
+    assert book.withdraw("subscriber", "ff")
+    assert not book.withdraw("subscriber", "ff")
     assert len(book.scenario(NETWORK, Rates()).subscribers) == 0
-    assert book.withdraw_publisher("room")
-    assert not book.withdraw_publisher("room")
+    assert book.withdraw("publisher", "room")
+    assert not book.withdraw("publisher", "room")
     assert book.scenario(NETWORK, Rates()).topics.name == ()
 
 
@@ -231,7 +231,7 @@ def test_whatever_happened_before_only_what_is_in_force_counts(
             rates = Rates(dict.fromkeys(topics, 2.0), dict.fromkeys(topics, 50.0))
         elif not topics:
             in_force.pop((kind, name), None)
-            (book.withdraw_subscriber if kind == "subscriber" else book.withdraw_publisher)(name)
+            book.withdraw(kind, name)
         else:
             intent = (
                 subscriber(name, *topics)

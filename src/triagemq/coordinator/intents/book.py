@@ -7,7 +7,6 @@ number. So a change of one subscriber among a million subscriptions costs one su
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from triagemq.coordinator.intents.published import (
 )
 from triagemq.coordinator.intents.wanted import WantedColumns, columns_of, wanted_tables
 from triagemq.coordinator.rates.watch import Rates
-from triagemq.intents import Intent, PublisherIntent, SubscriberIntent
+from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Integers, Scenario, Topics
 
@@ -43,7 +42,6 @@ class IntentBook:
     """
 
     def __init__(self) -> None:
-        self._publishers: dict[str, PublisherIntent] = {}
         self._subscribers: dict[str, SubscriberIntent] = {}
         self._announced: dict[str, DeclaredColumns] = {}
         self._wanted: dict[str, WantedColumns] = {}
@@ -54,26 +52,15 @@ class IntentBook:
         self._filters = TopicTree()
         self._users: dict[str, set[str]] = {}
 
-    @property
-    def publishers(self) -> Mapping[str, PublisherIntent]:
-        """The publishers' intents by name, read-only."""
-        return MappingProxyType(self._publishers)
-
-    @property
-    def subscribers(self) -> Mapping[str, SubscriberIntent]:
-        """The subscribers' intents by name, read-only."""
-        return MappingProxyType(self._subscribers)
-
     def announce(self, intent: Intent) -> None:
         """Add a client, or put its new intent in place of its old one."""
         if isinstance(intent, PublisherIntent):
             pieces = declared_columns(intent)
             self._announced[intent.name] = pieces
-            self._publishers[intent.name] = intent
             self._know(pieces.topics)
             return
         wanted = columns_of(intent)
-        self.withdraw_subscriber(intent.name)
+        self.withdraw(intent.kind, intent.name)
         self._subscribers[intent.name] = intent
         self._wanted[intent.name] = wanted
         self._know(wanted.exact)
@@ -83,13 +70,10 @@ class IntentBook:
                 self._filters.add(pattern)
             self._users[pattern].add(intent.name)
 
-    def withdraw_publisher(self, name: str) -> bool:
-        """Forget a publisher; False if there is none of that name."""
-        self._announced.pop(name, None)
-        return self._publishers.pop(name, None) is not None
-
-    def withdraw_subscriber(self, name: str) -> bool:
-        """Forget a subscriber; False if there is none of that name."""
+    def withdraw(self, kind: str, name: str) -> bool:
+        """Forget a publisher or subscriber; False if there is none of that name."""
+        if kind == PUBLISHER:
+            return self._announced.pop(name, None) is not None
         wanted = self._wanted.pop(name, None)
         for pattern in wanted.patterns if wanted is not None else ():
             self._users[pattern].discard(name)

@@ -147,9 +147,7 @@ class Replanner:
         return Planned(decided, ports, time.perf_counter() - started)
 
     def _take(self, step: Step) -> None:
-        if not isinstance(step, tuple):
-            self._book.announce(step)
-        elif step[0] == PUBLISHER:
-            self._book.withdraw_publisher(step[1])
+        if isinstance(step, tuple):
+            self._book.withdraw(*step)
         else:
-            self._book.withdraw_subscriber(step[1])
+            self._book.announce(step)

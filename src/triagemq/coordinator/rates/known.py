@@ -65,7 +65,7 @@ class KnownRates:
     def take_windows(self, rows: Iterable[Mapping[str, Any]], now: float) -> tuple[int, list[str]]:
         """Windows of the pipeline: how many were used, and what they say that calls for a plan."""
         used, news = 0, []
-        counted = self._counted()
+        counted = self.watch.counted()
         for row in rows:
             topic, rate, size = row.get("topic"), row.get("rate_per_second"), row.get("bytes_per_second")
             if not isinstance(topic, str) or not valid_topic_name(topic) or not _number(rate):
@@ -82,7 +82,7 @@ class KnownRates:
 
     def rates(self, now: float) -> Rates:
         """What to plan with where it overrules what publishers declare."""
-        measured, counted = self.watch.rates(), self._counted()
+        measured, counted = self.watch.rates(), self.watch.counted()
         per_second, size_bytes = {}, {}
         for topic, window in self._pipeline.items():
             if window.until > now and topic not in counted:
@@ -95,10 +95,6 @@ class KnownRates:
                 if window.size_bytes is not None:
                     size_bytes[topic] = window.size_bytes
         return Rates(per_second | dict(measured.per_second), size_bytes | dict(measured.size_bytes))
-
-    def _counted(self) -> set[str]:
-        """Topics of which the gateway has seen events."""
-        return self.watch.counted()
 
     def to_store(self) -> dict[str, dict[str, float]]:
         """What overrules declarations now, in numbers that a file can hold."""
