@@ -134,5 +134,5 @@ def test_importing_the_client_imports_the_standard_library_and_nothing_else() ->
     assert not foreign
     layers = "import sys, triagemq.client; print(*(n for n in sys.modules if n.startswith('triagemq.')))"
     found = subprocess.run([sys.executable, "-c", layers], check=True, capture_output=True, text=True)
-    wanted = {"client", "intents", "dtls", "addresses", "hiding", "mqttsn", "errors"}
+    wanted = {"client", "intents", "dtls", "addresses", "hiding", "waiting", "mqttsn", "errors"}
     assert {name.split(".")[1] for name in found.stdout.split()} == wanted
