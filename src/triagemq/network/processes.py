@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any
 
 from triagemq.errors import NetworkError
 from triagemq.network.journal import Journal, process_start
@@ -29,20 +29,13 @@ GRACE_SECONDS = 5.0
 """How long a process that was asked to end may take before it is made to."""
 
 
-class _Launched(NamedTuple):
-    """A process, when it started (see `journal.process_start`), and its entry in the journal."""
-
-    process: subprocess.Popen[bytes]
-    start: int
-    note: str
-
-
 class Running:
-    """A process in a namespace, the leader of a session of its own."""
+    """A process in a namespace, the leader of a session of its own: when it started (see `journal.process_start`), and
+    its entry in the journal."""
 
-    def __init__(self, launched: _Launched) -> None:
-        self._process, self.start, self.note = launched
-        self.pid = self._process.pid
+    def __init__(self, process: subprocess.Popen[bytes], start: int, note: str) -> None:
+        self._process, self.start, self.note = process, start, note
+        self.pid = process.pid
 
     def exit_code(self) -> int | None:
         """What it ended with; None while it runs."""
@@ -85,47 +78,21 @@ class Processes:
             raise NetworkError(f"there is no namespace {namespace} to start {command[0]} in")
         if self._closed:
             raise NetworkError(f"the box is being removed; {command[0]} is not started in it any more")
-        return self._starter.submit(
-            self._start,
-            namespace,
-            [os.fspath(word) for word in command],
-            environment=environment,
-            folder=folder,
-            output=output,
-            errors=errors,
-            niceness=niceness,
-        ).result()
+        words = [os.fspath(word) for word in command]
 
-    def _start(
-        self,
-        namespace: str,
-        command: list[str],
-        *,
-        environment: Mapping[str, str] | None,
-        folder: str | os.PathLike[str] | None,
-        output: str | os.PathLike[str] | None,
-        errors: str | os.PathLike[str] | None,
-        niceness: int | None,
-    ) -> Running:
-        with contextlib.ExitStack() as open_files:
-            printed = _opened(open_files, output)
-            complained = printed if errors is None else _opened(open_files, errors)
-            try:
-                launched = _launch(
-                    self._journal,
-                    namespace_path(namespace),
-                    command,
-                    environment=environment,
-                    folder=folder,
-                    output=printed,
-                    errors=complained,
-                    niceness=niceness,
-                )
-            except OSError as error:
-                raise NetworkError(f"{command[0]} cannot be started: {error.strerror}") from None
-        running = Running(launched)
-        self._running.append(running)
-        return running
+        def start() -> Running:
+            with contextlib.ExitStack() as open_files:
+                printed = _opened(open_files, output)
+                complained = printed if errors is None else _opened(open_files, errors)
+                settings = {"env": environment, "cwd": folder, "stdout": printed, "stderr": complained}
+                try:
+                    running = _launch(self._journal, namespace, words, niceness, settings)
+                except OSError as error:
+                    raise NetworkError(f"{words[0]} cannot be started: {error.strerror}") from None
+            self._running.append(running)
+            return running
+
+        return self._starter.submit(start).result()
 
     def end(self, running: Running, grace_seconds: float = GRACE_SECONDS) -> int:
         """Ask a process and its children to end, and then make them; what it ended with."""
@@ -151,31 +118,24 @@ class Processes:
 
 def _launch(
     journal: Journal,
-    namespace: str | os.PathLike[str],
+    namespace: str,
     command: Sequence[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    folder: str | os.PathLike[str] | None = None,
-    output: IO[bytes] | int = subprocess.DEVNULL,
-    errors: IO[bytes] | int = subprocess.DEVNULL,
-    niceness: int | None = None,
-) -> _Launched:
-    """Start a command in the namespace of that file, as the leader of a session of its own."""
+    niceness: int | None,
+    settings: Mapping[str, Any],
+) -> Running:
+    """Start a command in a namespace, as the leader of a session of its own; `settings` are those of Popen."""
     gate, leave = os.pipe()
     try:
         try:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", str(LAUNCHER)),
-                    *(os.fspath(namespace), str(os.getpid()), str(gate), *command),
+                    *(os.fspath(namespace_path(namespace)), str(os.getpid()), str(gate), *command),
                 ],
-                env=None if environment is None else dict(environment),
-                cwd=folder,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
                 pass_fds=[gate],
                 start_new_session=True,
+                **settings,
             )
         finally:
             os.close(gate)
@@ -189,7 +149,7 @@ def _launch(
             os.write(leave, b"\n")
     finally:
         os.close(leave)
-    return _Launched(process, start, note)
+    return Running(process, start, note)
 
 
 def end_session(pid: int, start: int, grace_seconds: float = GRACE_SECONDS) -> bool:

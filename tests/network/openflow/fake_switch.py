@@ -98,7 +98,7 @@ async def session(
     async with connection() as (streams, switch):
         told, counters = Told(), SessionCounters()
         opened, _ = await asyncio.gather(
-            SwitchSession.open(*streams, told, counters, times), switch.shake_hands(ports=ports)
+            SwitchSession(*streams, told, counters, times).open(), switch.shake_hands(ports=ports)
         )
         try:
             yield opened, switch, told, counters

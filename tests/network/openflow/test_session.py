@@ -29,7 +29,7 @@ from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
 from triagemq.network.openflow.rules import Rule, matching
-from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchRequest, SwitchSession
+from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
 
 
 def run(work: Coroutine[object, object, None]) -> None:
@@ -59,8 +59,8 @@ def test_the_handshake_learns_the_switch_and_its_ports() -> None:
 def test_a_barrier_names_what_was_refused() -> None:
     async def work() -> None:
         async with session() as (opened, switch, _, _):
-            opened.send(SwitchRequest(encoding.put_flow(RULE, 1, None), f"the rule {RULE}"))
-            opened.send(SwitchRequest(encoding.put_flow(RULE, 2, None), "another"))
+            opened.send(encoding.put_flow(RULE, 1, None), f"the rule {RULE}")
+            opened.send(encoding.put_flow(RULE, 2, None), "another")
             waiting = asyncio.create_task(opened.barrier())
             transaction, _ = await switch.hear_kind(14)
             switch.say(message(ERROR, struct.pack("!HH", 5, 1), transaction))
@@ -138,7 +138,7 @@ def test_a_silent_switch_is_given_up() -> None:
             with pytest.raises(SessionClosedError):
                 await opened.barrier()
             with pytest.raises(SessionClosedError):
-                opened.send(SwitchRequest(encoding.request_ports(), "ports"))
+                opened.send(encoding.request_ports(), "ports")
 
     run(work())
 
@@ -196,7 +196,7 @@ def test_who_cannot_shake_hands_is_not_let_in(octets: bytes) -> None:
     async def work() -> None:
         async with connection() as (streams, switch):
             counters, told = SessionCounters(), Told()
-            opening = asyncio.create_task(SwitchSession.open(*streams, told, counters, SessionTimes()))
+            opening = asyncio.create_task(SwitchSession(*streams, told, counters, SessionTimes()).open())
             switch.say(octets)
             switch.writer.write_eof()
             with pytest.raises(SessionClosedError):
@@ -218,7 +218,9 @@ def test_a_newer_switch_that_also_speaks_1_3_is_let_in() -> None:
                 transaction, _ = await switch.hear_kind(MULTIPART_REQUEST)
                 switch.say(message(MULTIPART_REPLY, struct.pack("!HH4x", 13, 0), transaction))
 
-            opened, _ = await asyncio.gather(SwitchSession.open(*streams, Told(), SessionCounters()), rest())
+            opened, _ = await asyncio.gather(
+                SwitchSession(*streams, Told(), SessionCounters()).open(), rest()
+            )
             assert opened.name == "0000000000000009"
             opened.close()
 

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Literal, Self
 
 from triagemq.errors import NetworkError
@@ -87,12 +87,7 @@ class Box:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.remove()
 
     async def __aenter__(self) -> Self:
@@ -104,12 +99,7 @@ class Box:
             await asyncio.to_thread(self.remove)
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         removing = asyncio.create_task(asyncio.to_thread(self.remove))
         try:
             await asyncio.shield(removing)
@@ -216,7 +206,7 @@ class Box:
                 if link.far.bridge is None:
                     namespace = os.open(namespace_path(link.far.namespace), os.O_RDONLY | os.O_CLOEXEC)
                     descriptors.callback(os.close, namespace)
-                requests.append(add_veth(_triple(link.near), _triple(link.far), far_namespace=namespace))
+                requests.append(add_veth(link.near, link.far, far_namespace=namespace))
             for link in layout.links:
                 requests.extend(
                     set_link(end.interface, end.index, up=True, master=self._master(end))
@@ -293,10 +283,6 @@ class Box:
     def _forget_namespace(self, note: str, name: str) -> None:
         remove_namespace(name)
         self.journal.done(note)
-
-
-def _triple(end: End) -> tuple[str, int, str]:
-    return end.interface, end.index, end.mac
 
 
 def _switch_ends(link: Link) -> list[End]:

@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from triagemq.errors import NetworkError
+from triagemq.network.emulated.layout import End
 from triagemq.network.linux.netlink import (
     CREATE,
     EXCLUSIVE,
@@ -65,7 +66,7 @@ _DESTINATION, _LINK_ADDRESS = 1, 2
 _QUEUE_MESSAGE = struct.Struct("=BxxxiIII")  # tcmsg: family, index, handle, parent, info
 _KIND, _OPTIONS, _BUCKET, _BURST = 1, 2, 1, 6
 _BUCKET_OPTIONS = struct.Struct("=BBHhHI 12x III")  # tc_tbf_qopt: rate, no peak rate, limit, buffer, mtu
-_ETHERNET = 1
+_ETHERNET, _ETHERNET_MTU = 1, 1500
 
 _MOST_SECONDS = 30.0
 _OPERATION, _MEMBER_DATA, _MEMBER_STATE = 16, 5, 1
@@ -105,22 +106,16 @@ def add_bridge(name: str, index: int, mac: str, *, passes_lldp: bool) -> KernelR
     return KernelRequest(_NEW_LINK, CREATE | EXCLUSIVE, body + _information("bridge", data), f"make {name}")
 
 
-def add_veth(
-    near: tuple[str, int, str],
-    far: tuple[str, int, str],
-    *,
-    far_namespace: int | None = None,
-    mtu: int = 1500,
-) -> KernelRequest:
-    """A pair of interfaces by (name, index, MAC); the far one in the namespace of a file descriptor, if given."""
+def add_veth(near: End, far: End, *, far_namespace: int | None = None) -> KernelRequest:
+    """A pair of interfaces; the far one in the namespace of a file descriptor, if given."""
 
-    def end(name: str, index: int, mac: str) -> bytes:
-        described = text_attribute(_NAME, name) + attribute(_MAC, _octets(mac)) + _number(_MTU, mtu)
-        return LINK_MESSAGE.pack(0, 0, index, 0, 0) + described
+    def described(end: End) -> bytes:
+        name, mac = text_attribute(_NAME, end.interface), attribute(_MAC, _octets(end.mac))
+        return LINK_MESSAGE.pack(0, 0, end.index, 0, 0) + name + mac + _number(_MTU, _ETHERNET_MTU)
 
-    peer = end(*far) + (b"" if far_namespace is None else _number(_NAMESPACE, far_namespace))
-    body = end(*near) + _information("veth", attribute(_PEER, peer))
-    return KernelRequest(_NEW_LINK, CREATE | EXCLUSIVE, body, f"join {near[0]} and {far[0]}")
+    peer = described(far) + (b"" if far_namespace is None else _number(_NAMESPACE, far_namespace))
+    body = described(near) + _information("veth", attribute(_PEER, peer))
+    return KernelRequest(_NEW_LINK, CREATE | EXCLUSIVE, body, f"join {near.interface} and {far.interface}")
 
 
 def set_link(name: str, index: int, *, up: bool, master: int | None = None) -> KernelRequest:

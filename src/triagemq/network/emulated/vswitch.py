@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from triagemq.errors import VirtualSwitchError
@@ -67,7 +66,7 @@ class VirtualSwitches:
 
     @property
     def controller(self) -> str:
-        """Where switches look for their controller, unless they are told another place."""
+        """Where switches look for their controller."""
         # Open vSwitch goes to no socket outside its own directory.
         return f"unix:{self.directory / 'controller.sock'}"
 
@@ -101,14 +100,10 @@ class VirtualSwitches:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def add_switch(
-        self, name: str, datapath_id: int, ports: Sequence[str], *, controller: str | None = None
-    ) -> None:
+    def add_switch(self, name: str, datapath_id: int, ports: Sequence[str]) -> None:
         """A switch that keeps its rules without its controller, and does nothing without rules.
 
         `ports` are interfaces that exist; they get the numbers 1, 2, ... in this order.
@@ -119,7 +114,7 @@ class VirtualSwitches:
         for number, port in enumerate(ports, 1):
             words += ["--", "add-port", name, port]
             words += ["--", "set", "interface", port, f"ofport_request={number}"]
-        words += ["--", "set-controller", name, controller or self.controller]
+        words += ["--", "set-controller", name, self.controller]
         words += ["--", "set", "controller", name, "connection-mode=out-of-band", "max_backoff=1000"]
         # Somebody whom the controller cannot learn to know must not keep it busy.
         words += ["controller_rate_limit=1000", "controller_burst_limit=250"]
@@ -214,14 +209,14 @@ def datapath_id(layout: Layout, switch: str) -> int:
     return 1 + list(layout.switches).index(switch)
 
 
-def start_virtual_switches(layout: Layout, journal: Journal, *, controller: str | None = None) -> Closing:
-    """One Open vSwitch for the whole box; its switches look for their controller at the address given."""
+def start_virtual_switches(layout: Layout, journal: Journal) -> Closing:
+    """One Open vSwitch for the whole box."""
     running = VirtualSwitches(journal, namespace=layout.switch_namespace)
     running.open()
     try:
         for name, bridge in layout.switches.items():
             members = [end.interface for end in layout.members(bridge.name)]
-            running.add_switch(bridge.name, datapath_id(layout, name), members, controller=controller)
+            running.add_switch(bridge.name, datapath_id(layout, name), members)
     except BaseException:
         running.close()
         raise

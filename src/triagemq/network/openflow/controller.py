@@ -119,8 +119,11 @@ class Controller:
                 await self._bring(None if first else touched)
             except SwitchError:
                 self._book.change(undoing)
-                with contextlib.suppress(SwitchError):
+                try:
                     await self._bring(None)
+                except SwitchError as error:
+                    # Some switches keep rules of the change until they are brought up to date.
+                    self.problem = error
                 raise
             finally:
                 self._wake.set()
@@ -189,10 +192,9 @@ class Controller:
             self.discovery.left(session.datapath_id, self._now())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = SwitchSession(reader, writer, self, self.session_counters, self._timing.session)
         try:
-            session = await SwitchSession.open(
-                reader, writer, self, self.session_counters, self._timing.session
-            )
+            await session.open()
         except NetworkError:
             return  # Counted by the session.
         try:

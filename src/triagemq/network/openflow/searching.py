@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from triagemq.network.openflow import encoding, frames
 from triagemq.network.openflow.discovery import Discovery
-from triagemq.network.openflow.session import SwitchRequest
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId
 
@@ -45,7 +44,7 @@ class Search:
             table = self._tables.get(at.switch)
             if table is not None:
                 octets = encoding.packet_out(at.port, frames.discovery_frame(at, self._nonce))
-                table.session.send(SwitchRequest(octets, f"a discovery frame at port {at.port}"))
+                table.session.send(octets, f"a discovery frame at port {at.port}")
 
     def begin_again(self, port: PortId) -> None:
         """The port has changed: what was tried there counts no more."""
@@ -83,4 +82,4 @@ class Search:
             frame = frames.neighbour_question(address) if ":" in address else frames.arp_question(address)
             for at in edges():
                 octets = encoding.packet_out(at.port, frame)
-                self._tables[at.switch].session.send(SwitchRequest(octets, f"a question for {address}"))
+                self._tables[at.switch].session.send(octets, f"a question for {address}")

@@ -11,7 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import NamedTuple, Protocol, Self
 
 from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import decoding, encoding
@@ -19,7 +19,7 @@ from triagemq.network.openflow.decoding import NonsenseError, PacketIn, PortDesc
 from triagemq.network.openflow.encoding import HEADER, VERSION, OpenFlowType, hello_body, with_transaction
 from triagemq.network.openflow.rules import switch_name
 
-__all__ = ["SessionCounters", "SessionTimes", "SwitchListener", "SwitchRequest", "SwitchSession"]
+__all__ = ["SessionCounters", "SessionTimes", "SwitchListener", "SwitchSession"]
 
 _MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
 """Answers to questions for which nobody waits."""
@@ -27,16 +27,6 @@ _MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
 _MOST_MULTIPART_BYTES = 64 << 20
 _PART_HEADER_BYTES = 16
 _FLAGS_PLACE, _MORE_FOLLOWS = 11, 1
-
-_Answer = TypeVar("_Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchRequest:
-    """Octets of a message (its transaction id is the session's), and its name for whoever reads that it failed."""
-
-    octets: bytes
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +56,14 @@ class SwitchListener(Protocol):
     def closed(self, session: SwitchSession) -> None: ...
 
 
+class _Question(NamedTuple):
+    """What the switch is asked, and who waits for it: for one message, or for the bodies of all parts of statistics."""
+
+    name: str
+    future: asyncio.Future[list[bytes]]
+    parts: list[bytes] | None
+
+
 class _Transactions:
     """What was sent and the switch has not finished: questions, by their answers; orders, by the next barrier.
 
@@ -74,9 +72,7 @@ class _Transactions:
 
     def __init__(self) -> None:
         self._last = 0
-        self._questions: dict[int, asyncio.Future[bytes]] = {}
-        self._parts: dict[int, tuple[list[bytes], asyncio.Future[list[bytes]]]] = {}
-        self._names: dict[int, str] = {}
+        self._questions: dict[int, _Question] = {}
         self._orders: dict[int, str] = {}
         self._refused: list[tuple[int, str]] = []
 
@@ -87,45 +83,37 @@ class _Transactions:
 
     # Questions.
 
-    def ask(self, what: str) -> tuple[int, asyncio.Future[bytes]]:
-        """A question with one message for an answer; `forget` it in the end."""
-        number = self.next()
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._questions[number], self._names[number] = future, what
-        return number, future
-
-    def ask_for_parts(self, what: str) -> tuple[int, asyncio.Future[list[bytes]]]:
-        """A question for statistics, of which the bodies of all parts are the answer; `forget` it in the end."""
+    def ask(self, what: str, *, in_parts: bool) -> tuple[int, asyncio.Future[list[bytes]]]:
+        """A question with one message for an answer, or for statistics; `forget` it in the end."""
         number = self.next()
         future: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._parts[number], self._names[number] = ([], future), what
+        self._questions[number] = _Question(what, future, [] if in_parts else None)
         return number, future
 
     def forget(self, number: int) -> None:
         """Answered, or nobody waits for the answer any more."""
         self._questions.pop(number, None)
-        self._parts.pop(number, None)
-        self._names.pop(number, None)
 
     def answer(self, number: int, message: bytes) -> bool:
         """A message has come; whether it answers a question."""
-        future = self._questions.pop(number, None)
-        if future is not None and not future.done():
-            future.set_result(message)
-        return future is not None
+        question = self._questions.get(number)
+        if question is None or question.parts is not None or question.future.done():
+            return False
+        question.future.set_result([message])
+        return True
 
     def answer_part(self, number: int, message: bytes) -> bool:
         """A part of statistics has come; whether anybody asked."""
         if len(message) < _PART_HEADER_BYTES:
             raise NonsenseError("statistics without a header")
-        if number not in self._parts:
+        question = self._questions.get(number)
+        if question is None or question.parts is None:
             return False
-        bodies, future = self._parts[number]
-        bodies.append(message[_PART_HEADER_BYTES:])
-        if sum(map(len, bodies)) > _MOST_MULTIPART_BYTES:
+        question.parts.append(message[_PART_HEADER_BYTES:])
+        if sum(map(len, question.parts)) > _MOST_MULTIPART_BYTES:
             raise NonsenseError("statistics without an end")
-        if not message[_FLAGS_PLACE] & _MORE_FOLLOWS and not future.done():
-            future.set_result(bodies)
+        if not message[_FLAGS_PLACE] & _MORE_FOLLOWS and not question.future.done():
+            question.future.set_result(question.parts)
         return True
 
     # Orders.
@@ -152,44 +140,39 @@ class _Transactions:
 
     def refuse(self, number: int, switch: str, why: str) -> bool:
         """The switch refuses; whether that is about anything here. Whoever asked is told now, the rest by a barrier."""
-        name = self._names.get(number) or self._orders.get(number)
-        if name is None:
+        question = self._questions.get(number)
+        if question is not None:
+            if not question.future.done():
+                question.future.set_exception(SwitchError(switch, (f"{question.name} ({why})",)))
+        elif number in self._orders:
+            self._refused.append((number, f"{self._orders[number]} ({why})"))
+        else:
             return False
-        refusal = f"{name} ({why})"
-        future: asyncio.Future[Any] | None = self._questions.pop(number, None)
-        if future is None and number in self._parts:
-            future = self._parts[number][1]
-        if future is None:
-            self._refused.append((number, refusal))
-        elif not future.done():
-            future.set_exception(SwitchError(switch, (refusal,)))
         return True
 
     def end(self, why: str) -> None:
         """No answer will come any more."""
-        waiting: list[asyncio.Future[Any]] = [*self._questions.values()]
-        waiting += [future for _, future in self._parts.values()]
-        for future in waiting:
+        for _, future, _ in self._questions.values():
             if not future.done():
                 future.set_exception(SessionClosedError(why))
                 future.exception()  # Whoever waited may have gone.
 
 
 class SwitchSession:
-    """Made by `open`. Every method belongs to the event loop's thread."""
+    """Begins with `open`. Every method belongs to the event loop's thread."""
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        listener: SwitchListener,
         counters: SessionCounters,
-        times: SessionTimes,
+        times: SessionTimes = SessionTimes(),  # noqa: B008 (frozen)
     ) -> None:
         self.datapath_id = 0
         self.ports: dict[int, PortDescription] = {}
         self._reader, self._writer = reader, writer
-        self._counters, self._times = counters, times
-        self._listener: SwitchListener | None = None
+        self._listener, self._counters, self._times = listener, counters, times
         self._transactions = _Transactions()
         self._heard = asyncio.get_running_loop().time()
         self._tasks: list[asyncio.Task[None]] = []
@@ -200,44 +183,33 @@ class SwitchSession:
     def name(self) -> str:
         return switch_name(self.datapath_id)
 
-    @classmethod
-    async def open(
-        cls,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        listener: SwitchListener,
-        counters: SessionCounters,
-        times: SessionTimes = SessionTimes(),  # noqa: B008 (frozen)
-    ) -> SwitchSession:
+    async def open(self) -> Self:
         """Shake hands, and learn which switch this is and what ports it has. SessionClosedError if it does not."""
-        session = cls(reader, writer, counters, times)
-        session._listener = listener
-        session._write(OpenFlowType.HELLO, hello_body())
-        session._tasks = [
-            asyncio.create_task(session._run(session._read)),
-            asyncio.create_task(session._run(session._watch)),
+        self._write(OpenFlowType.HELLO, hello_body())
+        self._tasks = [
+            asyncio.create_task(self._run(self._read)),
+            asyncio.create_task(self._run(self._watch)),
         ]
         try:
-            features = await session._ask(
+            features = await self._ask(
                 OpenFlowType.FEATURES_REQUEST, OpenFlowType.FEATURES_REPLY, "the request for its features"
             )
-            session.datapath_id = struct.unpack_from("!Q", features, HEADER.size)[0]
-            session.send(SwitchRequest(encoding.set_asynchronous(), "the request for news"))
-            described = decoding.decode_ports(await session.parts(encoding.request_ports(), "its ports"))
-            session.ports = {port.number: port for port in described}
+            self.datapath_id = struct.unpack_from("!Q", features, HEADER.size)[0]
+            self.send(encoding.set_asynchronous(), "the request for news")
+            described = decoding.decode_ports(await self.parts(encoding.request_ports(), "its ports"))
+            self.ports = {port.number: port for port in described}
         except (struct.error, ValueError) as error:
-            session.close(f"nonsense: {error}")
+            self.close(f"nonsense: {error}")
             raise SessionClosedError(f"a switch sent nonsense while it connected: {error}") from None
         except BaseException:
-            session.close("no handshake")
+            self.close("no handshake")
             raise
-        return session
+        return self
 
-    def send(self, request: SwitchRequest) -> None:
-        """Send without waiting; an error that it causes comes out of the next `barrier`."""
+    def send(self, octets: bytes, what: str) -> None:
+        """Send a message without waiting; an error that it causes comes out of the next `barrier`, by this name."""
         self._require_open()
-        transaction = self._transactions.order(request.what)
-        self._writer.write(with_transaction(request.octets, transaction))
+        self._writer.write(with_transaction(octets, self._transactions.order(what)))
 
     def fence(self) -> None:
         """What is sent from here on waits, on the switch, for what was sent before."""
@@ -253,14 +225,7 @@ class SwitchSession:
 
     async def parts(self, octets: bytes, what: str) -> list[bytes]:
         """Ask for statistics (octets of a multipart request): the bodies of all parts of the answer."""
-        self._require_open()
-        name = f"the request for {what}"
-        transaction, future = self._transactions.ask_for_parts(name)
-        self._writer.write(with_transaction(octets, transaction))
-        try:
-            return await self._answered(future, name)
-        finally:
-            self._transactions.forget(transaction)
+        return await self._answered(octets, f"the request for {what}", in_parts=True)
 
     def close(self, reason: str | None = None) -> None:
         """End the connection; a reason counts it among those that went wrong."""
@@ -275,7 +240,7 @@ class SwitchSession:
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        if self._listener is not None and self.datapath_id:
+        if self.datapath_id:
             self._listener.closed(self)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -319,10 +284,10 @@ class SwitchSession:
         elif kind == OpenFlowType.MULTIPART_REPLY:
             if not transactions.answer_part(transaction, message):
                 self._counters.unexpected["statistics nobody asked for"] += 1
-        elif kind == OpenFlowType.PACKET_IN and listener is not None:
+        elif kind == OpenFlowType.PACKET_IN:
             if self.datapath_id:
                 listener.packet_in(self, decoding.decode_packet_in(message))
-        elif kind == OpenFlowType.PORT_STATUS and listener is not None:
+        elif kind == OpenFlowType.PORT_STATUS:
             gone, port = decoding.decode_port_status(message)
             if gone:
                 self.ports.pop(port.number, None)
@@ -346,13 +311,8 @@ class SwitchSession:
                 self._write(OpenFlowType.ECHO_REQUEST)
 
     async def _ask(self, kind: OpenFlowType, answer: OpenFlowType, what: str) -> bytes:
-        self._require_open()
-        transaction, future = self._transactions.ask(what)
-        self._writer.write(HEADER.pack(VERSION, kind, HEADER.size, transaction))
-        try:
-            message: bytes = await self._answered(future, what)
-        finally:
-            self._transactions.forget(transaction)
+        octets = HEADER.pack(VERSION, kind, HEADER.size, 0)
+        (message,) = await self._answered(octets, what, in_parts=False)
         if message[1] != answer:
             self.close("nonsense: a wrong answer")
             raise SessionClosedError(
@@ -360,14 +320,19 @@ class SwitchSession:
             )
         return message
 
-    async def _answered(self, future: asyncio.Future[_Answer], what: str) -> _Answer:
-        with contextlib.suppress(ConnectionError):
-            await self._writer.drain()
+    async def _answered(self, octets: bytes, what: str, *, in_parts: bool) -> list[bytes]:
+        self._require_open()
+        transaction, future = self._transactions.ask(what, in_parts=in_parts)
+        self._writer.write(with_transaction(octets, transaction))
         try:
+            with contextlib.suppress(ConnectionError):
+                await self._writer.drain()
             return await asyncio.wait_for(future, self._times.answer_seconds)
         except TimeoutError:
             self.close("no answer")
             raise SessionClosedError(f"switch {self.name} did not answer {what}") from None
+        finally:
+            self._transactions.forget(transaction)
 
     def _require_open(self) -> None:
         if self.closed:

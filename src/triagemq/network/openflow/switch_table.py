@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rules import Kind, RateLimit, Rule, RuleKey
-from triagemq.network.openflow.session import SwitchRequest, SwitchSession
+from triagemq.network.openflow.session import SwitchSession
 from triagemq.network.openflow.updates import (
     COOKIE_MARK,
     COOKIE_MASK,
@@ -22,7 +22,7 @@ from triagemq.network.openflow.updates import (
 
 __all__ = ["Installed", "SwitchTable"]
 
-_FIRST_METER, _LAST_METER = 0x7154, 0xFFFF
+_OUR_METERS = range(0x7154, 0x10000)
 """Meters have no cookies: ours have these numbers."""
 
 
@@ -59,7 +59,7 @@ class SwitchTable:
             )
         except SwitchError:
             limits = {}  # A switch without meters may say so by an error.
-        self._meters = {meter: limits[meter] for meter in limits if _FIRST_METER <= meter <= _LAST_METER}
+        self._meters = {meter: limits[meter] for meter in limits if meter in _OUR_METERS}
         self.installed, self._foreign = {}, set()
         for cookie, rule, meter in entries:
             if cookie & COOKIE_MASK != COOKIE_MARK:
@@ -68,11 +68,7 @@ class SwitchTable:
             self._cookies.seen(cookie)
             if meter is not None:
                 limit = limits.get(meter)
-                rule = Rule(
-                    *(rule.table, rule.priority, rule.match, rule.outputs, rule.mark, limit),
-                    next_table=rule.next_table,
-                    strange=rule.strange or limit is None,
-                )
+                rule = replace(rule, limit=limit, strange=rule.strange or limit is None)
             self.installed[rule.key] = Installed(rule, cookie, meter)
 
     def order(self, change: Put | Delete) -> None:
@@ -84,9 +80,9 @@ class SwitchTable:
 
     async def erase(self) -> None:
         """Take away everything of ours."""
-        self._send(encoding.delete_marked_flows(COOKIE_MARK, COOKIE_MASK), "the deletion of all rules")
+        self.session.send(encoding.delete_marked_flows(COOKIE_MARK, COOKIE_MASK), "the deletion of all rules")
         for meter in self._meters:
-            self._send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
+            self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
         self.installed, self._meters = {}, {}
         await self.session.barrier()
 
@@ -120,7 +116,7 @@ class SwitchTable:
         if rule.limit is not None:
             meter = self._meter(rule, before)
         cookie = self._cookies.next(flow=rule.kind in (Kind.FLOW, Kind.CONTROL))
-        self._send(encoding.put_flow(rule, cookie, meter), f"the rule {rule}")
+        self.session.send(encoding.put_flow(rule, cookie, meter), f"the rule {rule}")
         self.installed[rule.key] = Installed(rule, cookie, meter)
         if before is not None and before.meter is not None and meter is None:
             self._drop_meter(before.meter)
@@ -129,7 +125,7 @@ class SwitchTable:
         before = self.installed.pop(rule.key, None)
         if before is None:
             return
-        self._send(encoding.delete_flow(rule, before.cookie), f"the deletion of the rule {rule}")
+        self.session.send(encoding.delete_flow(rule, before.cookie), f"the deletion of the rule {rule}")
         if before.meter is not None:
             self._drop_meter(before.meter)
 
@@ -139,12 +135,12 @@ class SwitchTable:
         if before is not None and before.meter in self._meters:
             meter, there = before.meter, True
         else:
-            meter = next((number for number in _numbers() if number not in self._meters), 0)
+            meter = next((number for number in _OUR_METERS if number not in self._meters), 0)
             there = False
             if not meter:
                 raise SwitchError(self.session.name, (f"the rule {rule} (all meters are in use)",))
         if self._meters.get(meter) != rule.limit:
-            self._send(encoding.put_meter(meter, rule.limit, there=there), f"meter {meter} of {rule}")
+            self.session.send(encoding.put_meter(meter, rule.limit, there=there), f"meter {meter} of {rule}")
             self.session.fence()
             self._meters[meter] = rule.limit
         return meter
@@ -153,11 +149,4 @@ class SwitchTable:
         if self._meters.pop(meter, None) is not None:
             # A rule that still used the meter would go with it.
             self.session.fence()
-            self._send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
-
-    def _send(self, octets: bytes, what: str) -> None:
-        self.session.send(SwitchRequest(octets, what))
-
-
-def _numbers() -> Iterable[int]:
-    return range(_FIRST_METER, _LAST_METER + 1)
+            self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")

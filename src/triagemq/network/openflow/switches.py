@@ -76,9 +76,14 @@ class OpenFlowSwitches:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openflow", daemon=True)
         self._thread.start()
+
+        async def opened() -> Controller:
+            controller = Controller(switches, sources=sources, timing=timing)
+            await controller.open([parse_place(each) for each in listen])
+            return controller
+
         try:
-            places = [parse_place(each) for each in listen]
-            self._controller = self._call(self._open(switches, sources, timing, places))
+            self._controller = self._call(opened())
         except BaseException:
             self._stop()
             raise
@@ -183,13 +188,6 @@ class OpenFlowSwitches:
                 self._limits.pop(key, None)
             else:
                 self._limits[key] = limit
-
-    async def _open(
-        self, switches: Collection[int], sources: Collection[str], timing: Timing, listen: Sequence[Place]
-    ) -> Controller:
-        controller = Controller(switches, sources=sources, timing=timing)
-        await controller.open(listen)
-        return controller
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
