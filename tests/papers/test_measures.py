@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.plan.variance import within_class_variance
 
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, summary
@@ -11,7 +12,7 @@ from triagemq.papers.class_variance import lloyd, paper_variances
 from triagemq.papers.paper_model import paper_latency
 from triagemq.papers.runs import class_figures, forecast_figures
 from triagemq.papers.utility_gains import TIME_CONSTANTS, scan_freshness
-from triagemq.plan import PriorityProblem, make_plan, within_class_variance
+from triagemq.plan import PriorityProblem, make_plan
 from triagemq.scenario.generators import building, table2
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.plan.variance import within_class_variance
 
 from triagemq.errors import ParameterError
 from triagemq.plan import (
@@ -16,7 +17,6 @@ from triagemq.plan import (
     FlowProblem,
     PriorityProblem,
     cluster_classes,
-    within_class_variance,
 )
 
 

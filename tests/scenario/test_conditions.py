@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
-from triagemq.scenario import load, load_conditions, loads, loads_with_conditions, save
+from triagemq.scenario import load, load_with_conditions, loads, loads_with_conditions, save
 from triagemq.scenario.conditions import (
     Conditions,
     ErrorRate,
@@ -70,7 +70,7 @@ conditions:
 def test_conditions_are_read_in_order_of_time(tmp_path: Path) -> None:
     file = tmp_path / "tree.yaml"
     file.write_text(TREE + CONDITIONS)
-    assert load_conditions(file) == Conditions(
+    assert load_with_conditions(file)[1] == Conditions(
         (
             SubscriberState(5, "clerk", present=True),
             PublisherState(10, "7", works=False),
@@ -86,7 +86,7 @@ def test_conditions_are_read_in_order_of_time(tmp_path: Path) -> None:
 def test_error_rates_rates_and_worth_may_change(tmp_path: Path) -> None:
     file = tmp_path / "tree.yaml"
     file.write_text(TREE + INCIDENT)
-    conditions = load_conditions(file)
+    conditions = load_with_conditions(file)[1]
     assert conditions.timeline == (
         ErrorRate(1, "publisher", "sensor-1", 0.1),
         ErrorRate(2, "subscriber", "clerk", 0.2),
@@ -133,9 +133,9 @@ def test_error_rates_rates_and_worth_may_change(tmp_path: Path) -> None:
 def test_what_is_saved_with_its_conditions_loads_to_the_same(tmp_path: Path, text: str, name: str) -> None:
     file = tmp_path / "tree.yaml"
     file.write_text(TREE + text)
-    scenario, conditions = load(file), load_conditions(file)
+    scenario, conditions = load(file), load_with_conditions(file)[1]
     save(scenario, tmp_path / name, conditions=conditions)
-    assert load_conditions(tmp_path / name) == conditions
+    assert load_with_conditions(tmp_path / name)[1] == conditions
     assert load(tmp_path / name).fingerprint == scenario.fingerprint
 
 
@@ -177,9 +177,9 @@ def test_a_file_without_conditions_has_none_and_a_directory_may_have_them(tmp_pa
     (tmp_path / "scenario.yaml").write_text(
         TREE.replace(", backup: bypass", "").replace(", backup: cable", "")
     )
-    assert load_conditions(tmp_path) == Conditions()
+    assert load_with_conditions(tmp_path)[1] == Conditions()
     (tmp_path / "scenario.yaml").write_text(TREE + CONDITIONS)
-    assert len(load_conditions(tmp_path).timeline) == 6
+    assert len(load_with_conditions(tmp_path)[1].timeline) == 6
 
 
 def test_conditions_change_neither_the_scenario_nor_its_fingerprint() -> None:
@@ -191,7 +191,7 @@ def test_situations_follow_each_other(tmp_path: Path) -> None:
     file = tmp_path / "tree.yaml"
     file.write_text(TREE + CONDITIONS)
     scenario = load(file)
-    course = situations(scenario, load_conditions(file))
+    course = situations(scenario, load_with_conditions(file)[1])
     assert [each.at_seconds for each in course] == [0, 5, 10, 20, 30, 40]
     clerk, radio = scenario.subscribers.name.index("clerk"), scenario.ports.name.index("radio")
     assert [bool(each.subscriber_present[clerk]) for each in course] == [False, True, True, True, True, True]

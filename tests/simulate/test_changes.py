@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from triagemq.plan import make_plan
-from triagemq.scenario import load, load_conditions
+from triagemq.scenario import load, load_with_conditions
 from triagemq.simulate import simulate
 from triagemq.simulate.changes import condition_changes
 
@@ -35,7 +35,7 @@ def fire(tmp_path: Path) -> Any:
         lines = "".join(f"  - {{{each}}}\n" for each in conditions)
         file.write_text(f"{FIRE}conditions:\n{lines}")
         scenario = load(file)
-        changes = condition_changes(scenario, load_conditions(file), make_plan)
+        changes = condition_changes(scenario, load_with_conditions(file)[1], make_plan)
         plan = make_plan(scenario)
         return changes, simulate(
             scenario, plan, duration_seconds=100.0, warmup=0.0, changes=changes, threads=1, **options
@@ -93,7 +93,7 @@ def test_another_worth_profile_is_planned_for_and_judged_by(fire: Any) -> None:
 def test_the_plan_of_the_start_may_stay(tmp_path: Path, fire: Any) -> None:
     fire("at_seconds: 50, worth_profile: water-first")
     file = tmp_path / "fire.yaml"
-    kept = condition_changes(load(file), load_conditions(file), None, until_seconds=50.0)
+    kept = condition_changes(load(file), load_with_conditions(file)[1], None, until_seconds=50.0)
     assert [(change.at_seconds, change.plan) for change in kept] == [(0.0, None)]
 
 

@@ -45,7 +45,6 @@ from triagemq.plan.priorities import (
     PriorityAlgorithm,
     PriorityProblem,
     cluster_classes,
-    within_class_variance,
 )
 
 __all__ = [
@@ -105,5 +104,4 @@ __all__ = [
     "step_targets",
     "subscription_row",
     "wire_sizes",
-    "within_class_variance",
 ]

@@ -14,7 +14,7 @@ from tests.network.emulated.traffic import arrives
 
 from triagemq.network.emulated import Box, lay_out, new_run, play
 from triagemq.network.journal import Journal
-from triagemq.scenario import load, load_conditions
+from triagemq.scenario import load, load_with_conditions
 from triagemq.scenario.situations import Situation
 
 FILE = (
@@ -66,7 +66,7 @@ def test_each_condition_comes_at_its_time_to_whom_it_concerns(tmp_path: Path) ->
     file = tmp_path / "campus.yaml"
     file.write_text(FILE)
     log = Log()
-    asyncio.run(play(load(file), load_conditions(file), log, sleep_until=log.sleep_until))
+    asyncio.run(play(load(file), load_with_conditions(file)[1], log, sleep_until=log.sleep_until))
     assert log.told == [
         (0, "janitor", False),
         (1, "changed"),
@@ -106,7 +106,7 @@ conditions:
 
     scenario = load(file)
     box: Any = Losing()
-    asyncio.run(play(scenario, load_conditions(file), log, box, sleep_until=log.sleep_until))
+    asyncio.run(play(scenario, load_with_conditions(file)[1], log, box, sleep_until=log.sleep_until))
     doors = scenario.subscriptions.topic == scenario.topics.name.index("door")
     assert log.told == [
         (0, "subscriber", "janitor", 0.2),
@@ -124,7 +124,7 @@ conditions:
 def test_links_fail_and_return_in_the_box(tmp_path: Path) -> None:
     file = tmp_path / "campus.yaml"
     file.write_text(FILE)
-    scenario, conditions = load(file), load_conditions(file)
+    scenario, conditions = load(file), load_with_conditions(file)[1]
     layout = lay_out(scenario, new_run(), backups=conditions.backups)
     (broker,) = layout.brokers.values()
     commander = layout.subscribers["commander"]
@@ -150,7 +150,7 @@ def test_the_clock_of_a_run_is_real_time(tmp_path: Path) -> None:
     async def timed() -> float:
         loop = asyncio.get_running_loop()
         start = loop.time()
-        await play(load(file), load_conditions(file), log)
+        await play(load(file), load_with_conditions(file)[1], log)
         return loop.time() - start
 
     assert asyncio.run(timed()) >= 0.2

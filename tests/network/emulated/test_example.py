@@ -9,7 +9,7 @@ from tests.network.emulated.campuses import path_to
 
 from triagemq.network.emulated import lay_out
 from triagemq.plan import make_plan
-from triagemq.scenario import load, load_conditions, port_depths
+from triagemq.scenario import load, load_with_conditions, port_depths
 from triagemq.simulate import simulate
 
 FILE = Path(__file__).parents[3] / "examples" / "building-campus.yaml"
@@ -46,7 +46,7 @@ def test_class_0_gets_everything_and_low_classes_what_is_left() -> None:
 
 
 def test_it_fits_into_a_box_whose_paths_follow_its_switches() -> None:
-    layout = lay_out(load(FILE), "a", backups=load_conditions(FILE).backups)
+    layout = lay_out(load(FILE), "a", backups=load_with_conditions(FILE)[1].backups)
     path = path_to(layout, layout.subscribers["attack-team-1"])
     assert [link.port for link in path if link.port] == [
         "core-to-building",

@@ -16,7 +16,6 @@ at once, each with its line, its field, what is wrong and what to write. On the 
 from triagemq.scenario.files.loading import (
     check,
     load,
-    load_conditions,
     load_with_conditions,
     loads,
     loads_with_conditions,
@@ -27,7 +26,6 @@ __all__ = [
     "check",
     "dumps",
     "load",
-    "load_conditions",
     "load_with_conditions",
     "loads",
     "loads_with_conditions",

@@ -64,7 +64,6 @@ __all__ = [
     "SUBSCRIPTIONS_FILE",
     "check",
     "load",
-    "load_conditions",
     "load_with_conditions",
     "loads",
     "loads_with_conditions",
@@ -90,8 +89,8 @@ def load(path: str | os.PathLike[str]) -> Scenario:
     return load_with_conditions(path)[0]
 
 
-def load_conditions(path: str | os.PathLike[str]) -> Conditions:
-    """The conditions in a scenario file or directory; a ScenarioError as from `load` if anything in it is wrong.
+def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Conditions]:
+    """The scenario in a file or directory, and what happens during a run of it.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
@@ -104,14 +103,9 @@ def load_conditions(path: str | os.PathLike[str]) -> Conditions:
     ... conditions: [{at_seconds: 1 min, port: radio, bandwidth_bps: 160 kbit/s}]
     ... ''')
     ...     file.flush()
-    ...     load_conditions(file.name).timeline
+    ...     load_with_conditions(file.name)[1].timeline
     (PortBandwidth(at_seconds=60.0, port='radio', bandwidth_bps=160000.0),)
     """
-    return load_with_conditions(path)[1]
-
-
-def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Conditions]:
-    """The scenario in a file or directory, and what happens during a run of it."""
     path = Path(path)
     directory = path.is_dir()
     file = path / SCENARIO_FILE if directory else path
