@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.theory.oracles import fragmented_waits
 
 from triagemq.errors import ParameterError
 from triagemq.theory import (
     departure_ca2,
+    fifo_waits,
     finite_buffer_loss,
     finite_buffer_sojourn,
     fragment_sizes,
     fragment_sizes_from_values,
+    fragmented_waits,
     gg1_factor,
     merged_ca2,
     mm1_sojourn,
@@ -64,10 +65,10 @@ def fragmented(**changes: object) -> object:
         (lambda: mm1_sojourn(None, 1.0), "arrival_rate", "must hold numbers"),
         (lambda: mm1_sojourn(1j, 1.0), "arrival_rate", "must hold numbers"),
         (lambda: mm1_sojourn([[1.0], [1.0, 2.0]], 1.0), "arrival_rate", "not a regular array"),
-        (lambda: priority_waits(0.1, 1.0, 1.0, [0]), "arrival_rates", "one-dimensional"),
-        (lambda: priority_waits([0.1], [1.0, 1.0], 1.0, [0]), "mean_service", "shape (2,)"),
-        (lambda: priority_waits([0.1], [-1.0], 1.0, [0]), "mean_service", "element 0 is -1.0"),
-        (lambda: priority_waits([0.1], [1.0], [-0.5], [0]), "scv", "element 0 is -0.5"),
+        (lambda: fifo_waits(0.1, 1.0, 1.0), "arrival_rates", "one-dimensional"),
+        (lambda: fifo_waits([0.1], [1.0, 1.0], 1.0), "mean_service", "shape (2,)"),
+        (lambda: fifo_waits([0.1], [-1.0], 1.0), "mean_service", "element 0 is -1.0"),
+        (lambda: fifo_waits([0.1], [1.0], [-0.5]), "scv", "element 0 is -0.5"),
         (lambda: waits(arrival_rates=[0.1, -0.2]), "arrival_rates", "element 1 is -0.2"),
         (lambda: waits(arrival_rates=[[0.1, 0.2]]), "arrival_rates", "shape (1, 2)"),
         (lambda: waits(mean_service=[1.0, 0.0]), "mean_service", "element 1 is 0.0"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.theory.oracles import fragmented_waits
 
 from triagemq.theory import (
     FragmentSizes,
     fragment_sizes,
     fragment_sizes_from_values,
+    fragmented_waits,
     priority_waits,
 )
 

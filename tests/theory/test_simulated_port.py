@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.theory.oracles import fragmented_waits
 
-from triagemq.theory import FirstPackets, fragment_sizes, priority_waits
+from triagemq.theory import FirstPackets, fragment_sizes, fragmented_waits, priority_waits
 
 Floats = NDArray[np.float64]
 Packets = Callable[[float], list[float]]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.theory.oracles import fifo_waits
 
 from triagemq.theory import (
     departure_ca2,
+    fifo_waits,
     gg1_factor,
     merged_ca2,
     mm1_sojourn,

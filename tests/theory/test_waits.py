@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.theory.oracles import fifo_waits
 
-from triagemq.theory import mm1_sojourn, priority_waits, served_share
+from triagemq.theory import fifo_waits, mm1_sojourn, priority_waits, served_share
 
 Floats = NDArray[np.float64]
 
@@ -305,24 +304,24 @@ def test_an_idle_mm1_takes_its_service_time() -> None:
 
 
 def test_fifo_wait_of_md1_is_half_that_of_mm1() -> None:
-    exponential, constant = priority_waits([0.8], [1.0], 1.0, [0]), priority_waits([0.8], [1.0], 0.0, [0])
+    exponential, constant = fifo_waits([0.8], [1.0], 1.0), fifo_waits([0.8], [1.0], 0.0)
     assert exponential == pytest.approx([4.0])
     assert constant == pytest.approx([2.0])
 
 
 def test_fifo_wait_is_pollaczek_khinchine_over_streams_of_unequal_sizes() -> None:
     # rho = 0.2 + 0.4; R = (0.2 * 2 * 1 + 0.1 * 1 * 16) / 2 = 1.0
-    assert priority_waits([0.2, 0.1], [1.0, 4.0], [1.0, 0.0], [0, 0]) == pytest.approx([2.5, 2.5])
+    assert fifo_waits([0.2, 0.1], [1.0, 4.0], [1.0, 0.0]) == pytest.approx([2.5, 2.5])
 
 
 def test_fifo_wait_of_one_exponential_stream_is_mm1_less_the_service() -> None:
-    assert priority_waits([3.0], [0.2], 1.0, [0])[0] == pytest.approx(float(mm1_sojourn(3.0, 5.0)) - 0.2)
+    assert fifo_waits([3.0], [0.2], 1.0)[0] == pytest.approx(float(mm1_sojourn(3.0, 5.0)) - 0.2)
 
 
 def test_fifo_wait_is_infinite_when_the_streams_together_saturate() -> None:
-    assert priority_waits([0.5, 0.5], [1.0, 1.0], 1.0, [0, 0]).tolist() == [np.inf, np.inf]
+    assert fifo_waits([0.5, 0.5], [1.0, 1.0], 1.0).tolist() == [np.inf, np.inf]
 
 
 def test_no_streams_have_no_waits() -> None:
-    assert priority_waits([], [], 1.0, []).shape == (0,)
+    assert fifo_waits([], [], 1.0).shape == (0,)
     assert mm1_sojourn([], 1.0).shape == (0,)

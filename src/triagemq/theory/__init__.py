@@ -18,6 +18,7 @@ from triagemq.theory.fragments import (
     FragmentSizes,
     fragment_sizes,
     fragment_sizes_from_values,
+    fragmented_waits,
     fragmented_work,
 )
 from triagemq.theory.overload import finite_buffer_loss, finite_buffer_sojourn, served_share
@@ -31,7 +32,7 @@ from triagemq.theory.variability import (
     pareto_ca2,
     split_ca2,
 )
-from triagemq.theory.waits import mm1_sojourn, priority_waits
+from triagemq.theory.waits import fifo_waits, mm1_sojourn, priority_waits
 from triagemq.theory.work_level import mean_waits
 
 __all__ = [
@@ -40,10 +41,12 @@ __all__ = [
     "FragmentSizes",
     "Times",
     "departure_ca2",
+    "fifo_waits",
     "finite_buffer_loss",
     "finite_buffer_sojourn",
     "fragment_sizes",
     "fragment_sizes_from_values",
+    "fragmented_waits",
     "fragmented_work",
     "gg1_factor",
     "mean_waits",

@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.overload import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
-from triagemq.theory.work_level import CopyBatches, Work, check_batches
+from triagemq.theory.work_level import CopyBatches, Work, check_batches, mean_waits
 
 __all__ = [
     "FirstPackets",
     "FragmentSizes",
     "fragment_sizes",
     "fragment_sizes_from_values",
+    "fragmented_waits",
     "fragmented_work",
 ]
 
@@ -184,12 +185,6 @@ def fragmented_work(
     `packet_second_moment`: mean over packets of the squared transmission time; `random_order`: what the first packets
     take, where copies come in random order; the rest as priority_waits. Where links behind the port spare the smaller
     events, `own_event_mean`, `last_packet_mean` and the mean and single of `random_order` are of the spared ones.
-
-    Events of 2 seconds in two packets of 1 second each:
-
-    >>> from triagemq.theory import mean_waits
-    >>> mean_waits(*fragmented_work([0.25, 0.125], 2.0, 0.0, [0.5, 0.25], 1.0, 1.0, [0, 1]))
-    array([2.25, 8.  ])
     """
     rates = per_row("arrival_rates", arrival_rates)
     count = rates.size
@@ -226,6 +221,17 @@ def fragmented_work(
         packet_rates=packets,
     )
     return work, batches
+
+
+def fragmented_waits(*arguments: ArrayLike, **options: Any) -> NDArray[np.float64]:
+    """Mean time from an event's arrival until its last packet starts, of what `fragmented_work` takes.
+
+    Events of 2 seconds in two packets of 1 second each:
+
+    >>> fragmented_waits([0.25, 0.125], 2.0, 0.0, [0.5, 0.25], 1.0, 1.0, [0, 1])
+    array([2.25, 8. ])
+    """
+    return mean_waits(*fragmented_work(*arguments, **options))
 
 
 def _payload(mtu: NDArray[np.float64], overhead: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,15 +1,15 @@
-"""Mean delays of one queue: M/M/1, and output ports with non-preemptive priority classes, one (FIFO) or several, and
-Poisson or batch arrivals."""
+"""Mean delays of one queue: M/M/1, the FIFO M/G/1 with several streams, and output ports with non-preemptive priority
+classes and Poisson or batch arrivals."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triagemq.theory.validate import broadcast, reals, scalar_or_array
+from triagemq.theory.validate import broadcast, per_row, reals, scalar_or_array
 from triagemq.theory.work_level import Work, check_batches, mean_waits
 
-__all__ = ["mm1_sojourn", "priority_waits"]
+__all__ = ["fifo_waits", "mm1_sojourn", "priority_waits"]
 
 
 def mm1_sojourn(arrival_rate: ArrayLike, service_rate: ArrayLike) -> NDArray[np.float64]:
@@ -28,6 +28,24 @@ def mm1_sojourn(arrival_rate: ArrayLike, service_rate: ArrayLike) -> NDArray[np.
     sojourn = np.full(rate.shape, np.inf)
     np.divide(1.0, service - rate, out=sojourn, where=rate < service)
     return scalar_or_array(sojourn)
+
+
+def fifo_waits(arrival_rates: ArrayLike, mean_service: ArrayLike, scv: ArrayLike) -> NDArray[np.float64]:
+    """Mean wait before service of each stream in one FIFO M/G/1: R/(1 - rho), inf when rho >= 1.
+
+    R = 1/2 sum lambda E[S^2], E[S^2] = (1 + scv) E[S]^2 (Pollaczek-Khinchine). PrioDeX eq. 12 prints
+    1/(mu_r (1 - rho)) for the time in a FIFO switch, which is processor sharing: in FIFO every stream waits
+    the same, whatever its own size.
+
+    >>> fifo_waits([0.25, 0.25], [1.0, 1.0], 1.0)
+    array([1., 1.])
+    """
+    rates = per_row("arrival_rates", arrival_rates)
+    service = per_row("mean_service", mean_service, rates.size, positive=True)
+    variability = per_row("scv", scv, rates.size)
+    load = float(np.sum(rates * service))
+    residual = 0.5 * float(np.sum(rates * (1.0 + variability) * service**2))
+    return np.full(rates.size, residual / (1.0 - load) if load < 1.0 else np.inf)
 
 
 def priority_waits(
@@ -49,9 +67,6 @@ def priority_waits(
     R from class averages; it must be summed over subscriptions, because a class of unequal sizes is
     hyperexponential. PrioDeX eq. 43 prints L = Lq * lambda/mu; it is Lq + lambda/mu, so the time in system is
     this wait plus the mean service.
-
-    With one class it is the FIFO M/G/1 of Pollaczek and Khinchine. PrioDeX eq. 12 prints 1/(mu_r (1 - rho)) for the
-    time in a FIFO switch, which is processor sharing: in FIFO every stream waits the same, whatever its own size.
 
     With `batch_topics` (a topic id per subscription) one publication queues a copy per subscription of its
     topic at once: theory.md section 2, "Batches", in the closed form derived in work_level.py. PrioDeX and

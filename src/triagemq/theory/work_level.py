@@ -157,7 +157,7 @@ def check_batches(
     *,
     random_order: bool = False,
 ) -> CopyBatches:
-    """Check the arguments that priority_waits and fragmented_work share.
+    """Check the arguments that priority_waits and fragmented_waits share.
 
     >>> check_batches(2, [0, 1]).keep
     array([1., 1.])
