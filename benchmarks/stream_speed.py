@@ -18,6 +18,8 @@ import numpy as np
 
 from measuring import finish, machine, options
 from pipeline_speed import Meter
+from triagemq.pipeline.store import Location
+from triagemq.pipeline.store.manifest import versions
 from triagemq.pipeline.streaming import read_stream_table
 from triagemq.trace import TraceWriter
 
@@ -68,9 +70,9 @@ class Watcher(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        manifest, before = self._out / "manifest.json", 0
+        before = 0
         while not self.ended.wait(0.05):
-            changed = manifest.stat().st_mtime_ns if manifest.exists() else 0
+            changed = max(versions(Location(self._out)), default=0)
             if changed == before:
                 continue
             before = changed

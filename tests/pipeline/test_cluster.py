@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 
+import triagemq
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.java import find_java
+from triagemq.pipeline.sweep import run_sweep
+from triagemq.scenario.generators import table2
 
 COMMAND = """
 import sys
@@ -25,6 +28,18 @@ conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cor
 # What a session for many rows has: exchanges, broadcasts, Python workers, and files written where the rows are.
 conf |= {"spark.sql.shuffle.partitions": "3", "spark.sql.optimizer.disableHints": "false"}
 run_pipeline(sys.argv[3:], sys.argv[2], options=SparkOptions(master=sys.argv[1], conf=conf))
+"""
+
+
+SWEEP = """
+import sys
+from triagemq.pipeline import SparkOptions
+from triagemq.pipeline.sweep import run_sweep
+from triagemq.scenario.generators import table2
+conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "1"}
+options = SparkOptions(master=sys.argv[1], conf=conf)
+scenario = table2(seed=1, subscribers=2, subscriptions=(20, 10))
+run_sweep(scenario, {"rho": [0.8, 1.6]}, 2, publications=500, out=sys.argv[2], options=options)
 """
 
 
@@ -137,3 +152,28 @@ def test_executors_without_this_disk_are_noticed_and_nothing_is_published(
     assert done.returncode != 0
     assert re.search(r"PipelineError: \w+: [\d,]+ rows were made and 0 are in .*share this disk", done.stderr)
     assert Tables(out).rows == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_workers_need_no_triagemq_of_their_own(
+    spark: object,
+    trace: Path,
+    assert_same_tables: Callable[[Tables, Tables], None],
+    tmp_path: Path,
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("hides the package from a worker, which only root may")
+    package = Path(triagemq.__file__).parents[1]
+    inside = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(package)]
+    with cluster(tmp_path, workers=1, inside=inside) as address:
+        for command, arguments in ((COMMAND, [tmp_path / "out", trace]), (SWEEP, [tmp_path / "sweep"])):
+            called = [sys.executable, "-c", command, address, *map(str, arguments)]
+            done = subprocess.run(called, capture_output=True, text=True, timeout=200)
+            assert done.returncode == 0, done.stderr
+    run_pipeline([trace], tmp_path / "local")
+    assert_same_tables(Tables(tmp_path / "out"), Tables(tmp_path / "local"))
+    scenario = table2(seed=1, subscribers=2, subscriptions=(20, 10))
+    here = run_sweep(scenario, {"rho": [0.8, 1.6]}, 2, publications=500, out=tmp_path / "here")
+    again = run_sweep(scenario, {"rho": [0.8, 1.6]}, 2, publications=500, out=tmp_path / "sweep")
+    assert again.equals(here)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,8 +19,8 @@ from hypothesis import strategies as st
 from triagemq.cli.main import run as triage
 from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.pipeline import Tables, run, run_pipeline
-from triagemq.pipeline.published import PublishedRun, Publisher
 from triagemq.pipeline.report import write_report
+from triagemq.pipeline.store import PublishedRun, Store, TablesManifest
 from triagemq.pipeline.streaming import job as stream_job
 from triagemq.pipeline.streaming import read_stream_table, stream_pipeline
 from triagemq.pipeline.sweep.cases import forget_cases, simulate_cases
@@ -35,13 +34,15 @@ FOLDERS = (
     "topic_rates/",
     "results/",
     ".state/",
-    ".work-1-0a1b2c3d/",
+    "_work/0123456789abcdef/log-0/",
+    "deliveries/0123456789abcdef/run=0/",
     "run/publications/",
     "mine/",
 )
 NAMES = (
     "manifest.json",
-    "sweep.json",
+    "manifest-000000007.json",
+    ".manifest-0123456789abcdef",
     "report.html",
     ".lock",
     ".part-5f3759df.parquet",
@@ -117,7 +118,7 @@ def commands(
     """
     monkeypatch.setattr(run, "_process", _one_row)
     monkeypatch.setattr(stream_job, "_reader", _no_reader)
-    made = str(tables.files("run_summary")[0].parent.parent)
+    made = tables.place
 
     def command(*arguments: str) -> None:
         """As it is typed; what it says goes nowhere."""
@@ -168,7 +169,7 @@ def test_foreign_files_survive_every_command(
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
         sources = {
-            "tables": tables.files("run_summary")[0].parent.parent,
+            "tables": Path(tables.place),
             "sweep": sweep_directory,
             "stream": stream_directory,
             "trace": trace,
@@ -189,15 +190,12 @@ def test_foreign_files_survive_every_command(
                 assert {name: after.get(name) for name in before} == before, command
 
 
-def _one_row(todo: list[Any], publisher: Publisher, options: object, progress: object) -> None:
-    for number, each in enumerate(todo):
-        made = {
-            table: [publisher.work / f"{table}-{number}.parquet"] for table in ("publications", "run_summary")
-        }
-        for files in made.values():
-            pq.write_table(pa.table({"run_id": [each.run_id]}), files[0])
-        published = PublishedRun(each.identity, each.source, 1, 1, 0, {}, {})
-        publisher.publish({each.run_id: published}, {each.run_id: made})
+def _one_row(todo: list[Any], store: Store, options: object, progress: object) -> None:
+    for each in todo:
+        store.begin()
+        rows = pa.table({"run_id": [each.run_id]})
+        made = {table: (store.write(table, rows),) for table in ("publications", "run_summary")}
+        store.publish({each.run_id: PublishedRun(each.identity, each.source, 1, 1, 0, {}, made)})
 
 
 def _no_reader(*_: object) -> None:
@@ -228,7 +226,7 @@ def test_an_output_that_is_holds_or_lies_in_the_input_is_refused(trace: Path, tm
 def test_a_stream_does_not_take_the_tables_of_a_run_nor_the_other_way_round(
     trace: Path, tables: Tables, stream_directory: Path
 ) -> None:
-    out = tables.files("run_summary")[0].parent.parent
+    out = Path(tables.place)
     before = content(out), content(stream_directory)
     with pytest.raises(OutputError, match="holds tables of `triage pipeline run`"):
         stream_pipeline(trace, out, once=True)
@@ -250,13 +248,85 @@ def test_a_page_that_is_no_report_is_not_replaced(tmp_path: Path) -> None:
     assert "Ours again" in page.read_text()
 
 
-def test_what_a_killed_command_was_making_is_removed(tmp_path: Path) -> None:
-    with Publisher.open(tmp_path) as publisher:
-        mark = publisher.manifest.mark
-    put(
-        tmp_path, {f".work-{mark}-7-0a1b2c3d/part.parquet": b"half", f"numbers/r-1-{mark}-0.parquet": b"half"}
-    )
-    with Publisher.open(tmp_path):
+MADE = "part-00000-0a1b2c3d-0a1b-4c3d-8e5f-0a1b2c3d4e5f.c000.zstd.parquet"
+
+
+@settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    tree=st.dictionaries(
+        st.builds(
+            lambda folder, name: folder + name,
+            st.sampled_from(["", "_temporary/0/", "run=0/", "mine/"]),
+            st.sampled_from([*NAMES, "data.parquet", "part.txt", "notes"]).filter(
+                lambda name: not name.startswith((".part-", "part-"))
+            ),
+        ),
+        st.binary(max_size=20),
+        max_size=6,
+    ),
+    table=st.sampled_from(["numbers", "_work", "other"]),
+)
+def test_even_in_a_folder_that_a_killed_command_made_foreign_files_survive(tree: Files, table: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        with contextlib.suppress(KeyboardInterrupt), Store.open(out, kind="run") as store:
+            store.begin()
+            token = store.token
+            kept = store.write("numbers", pa.table({"number": [1]}))
+            store.publish({"r": PublishedRun("1", "here", 1, 1, 0, {}, {"numbers": (kept,)})})
+            left = f"{table}/{token}"
+            put(out, {f"{left}/run=1/{MADE}": b"half", f"{left}/_temporary/0/task_1/.{MADE}.crc": b"half"})
+            put(out, {f"{left}/{name}": octets for name, octets in tree.items()})
+            before = content(out)
+        after = content(out)
+    foreign = {f"{left}/{name}" for name in tree if f"{left}/{name}" in before}
+    assert {name: after.get(name) for name in foreign} == {name: before[name] for name in foreign}
+    assert not [name for name in after if MADE in name]
+    assert kept.name in after
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../mine.parquet",
+        "/etc/hosts",
+        "numbers/0123456789abcdef/notes.txt",
+        "notes.txt",
+        "numbers/x/part-0.parquet",
+    ],
+)
+def test_a_manifest_that_lists_what_no_store_writes_removes_nothing(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    put(tmp_path, {"mine.parquet": b"mine", "out/notes.txt": b"mine"})
+    put(out, {"numbers/0123456789abcdef/notes.txt": b"mine", "numbers/x/part-0.parquet": b"mine"})
+    manifest = TablesManifest("0123456789abcdef", "run", 7, removing=(name,), making=("..", "numbers", ""))
+    put(out, {"manifest-000000007.json": manifest.to_json()})
+    before = {each: octets for each, octets in content(tmp_path).items() if "manifest" not in each}
+    with Store.open(out, kind="run"):
         pass
-    assert not list(tmp_path.glob(".work-*"))
-    assert not list(tmp_path.glob("numbers/*"))
+    after = content(tmp_path)
+    assert {each: after.get(each) for each in before} == before
+
+
+def test_a_lock_that_was_there_before_stays(tmp_path: Path) -> None:
+    put(tmp_path, {".lock": b""})
+    simulate_cases([], out=tmp_path)
+    forget_cases(tmp_path)
+    assert content(tmp_path) == {".lock": b""}
+    simulate_cases([], out=tmp_path / "new")
+    forget_cases(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_manifest_under_the_name_of_another_version_is_refused(tmp_path: Path) -> None:
+    manifest = TablesManifest("0123456789abcdef", "run", 7).to_json()
+    put(tmp_path, {"manifest-000000009.json": manifest, "manifest-000000006.json": b"mine"})
+    before = content(tmp_path)
+    with pytest.raises(PipelineError, match="is not a manifest of tables"), Store.open(tmp_path, kind="run"):
+        pass
+    assert content(tmp_path) == before

@@ -24,7 +24,7 @@ DATA = Path(__file__).parent / "data"
 def test_the_network_is_the_trace_own_and_the_publications_are_the_measured_ones(
     tables: Tables, trace: Path, tmp_path: Path
 ) -> None:
-    out = str(tables.files("run_summary")[0].parent.parent)
+    out = tables.place
     done = CliRunner().invoke(
         app, ["scenario", out, "-o", str(tmp_path / "s.yaml"), "--json"], catch_exceptions=False
     )

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
-from triagemq.pipeline.published import Publisher
+from triagemq.pipeline.store import Location, Store, current_manifest
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
 from triagemq.pipeline.streaming.events import NEVER_NS, packed
 from triagemq.pipeline.streaming.publications import Position, PublicationsReader, positions
@@ -249,9 +249,19 @@ def in_batches(
 
 
 def test_a_table_of_many_commits_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triagemq.pipeline.streaming.table._MERGED_AT_ONCE", 4)
+    monkeypatch.setattr("triagemq.pipeline.store.store._MERGED_AT_ONCE", 4)
     how = StreamSettings("x")
-    table = StreamTable(tmp_path, how)
+    with Store.open(tmp_path, kind="stream") as store:
+        most = many_commits(StreamTable(store, how), how, tmp_path)
+    assert most <= 3 * 3 + 1 + 2 + 4
+    found = read_stream_table(tmp_path)
+    assert found.num_rows == len(set(found["window_start_ns"].to_pylist())) + 70
+    with Store.open(tmp_path, kind="stream") as store:
+        assert StreamTable(store, how).offset == {"": asdict(Position(0, rows=69))}
+
+
+def many_commits(table: StreamTable, how: StreamSettings, out: Path) -> int:
+    """Seventy commits; the most files that there were at once."""
     facts = {0: RunFacts("run", "x", None)}
     counts = pa.Table.from_pylist([], REDUCED)
     most = 0
@@ -267,21 +277,19 @@ def test_a_table_of_many_commits_has_few_files(tmp_path: Path, monkeypatch: pyte
         edges = np.array([commit, commit + 1]) * 10 * SECOND
         windows = closed_windows(panes, how, edges[:1], edges[1:])
         table.commit({"": asdict(Position(0, rows=commit))}, facts, windows, counts, REDUCED.empty_table())
-        most = max(most, len(list(tmp_path.rglob("*.parquet"))))
-    assert most <= 3 * 3 + 1 + 2 + 4
-    found = read_stream_table(tmp_path)
-    assert found.num_rows == len(set(found["window_start_ns"].to_pylist())) + 70
-    assert StreamTable(tmp_path, how).offset == {"": asdict(Position(0, rows=69))}
+        most = max(most, len(list(out.rglob("*.parquet"))))
+    return most
 
 
 def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
-    with Publisher.open(tmp_path / "tables"):
+    with Store.open(tmp_path / "tables", kind="run"):
         pass
     with pytest.raises(OutputError, match="pipeline run"):
         stream_pipeline(tmp_path / "source", tmp_path / "tables")
-    with Publisher.open(tmp_path / "other", kind="stream"):
-        StreamTable(tmp_path / "other", StreamSettings("elsewhere"))
+    with Store.open(tmp_path / "other", kind="stream") as store:
+        how = StreamSettings("elsewhere")
+        many_commits(StreamTable(store, how), how, tmp_path)
     with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
         stream_pipeline(tmp_path / "source", tmp_path / "other")
     with pytest.raises(ParameterError, match="no such"):
@@ -495,10 +503,9 @@ def start(source: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def version_of(out: Path) -> int:
-    try:
-        return int(json.loads((out / "manifest.json").read_text())["version"])
-    except FileNotFoundError:
-        return 0
+    """Of what a stream has committed; to take the directory is no commit."""
+    manifest = current_manifest(Location(out))
+    return 0 if manifest is None or not manifest.extra else manifest.version
 
 
 def wait_for_commits(process: subprocess.Popen[str], out: Path, commits: int) -> None:
@@ -520,7 +527,7 @@ def test_asked_to_stop_it_commits_its_batch_and_ends_well(
     assert done["events"] == 1200
     assert done["runs"]["one"]["events"] < 1200
     assert read_stream_table(out).equals(read_stream_table(undisturbed))
-    assert not list(out.glob(".work-*"))
+    assert not (out / "_work").exists()
 
 
 @pytest.mark.timeout(600)
@@ -549,7 +556,7 @@ def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
         time.sleep(chance.uniform(0, 0.4 if number % 2 == 0 else 10))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        if (out / "manifest.json").exists():
+        if list(out.glob("manifest-*")):
             read_stream_table(out)
     for block in blocks[times * share :]:
         publish(writer, block)
@@ -559,4 +566,4 @@ def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
     assert_table_is(read_stream_table(out), expected)
     assert_counters_are(out, counters)
     listed = {file.name for table in Tables(out).rows for file in Tables(out).manifest.files(table)}
-    assert listed == {str(path.relative_to(out)) for path in out.glob("[!.]*/*.parquet")}
+    assert listed == {str(path.relative_to(out)) for path in out.glob("[!_]*/*/*/*.parquet")}

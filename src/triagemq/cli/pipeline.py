@@ -30,7 +30,8 @@ def run(
         typer.Argument(help="Directories with a trace or several; with --mapping, logs.", metavar="TRACE..."),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory of the tables; new runs are added to it.")
+        str,
+        typer.Option("--out", "-o", help="Directory of the tables, a path or URI; new runs are added to it."),
     ],
     mapping: Annotated[
         Path | None, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")
@@ -44,15 +45,18 @@ def run(
     options.require("pyspark", "pandas", "plotly")
     from triagemq.pipeline import load_mapping, run_pipeline
     from triagemq.pipeline.report import report_tables
+    from triagemq.pipeline.store import Location
 
     spark = options.spark_options(master, conf, ui=ui)
     known = load_mapping(mapping) if mapping is not None else None
     done = run_pipeline(traces, out, mapping=known, options=spark, progress=not json)
-    page = out / "report.html"
-    if done.tables and (done.started_spark or not page.exists()):
-        report_tables(out, page, title=f"What happened: {out.name}")
+    # A page is opened with a browser, which has no way to a cluster's file systems.
+    directory = None if Location.needs_spark(out, published=True) else Location(out).shown
+    page = None if directory is None else directory / "report.html"
+    if page is not None and done.tables and (done.started_spark or not page.exists()):
+        report_tables(out, page, title=f"What happened: {page.parent.name}")
     if json:
-        print_json({**done.as_json(), "report": str(page) if page.exists() else None})
+        print_json({**done.as_json(), "report": str(page) if page is not None and page.exists() else None})
     else:
         _print_run(done, out, page)
     if done.useless:
@@ -63,7 +67,7 @@ def run(
         )
 
 
-def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
+def _print_run(done: PipelineResult, out: str, page: Path | None) -> None:
     console = screen()
     for skipped in done.skipped:
         screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)
@@ -79,13 +83,14 @@ def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
     for reason, count in done.reasons.items():
         console.print(f"  quarantined: {count:,} {reason}")
     _print_tables(console, done.tables)
-    console.print(f"report: {page}", soft_wrap=True)
+    if page is not None:
+        console.print(f"report: {page}", soft_wrap=True)
     console.print(f"look at a table with: triage pipeline show {out} class_performance", soft_wrap=True)
 
 
 @app.command()
 def show(
-    directory: Annotated[Path, typer.Argument(help="Directory of the tables.")],
+    directory: Annotated[str, typer.Argument(help="Directory of the tables, a path or URI.")],
     table: Annotated[str | None, typer.Argument(help="A table (default: list them).")] = None,
     where: Annotated[
         list[str] | None, typer.Option("--where", help="Only rows with column=value; may be repeated.")
@@ -123,7 +128,7 @@ def show(
 
 @app.command()
 def scenario(
-    tables: Annotated[Path, typer.Argument(help="Directory of the tables.")],
+    tables: Annotated[str, typer.Argument(help="Directory of the tables, a path or URI.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="A .yaml file, or a directory for the Parquet form.")
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +26,8 @@ def stream(
         typer.Argument(help="A live trace, or a directory with several; new ones are found.", metavar="DIR"),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory of the table; a stopped stream goes on.")
+        str,
+        typer.Option("--out", "-o", help="Directory of the table, a path or URI; a stopped stream goes on."),
     ],
     window: Annotated[float, typer.Option(help="Length of the sliding windows in seconds.")] = 2.0,
     slide: Annotated[float, typer.Option(help="Seconds from one sliding window to the next.")] = 1.0,

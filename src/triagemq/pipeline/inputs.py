@@ -14,7 +14,7 @@ from typing import Any
 
 from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.storage import InputFile, Location
+from triagemq.pipeline.store import InputFile, Location
 from triagemq.plan import Plan
 from triagemq.plan.files import parse_plan
 from triagemq.scenario import Scenario, loads_with_conditions

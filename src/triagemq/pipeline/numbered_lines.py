@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.storage import InputFile
+from triagemq.pipeline.store import InputFile
 
 __all__ = ["numbered_lines"]
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.storage import Location
+from triagemq.pipeline.store import Location
 from triagemq.pipeline.streaming.events import NEVER_NS, Integers, packed
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.publications import Position, positions

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.causes import cause_of
-from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
-from triagemq.pipeline.storage import Location, local_inputs, local_path
+from triagemq.pipeline.store import Location, Store
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.table import StreamTable
 from triagemq.pipeline.streaming.windows import StreamSettings
@@ -55,7 +55,7 @@ class StreamProgress:
 class StreamResult:
     """What a stream did until it ended. Counts by run are of the whole table, the others of this stream."""
 
-    out: Path
+    out: str
     events: int
     batches: int
     windows: int
@@ -68,7 +68,7 @@ class StreamResult:
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`."""
         return {
-            "out": str(self.out),
+            "out": self.out,
             "events": self.events,
             "batches": self.batches,
             "windows": self.windows,
@@ -117,20 +117,20 @@ def stream_pipeline(
         raise ParameterError(str(source), "is a file; a live trace is a directory")
     plain_source = given.url if given.local is None else str(given.local)
     settings = StreamSettings(plain_source, window_seconds, slide_seconds, watermark_seconds)
-    directory = local_path(out).absolute()
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         poster = None if post is None else Poster(post, post_token)
         if poster is not None:
             stack.callback(poster.close)
-        publisher = stack.enter_context(Publisher.open(directory, local_inputs([source]), kind="stream"))
-        table = StreamTable(directory, settings)
         # A stream is there to stay: the time that Java spends on compiling it well comes back.
         wanted = replace(options or SparkOptions(), rows=SMALL_ROWS)
+        if Location.needs_spark(out, published=True):
+            spark = spark or stack.enter_context(spark_session(wanted))
+        table = StreamTable(stack.enter_context(Store.open(out, [source], kind="stream")), settings)
         session = spark or stack.enter_context(spark_session(wanted))
         from triagemq.pipeline.streaming.batches import Batches
 
-        checkpoint = publisher.work / "checkpoint"
+        checkpoint = Path(stack.enter_context(TemporaryDirectory(prefix="triagemq-"))) / "checkpoint"
         batches = Batches(table, settings, checkpoint, poster)
         stopped = threading.Event()
         if on_stop is None:
@@ -162,7 +162,7 @@ def stream_pipeline(
         for run_id, run in table.runs.items()
     }
     return StreamResult(
-        out=local_path(out),
+        out=str(out),
         events=batches.events,
         batches=batches.batches,
         windows=batches.windows,

@@ -1,13 +1,4 @@
-"""The table that a stream writes: parts, state and position, made visible together by one manifest. No Spark here.
-
-    OUT/manifest.json                              as that of other tables, so that `triage pipeline show OUT` reads it,
-                                                   with the position of the stream in every run
-    OUT/topic_rates/<run>-<commit>-<mark>-<tier>.parquet
-                                                   windows, some for each commit, merged by sixteen again and again
-    OUT/stream_counters/<run>-<commit>-<mark>-0.parquet
-                                                   per topic: events accepted, late, duplicate
-    OUT/.state/<commit>-<mark>.parquet             events and panes of windows that are not closed
-    OUT/.work-<mark>-<process>/checkpoint/         Spark's record of the batches of this process
+"""The table that a stream writes: parts, state and position, made visible together by the store. No Spark here.
 
 Windows, counts, state and position change together or not at all, so every event counts once, whatever is killed and
 when. A stream that starts again begins where the manifest says; a second record of that, in a checkpoint that outlives
@@ -16,23 +7,19 @@ the process, could only disagree. Neither windows nor counts depend on how event
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from triagemq.errors import OutputError, PipelineError
-from triagemq.pipeline.published import MANIFEST_NAME, PublishedRun, TableFile, TablesManifest, read_manifest
+from triagemq.errors import PipelineError
 from triagemq.pipeline.reading import Tables
+from triagemq.pipeline.store import PublishedRun, Store, TableFile
 from triagemq.pipeline.streaming.reduction import REDUCED
 from triagemq.pipeline.streaming.windows import StreamSettings, WindowRows
-from triagemq.trace.manifest import flush_directory, write_durably
 
 __all__ = ["COUNTERS", "TOPIC_RATES", "RunFacts", "StreamTable", "read_stream_table"]
 
@@ -65,12 +52,7 @@ COUNTERS = pa.schema(
 )
 _SCHEMAS = {"topic_rates": TOPIC_RATES, "stream_counters": COUNTERS}
 _KEYS = ("run_id", "window_seconds", "window_start_ns", "topic_id")
-
-_MERGED_AT_ONCE = 16
-_LARGE_ROWS = 4_000_000
-"""A part of this many rows is not merged any more."""
-
-_STATE_DIRECTORY = ".state"
+_STATE = "_state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,52 +64,35 @@ class RunFacts:
     topics: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamManifest(TablesManifest):
-    """The manifest of tables, with what a stream needs to go on."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    offset: Mapping[str, Any] = field(default_factory=dict)
-    run_ids: Mapping[str, str] = field(default_factory=dict)
-    state: str | None = None
-
-
 class StreamTable:
-    """The table in a directory that nobody else writes to. Commits are whole or have not happened."""
+    """The table in a store that is open. Commits are whole or have not happened."""
 
-    def __init__(self, directory: Path, settings: StreamSettings) -> None:
-        self._directory = directory
-        self._manifest = _stream_manifest(directory, settings)
+    def __init__(self, store: Store, settings: StreamSettings) -> None:
+        self._store = store
+        self._settings = asdict(settings)
+        manifest = store.manifest
+        if manifest.extra:
+            _refuse_other(store, self._settings)
         self._counters: dict[str, dict[int, list[int]]] = {
-            run_id: _read_counters(directory, run) for run_id, run in self._manifest.runs.items()
+            run_id: _read_counters(store, run) for run_id, run in manifest.runs.items()
         }
-        self.state = (
-            REDUCED.empty_table()
-            if self._manifest.state is None
-            else pq.read_table(directory / self._manifest.state, schema=REDUCED)
-        )
-        (directory / _STATE_DIRECTORY).mkdir(exist_ok=True)
-        for left in (directory / _STATE_DIRECTORY).glob(f"*-{self._manifest.mark}.parquet"):
-            if f"{_STATE_DIRECTORY}/{left.name}" != self._manifest.state:
-                left.unlink()
-        if self._manifest.version == 0:
-            # From now on a reader finds an empty table, and another stream finds whose directory this is.
-            self._publish(replace(self._manifest, version=1))
+        (self.state,) = store.read(manifest.kept) or [REDUCED.empty_table()]
+        store.begin()
 
     @property
     def version(self) -> int:
-        """Counts the commits."""
-        return self._manifest.version
+        """Grows with every commit."""
+        return self._store.manifest.version
 
     @property
     def offset(self) -> dict[str, Any]:
         """How far every run is in the table."""
-        return dict(self._manifest.offset)
+        return dict(self._store.manifest.extra.get("offset", {}))
 
     @property
     def runs(self) -> Mapping[str, PublishedRun]:
         """Counts and files of every run, by its id."""
-        return self._manifest.runs
+        return self._store.manifest.runs
 
     def commit(
         self,
@@ -141,79 +106,22 @@ class StreamTable:
 
         `facts` has every run, by number, that has new rows or counts.
         """
-        version = self._manifest.version + 1
-        published = dict(self._manifest.runs)
-        replaced: list[str] = []
+        published: dict[str, PublishedRun] = {}
         added = [TOPIC_RATES.empty_table()]
-        try:
-            for number, run in facts.items():
-                rates = _rates(run, windows, number)
-                added.append(rates)
-                files = {} if run.run_id not in published else dict(published[run.run_id].tables)
-                if len(rates):
-                    old = files.get("topic_rates", ())
-                    part = self._write("topic_rates", number, version, 0, rates)
-                    files["topic_rates"] = self._merged([*old, part], number, version, replaced)
-                counters = self._counted(run, counts, number)
-                replaced += [file.name for file in files.get("stream_counters", ())]
-                files["stream_counters"] = (self._write("stream_counters", number, version, 0, counters),)
-                published[run.run_id] = _published_run(run, counters, files)
-            state_name = f"{_STATE_DIRECTORY}/{version}-{self._manifest.mark}.parquet"
-            _write_parquet(self._directory / state_name, state)
-            if self._manifest.state is not None:
-                replaced.append(self._manifest.state)
-            for name in ("topic_rates", "stream_counters", _STATE_DIRECTORY):
-                if (self._directory / name).is_dir():
-                    flush_directory(self._directory / name)
-            names = {number: name for name, stated in offset.items() for number in [stated["number"]]}
-            run_ids = {
-                **self._manifest.run_ids,
-                **{names[number]: run.run_id for number, run in facts.items()},
-            }
-            self._publish(
-                replace(
-                    self._manifest,
-                    version=version,
-                    runs=published,
-                    offset=dict(offset),
-                    run_ids=run_ids,
-                    state=state_name,
-                )
-            )
-        except OSError as error:
-            raise OutputError(
-                f"{self._directory}: the table cannot be written: {error.strerror or error}; make room and run again"
-            ) from error
+        for number, run in facts.items():
+            rates = _rates(run, windows, number)
+            added.append(rates)
+            files = dict(self.runs[run.run_id].tables) if run.run_id in self.runs else {}
+            if len(rates):
+                before = files.get("topic_rates", ())
+                files["topic_rates"] = self._store.appended(before, "topic_rates", rates, run=number)
+            counters = self._counted(run, counts, number)
+            files["stream_counters"] = (self._store.write("stream_counters", counters, run=number),)
+            published[run.run_id] = _published_run(run, counters, files)
+        extra = {"settings": self._settings, "offset": dict(offset)}
+        self._store.publish(published, kept=(self._store.write(_STATE, state),), extra=extra)
         self.state = state
-        # A reader that still follows the old manifest finds a file missing and reads again by the new one.
-        for name in replaced:
-            (self._directory / name).unlink(missing_ok=True)
         return pa.concat_tables(added)
-
-    def _publish(self, manifest: StreamManifest) -> None:
-        write_durably(self._directory / MANIFEST_NAME, manifest.to_json())
-        self._manifest = manifest
-
-    def _write(self, table: str, number: int, version: int, tier: int, rows: pa.Table) -> TableFile:
-        name = f"{table}/{number:05d}-{version:09d}-{self._manifest.mark}-{tier}.parquet"
-        (self._directory / table).mkdir(exist_ok=True)
-        size_bytes = _write_parquet(self._directory / name, rows)
-        return TableFile(name, len(rows), size_bytes)
-
-    def _merged(
-        self, files: list[TableFile], number: int, version: int, replaced: list[str]
-    ) -> tuple[TableFile, ...]:
-        """Sixteen parts of one tier become one of the next: a part for each commit would be too many."""
-        tier = 0
-        while True:
-            same = [file for file in files if _tier(file) == tier and file.rows < _LARGE_ROWS]
-            if len(same) < _MERGED_AT_ONCE:
-                return tuple(files)
-            rows = pa.concat_tables(pq.read_table(self._directory / file.name) for file in same)
-            tier += 1
-            merged = self._write("topic_rates", number, version, tier, rows)
-            replaced += [file.name for file in same]
-            files = [file for file in files if file not in same] + [merged]
 
     def _counted(self, run: RunFacts, counts: pa.Table, number: int) -> pa.Table:
         totals = self._counters.setdefault(run.run_id, {})
@@ -251,35 +159,14 @@ def read_stream_table(directory: str | Path, table: str = "topic_rates") -> pa.T
     return rows.sort_by([(key, "ascending") for key in keys])
 
 
-def _stream_manifest(directory: Path, settings: StreamSettings) -> StreamManifest:
-    wanted = asdict(settings)
-    tables = read_manifest(directory)
-    if tables is None:
-        return StreamManifest(kind="stream", settings=wanted)
-    content = json.loads((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
-    if tables.kind != "stream":
+def _refuse_other(store: Store, wanted: Mapping[str, Any]) -> None:
+    stated = store.manifest.extra["settings"]
+    different = [f"{name} {stated.get(name)}" for name, value in wanted.items() if stated.get(name) != value]
+    if different:
         raise PipelineError(
-            f"{directory}: holds tables of `triage pipeline run`; give a stream its own directory"
+            f"{store.place.given}: holds the table of a stream with {', '.join(different)}; "
+            "go on with that, or choose another directory"
         )
-    if "offset" not in content:
-        # Taken, but nothing has been written yet.
-        return StreamManifest(mark=tables.mark, kind="stream", settings=wanted)
-    if content["settings"] != wanted:
-        different = [name for name, value in wanted.items() if content["settings"].get(name) != value]
-        stated = ", ".join(f"{name} {content['settings'].get(name)}" for name in different)
-        raise PipelineError(
-            f"{directory}: holds the table of a stream with {stated}; go on with that, or choose another directory"
-        )
-    return StreamManifest(
-        version=tables.version,
-        runs=tables.runs,
-        mark=tables.mark,
-        kind="stream",
-        settings=wanted,
-        offset=content["offset"],
-        run_ids=content["run_ids"],
-        state=content["state"],
-    )
 
 
 def _rates(run: RunFacts, windows: WindowRows, number: int) -> pa.Table:
@@ -328,21 +215,9 @@ def _published_run(
     )
 
 
-def _read_counters(directory: Path, run: PublishedRun) -> dict[int, list[int]]:
-    found = {}
-    for file in run.tables.get("stream_counters", ()):
-        for row in pq.read_table(directory / file.name, schema=COUNTERS).to_pylist():
-            found[row["topic_id"]] = [row["events"], row["late"], row["duplicates"]]
-    return found
-
-
-def _tier(file: TableFile) -> int:
-    return int(Path(file.name).stem.rpartition("-")[2])
-
-
-def _write_parquet(path: Path, rows: pa.Table) -> int:
-    pq.write_table(rows, path, compression="zstd", compression_level=1)
-    with path.open("rb") as written:
-        # Listing a file before its data is on disk could publish an empty one after a power cut.
-        os.fsync(written.fileno())
-        return os.fstat(written.fileno()).st_size
+def _read_counters(store: Store, run: PublishedRun) -> dict[int, list[int]]:
+    return {
+        row["topic_id"]: [row["events"], row["late"], row["duplicates"]]
+        for table in store.read(run.tables.get("stream_counters", ()))
+        for row in table.to_pylist()
+    }

@@ -22,7 +22,7 @@ from triagemq import __version__
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.session import SparkOptions
 from triagemq.pipeline.sweep.jobs import Batches, finished_jobs, simulation_seconds, sweep_session
-from triagemq.pipeline.sweep.parts import PartFiles
+from triagemq.pipeline.sweep.parts import KeptRows
 from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Scenario
 from triagemq.simulate import SubscriptionResults, simulate
@@ -108,9 +108,7 @@ def simulate_cases(
     keys = [case.key for case in cases]
     with contextlib.ExitStack() as stack:
         files = (
-            stack.enter_context(PartFiles.open(out, _SCHEMA, kind="reproduction"))
-            if out is not None
-            else None
+            stack.enter_context(KeptRows.open(out, _SCHEMA, kind="reproduction")) if out is not None else None
         )
         kept = files.read(_SCHEMA.names).to_pylist() if files is not None else []
         found = {row["key"]: _results(row) for row in kept}
@@ -139,7 +137,7 @@ def simulate_cases(
 def forget_cases(out: Path) -> None:
     """Remove what `simulate_cases` has kept in a directory, when nobody needs it any more."""
     if out.is_dir():
-        with PartFiles.open(out, _SCHEMA, kind="reproduction") as files:
+        with KeptRows.open(out, _SCHEMA, kind="reproduction") as files:
             files.remove()
 
 

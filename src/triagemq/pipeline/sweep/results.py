@@ -1,4 +1,4 @@
-"""The results table of sweeps, in part files (see parts.py) which say what is done.
+"""The results table of sweeps (see parts.py), which says what is done.
 
 A simulation is known by everything that its outcome depends on, and all of that is in its rows: no second record of
 what is done could disagree with the results themselves.
@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from triagemq import __version__
-from triagemq.pipeline.sweep.parts import PartFiles
+from triagemq.pipeline.sweep.parts import KeptRows
 from triagemq.pipeline.sweep.variables import VARIABLES, Value
 
 __all__ = ["KEY", "SCHEMA", "Point", "SweepResults", "point_columns"]
@@ -91,14 +91,14 @@ def point_columns(point: Point) -> dict[str, Value | None]:
 class SweepResults:
     """The results in a directory; one sweep at a time adds to them. Use `SweepResults.open`."""
 
-    def __init__(self, files: PartFiles) -> None:
+    def __init__(self, files: KeptRows) -> None:
         self._files = files
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, directory: Path) -> Iterator[SweepResults]:
-        """Take the directory, and remove the part that a killed sweep left unfinished."""
-        with PartFiles.open(directory, SCHEMA) as files:
+    def open(cls, directory: str | Path) -> Iterator[SweepResults]:
+        """Take the directory."""
+        with KeptRows.open(directory, SCHEMA, kind="sweep") as files:
             yield cls(files)
 
     def done(self) -> set[Key]:

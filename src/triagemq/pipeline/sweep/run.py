@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.session import SparkOptions
+from triagemq.pipeline.store import Location
 from triagemq.pipeline.sweep.jobs import Batches, finished_jobs, simulation_seconds, sweep_session
 from triagemq.pipeline.sweep.results import KEY, SCHEMA, Point, SweepResults
 from triagemq.pipeline.sweep.tasks import OUTPUT, PROBLEM, packed, task_function
@@ -56,7 +57,11 @@ def run_sweep(
         raise ParameterError("publications", f"is {publications}; must be 1 or more")
     scenarios = {scenario.name: scenario} if isinstance(scenario, Scenario) else dict(scenario)
     points = _points(scenarios, checked_vary(vary), _checked_seeds(seeds), publications)
-    with SweepResults.open(Path(out)) as results:
+    wanted = options or SparkOptions()
+    with contextlib.ExitStack() as stack:
+        if Location.needs_spark(out, published=True):
+            spark = stack.enter_context(sweep_session(spark, wanted))
+        results = stack.enter_context(SweepResults.open(out))
         done = results.done()
         left = list({point.key: point for point in points if point.key not in done}.values())
         report = progress or (lambda finished, total: None)
@@ -64,7 +69,7 @@ def run_sweep(
         if left:
             finished = len(points) - len(left)
             with (
-                sweep_session(spark, options or SparkOptions()) as session,
+                sweep_session(spark, wanted) as session,
                 contextlib.closing(_simulated(session, left, scenarios)) as simulated,
             ):
                 for rows, count in simulated:
