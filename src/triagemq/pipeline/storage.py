@@ -80,10 +80,15 @@ class Location:
         """What is known about this file."""
         return self._input_file(self._info(self._path))
 
-    def files(self) -> list[InputFile]:
-        """The files directly in this directory, by name, without hidden ones."""
-        found = [self._input_file(info) for info in self._listing() if info.is_file]
-        return sorted((file for file in found if file.name[0] not in "._"), key=lambda file: file.name)
+    def files(self, *, recursive: bool = False) -> list[InputFile]:
+        """The files directly in this directory, or also in those below, by name, without hidden ones."""
+        below = len(str(self._path).rstrip("/")) + 1
+        shown = [
+            info
+            for info in self._listing(recursive)
+            if info.is_file and not any(part[0] in "._" for part in info.path[below:].split("/"))
+        ]
+        return [self._input_file(info) for info in sorted(shown, key=lambda info: info.path)]
 
     def directories(self) -> list[str]:
         """Names of the directories directly in this one."""
@@ -99,12 +104,12 @@ class Location:
         except (pa.ArrowException, OSError) as error:
             raise PipelineError(f"{self.given}: cannot be read: {error}") from error
 
-    def _listing(self) -> list[Any]:
+    def _listing(self, recursive: bool = False) -> list[Any]:
         import pyarrow as pa
         from pyarrow import fs
 
         try:
-            return list(self._system.get_file_info(fs.FileSelector(self._path)))
+            return list(self._system.get_file_info(fs.FileSelector(self._path, recursive=recursive)))
         except (pa.ArrowException, OSError) as error:
             raise PipelineError(f"{self.given}: cannot be read: {error}") from error
 
