@@ -139,9 +139,10 @@ def scenario(
     from triagemq.pipeline import Tables, estimate_scenario
     from triagemq.scenario import save
 
-    estimated = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
+    found = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
+    estimated = found.scenario
     # A file is named by whoever wants it written; a directory may hold tables that have these names by chance.
-    save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"))
+    save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"), conditions=found.conditions)
     counts = {
         "topics": len(estimated.topics),
         "publishers": len(estimated.publishers),
@@ -149,13 +150,18 @@ def scenario(
         "subscriptions": len(estimated.subscriptions),
     }
     if json:
-        print_json({"scenario": estimated.name, "out": str(out), **counts})
+        guessed = [{"publisher": publisher, "topic": topic} for publisher, topic in found.guessed]
+        told = {"outages": found.outages, "conditions": len(found.conditions.timeline), "guessed": guessed}
+        print_json({"scenario": estimated.name, "out": str(out), **counts, **told})
         return
-    screen().print(
-        f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()),
-        markup=False,
-        soft_wrap=True,
-    )
+    text = f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    if found.outages:
+        text += f"\n{found.outages:,} outages are no part of the rates: {len(found.conditions.timeline):,} conditions"
+    if found.guessed:
+        text += "\nguessed, because the trace does not say who published: " + ", ".join(
+            f"{publisher} ({topic})" for publisher, topic in found.guessed
+        )
+    screen().print(text, markup=False, soft_wrap=True)
 
 
 def _print_tables(console: Console, rows: dict[str, int]) -> None:
