@@ -43,7 +43,7 @@ class Ingested:
     values_per_row: int
 
     def readings(self) -> DataFrame:
-        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, publication_id."""
+        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, payload, publication_id."""
         good = self.rows.where(F.col("reason").isNull())
         place = F.col("position") * self.values_per_row
         return good.select("*", F.posexplode("readings").alias("number", "reading")).select(
@@ -52,6 +52,7 @@ class Ingested:
             "published_ns",
             F.col("reading.topic").alias("topic"),
             F.col("reading.size_bytes").cast("int").alias("size_bytes"),
+            F.encode("reading.value", "UTF-8").alias("payload"),
         )
 
     def bad(self) -> DataFrame:
