@@ -1,13 +1,17 @@
 """A Scenario estimated from what was measured: so that a building's real log can be planned, forecast and simulated.
 
-Rates and mean sizes are those measured. An arrival process is periodic, Poisson, Pareto or on-off, whichever has the
-measured variability of gaps; a size distribution is constant, exponential, or the sizes that were seen. Network and
-subscriptions are those of the run's own scenario, or one port with one subscriber who wants everything.
+Rates and mean sizes are those measured while a source was there; when it was not is told as conditions. An arrival
+process is periodic, Poisson, Pareto or on-off, whichever has the measured variability of gaps; a size distribution is
+constant, exponential, or the sizes that were seen. Network and subscriptions are those of the run's own scenario, or
+one port with one subscriber who wants everything. Publishers are those of the trace; where it does not say who
+published on a topic, the only one that the scenario has for it is a guess, and called one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,9 +35,11 @@ from triagemq.scenario import (
     UtilityShape,
     loads,
 )
+from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
 
-__all__ = ["estimate_scenario"]
+__all__ = ["Estimate", "estimate_scenario"]
 
+_CLOCKWORK_SHARE = 0.95
 _PERIODIC_BELOW = 0.05
 _CONSTANT_BELOW = 1e-6
 _POISSON_BAND = 0.1
@@ -44,11 +50,25 @@ _SERVICE_RATE = 1e6
 _UNKNOWN = "unknown"
 
 Row = dict[str, Any]
+Span = tuple[int, int]
+"""From and until, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A scenario, what happened during the run that it is estimated from, and what is not known but guessed."""
+
+    scenario: Scenario
+    conditions: Conditions
+    outages: int
+    """Of all publications together; the conditions hold the longest of each."""
+    guessed: tuple[tuple[str, str], ...]
+    """Publisher and topic where the trace does not say who published, and the scenario has only one who might have."""
 
 
 def estimate_scenario(
     tables: Tables, *, run_id: str | None = None, bandwidth_bps: float | None = None, name: str | None = None
-) -> Scenario:
+) -> Estimate:
     """The scenario that a run's measured publications look like.
 
     `run_id` is needed if the tables hold several runs; `bandwidth_bps`, the bandwidth of the one port, if the run came
@@ -61,14 +81,39 @@ def estimate_scenario(
             f"run {chosen}: nothing was published after warm-up; there is nothing to estimate from"
         )
     texts = tables.records("scenarios", run_id=chosen) if "scenarios" in tables.rows else []
-    if texts and texts[0]["text"].strip():
-        return _measured_in(loads(texts[0]["text"], file=f"scenario of run {chosen}"), profile, name)
-    if bandwidth_bps is None:
+    text = texts[0]["text"] if texts else ""
+    if not text.strip() and bandwidth_bps is None:
         raise PipelineError(
             f"run {chosen}: came without a scenario, so the bandwidth to the subscriber is not known; "
             "say it with --bandwidth-bps"
         )
-    return _one_port(profile, bandwidth_bps, name or chosen)
+    base = loads(text, file=f"scenario of run {chosen}") if text.strip() else None
+    said = {_topic(row) for row in profile if row["publisher"] is not None}
+    usual = {
+        topic: publisher
+        for topic, publisher in (_only_publishers(base) if base is not None else {}).items()
+        if topic not in said
+    }
+    guessed = tuple(
+        (usual[_topic(row)], _topic(row))
+        for row in profile
+        if row["publisher"] is None and _topic(row) in usual
+    )
+    named = [
+        row
+        | {"topic": _topic(row), "publisher": row["publisher"] or usual.get(_topic(row)) or _publisher(row)}
+        for row in profile
+    ]
+    if base is not None:
+        scenario = _measured_in(base, named, name)
+    else:
+        assert bandwidth_bps is not None
+        scenario = _one_port(named, bandwidth_bps, name or chosen)
+    begins_ns = tables.records("run_summary", run_id=chosen)[0]["measured_from_ns"] or min(
+        row["first_ns"] for row in profile
+    )
+    timeline = sorted(_outages(named, begins_ns), key=lambda condition: condition.at_seconds)
+    return Estimate(scenario, Conditions(tuple(timeline)), sum(row["outages"] for row in profile), guessed)
 
 
 def _choose(tables: Tables, run_id: str | None) -> str:
@@ -82,8 +127,7 @@ def _choose(tables: Tables, run_id: str | None) -> str:
 
 def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenario:
     """The base with the measured publications instead of its own; names that are new to it stand behind its own."""
-    usual = _only_publishers(base)
-    names = [(_topic(row), row["publisher"] or usual.get(_topic(row)) or _publisher(row)) for row in profile]
+    names = [(row["topic"], row["publisher"]) for row in profile]
     topics = _numbered([*base.topics.name, *(topic for topic, _ in names)])
     publishers = _numbered([*base.publishers.name, *(publisher for _, publisher in names)])
     rows = [
@@ -171,10 +215,10 @@ def _with_publishers(known: Publishers, names: tuple[str, ...]) -> Publishers:
 
 def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
     """One broker, one port, one subscriber to everything; ids are given anew, by name."""
-    topics = sorted({_topic(row) for row in profile})
-    publishers = sorted({_publisher(row) for row in profile})
+    topics = _numbered(sorted({row["topic"] for row in profile}))
+    publishers = _numbered(sorted({row["publisher"] for row in profile}))
     rows = [
-        row | {"topic_id": topics.index(_topic(row)), "publisher_id": publishers.index(_publisher(row))}
+        row | {"topic_id": topics[row["topic"]], "publisher_id": publishers[row["publisher"]]}
         for row in profile
     ]
     measured, samples = _publications(rows)
@@ -221,6 +265,52 @@ def _publisher(row: Row) -> str:
     return _UNKNOWN if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
 
 
+def _outages(profile: list[Row], begins_ns: int) -> Iterator[Condition]:
+    """When publishers, or single topics of theirs, were not there, in seconds from the beginning of what was measured.
+
+    A publisher was away while all its topics were; conditions know no rate of 0, so that a topic that was silent alone
+    has at most one event in that time.
+    """
+
+    def seconds(time_ns: int) -> float:
+        return round((time_ns - begins_ns) * 1e-9, 6)
+
+    of_publisher: dict[str, list[Row]] = {}
+    for row in profile:
+        of_publisher.setdefault(row["publisher"], []).append(row)
+    for publisher, rows in of_publisher.items():
+        last_ns, away = max(row["last_ns"] for row in rows), _spans(rows[0])
+        for row in rows[1:]:
+            away = _common(away, _spans(row))
+        for begin, end in away:
+            if begin > begins_ns:
+                yield PublisherState(seconds(begin), publisher, works=False)
+            if begin < last_ns:
+                yield PublisherState(seconds(end), publisher, works=True)
+        for row in rows:
+            for span in _spans(row):
+                if _common([span], away):
+                    continue
+                rarely = min(_rate(row), 1e9 / (span[1] - span[0]))
+                yield PublicationRate(seconds(span[0]), row["topic"], publisher, rate_per_second=rarely)
+                if span[0] < row["last_ns"]:
+                    yield PublicationRate(seconds(span[1]), row["topic"], publisher, rate_factor=1.0)
+
+
+def _spans(row: Row) -> list[Span]:
+    return [(each["from_ns"], each["until_ns"]) for each in row["longest_outages"]]
+
+
+def _common(some: list[Span], others: list[Span]) -> list[Span]:
+    """The times that lie in spans of both."""
+    shared = [
+        (max(begin, other_begin), min(end, other_end))
+        for begin, end in some
+        for other_begin, other_end in others
+    ]
+    return [(begin, end) for begin, end in shared if begin < end]
+
+
 def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
     arrivals = [_arrivals(row) for row in rows]
     sizes: list[NDArray[np.float64]] = []
@@ -256,8 +346,7 @@ def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
 
 def _rate(row: Row) -> float:
     # All events in one instant leave no time to divide by.
-    observed = row["observed_seconds"]
-    return float(row["publications"] / observed) if observed and observed > 0 else float(row["publications"])
+    return float(row["rate_per_second"] or row["publications"])
 
 
 def _band(count: int) -> float:
@@ -268,6 +357,9 @@ def _band(count: int) -> float:
 def _arrivals(row: Row) -> tuple[ArrivalProcess, float, float]:
     """Process, Pareto shape, and mean seconds on and off, so that the variability of gaps is the measured one."""
     ca2, count = row["ca2"], row["publications"]
+    # A few late or missed readings do not make clockwork anything else.
+    if ca2 is not None and (row["regular_share"] or 0.0) >= _CLOCKWORK_SHARE:
+        return ArrivalProcess.PERIODIC, 0.0, 0.0
     if ca2 is None or (ca2 >= _PERIODIC_BELOW and abs(ca2 - 1) <= _band(count)):
         return ArrivalProcess.POISSON, 0.0, 0.0
     if ca2 < _PERIODIC_BELOW:

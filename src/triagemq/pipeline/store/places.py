@@ -347,13 +347,17 @@ class Location:
         found: list[Entry] = self._asked(lambda: self._files.entries(self._path))
         return sorted(found, key=lambda entry: entry.name)
 
-    def files(self) -> list[InputFile]:
-        """The files directly in this directory, by name, without hidden ones."""
-        return [
-            InputFile(f"{self.url}/{entry.name}", entry.size_bytes, entry.modified_ns)
-            for entry in self.entries()
-            if not entry.is_directory and entry.name[0] not in "._"
-        ]
+    def files(self, *, recursive: bool = False) -> list[InputFile]:
+        """The files directly in this directory, or also in those below, by name, without hidden ones."""
+        found: list[InputFile] = []
+        for entry in self.entries():
+            if entry.name[0] in "._":
+                continue
+            if not entry.is_directory:
+                found.append(InputFile(f"{self.url}/{entry.name}", entry.size_bytes, entry.modified_ns))
+            elif recursive:
+                found += (self / entry.name).files(recursive=True)
+        return sorted(found, key=lambda file: file.url)
 
     def directories(self) -> list[str]:
         """Names of the directories directly in this one."""

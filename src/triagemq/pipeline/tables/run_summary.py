@@ -56,7 +56,8 @@ def transform(
         F.sum("publications").alias("measured_publications"),
         F.sum(F.col("mean_size_bytes") * F.col("publications")).alias("published_bytes"),
         F.count_distinct("topic_id").alias("topics"),
-        F.max("observed_seconds").alias("observed_seconds"),
+        F.min("first_ns").alias("first_ns"),
+        F.max("last_ns").alias("last_ns"),
     )
     copies = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
     delivered = latency_histogram.groupBy("run").agg(
@@ -72,6 +73,7 @@ def transform(
     summary = runs
     for part in (published, profiled, delivered, worth):
         summary = summary.join(F.broadcast(part), "run", "left")
+    begins = F.when(F.col("measured_from_ns") > 0, F.col("measured_from_ns")).otherwise(F.col("first_ns"))
     return (
         summary.fillna(
             0,
@@ -86,6 +88,7 @@ def transform(
             ],
         )
         .withColumn("published_bytes", F.round("published_bytes"))
+        .withColumn("observed_seconds", (F.col("last_ns") - begins) * 1e-9)
         .withColumn("success_rate", F.try_divide(F.col("delivered") - F.col("late"), F.col("count")))
         .withColumn("mean_latency_seconds", F.try_divide(F.col("latency_sum_ns") * 1e-9, F.col("delivered")))
         .withColumn("utility_rate", F.try_divide("utility", "maximum_utility"))
