@@ -1,18 +1,16 @@
 """`triage pipeline archive`: the events of a log with their payloads, for looking at an incident afterwards.
 
 Payloads are in logs only: a Trace says how large an event was, not what was in it. Each file holds the events of one
-day, so that a day is given up by taking its file out of the manifest; rows that were set aside are counted and not
+day, so that a day is given up by taking its files out of the manifest; rows that were set aside are counted and not
 kept, because nobody could say when they have to go.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +18,8 @@ from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.published import PublishedRun, Publisher, TableFile
-from triagemq.pipeline.session import SparkOptions, spark_session
-from triagemq.pipeline.storage import local_inputs, local_path, spark_url
+from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
+from triagemq.pipeline.store import Location, PublishedRun, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,30 +74,35 @@ def archive(
 
     A new `out` can be entered by its owner alone.
     """
-    found, skipped = find_inputs(inputs, mapping)
-    logs = [_with_payloads(each) for each in found]
-    directory = local_path(out)
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=_OWNER_ALONE, parents=True)
-    with Publisher.open(directory, local_inputs(inputs), kind="archive") as publisher:
-        before = publisher.manifest.runs
+    wanted = options or SparkOptions()
+    with contextlib.ExitStack() as stack:
+        if Location.needs_spark(out, published=True) or any(map(Location.needs_spark, inputs)):
+            stack.enter_context(spark_session(replace(wanted, rows=SMALL_ROWS)))
+        found, skipped = find_inputs(inputs, mapping)
+        logs = [_with_payloads(each) for each in found]
+        directory = Location(out, published=True).local
+        if directory is not None:
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(mode=_OWNER_ALONE, parents=True)
+        store = stack.enter_context(Store.open(out, inputs, kind="archive"))
+        before = store.manifest.runs
         todo = [
             log for log in logs if log.run_id not in before or before[log.run_id].identity != log.identity
         ]
         if todo:
-            with spark_session(options or SparkOptions()) as spark, explained("Spark could not archive"):
-                for number, log in enumerate(todo):
-                    run, files = _archive(spark, publisher.work / str(number), log)
-                    publisher.publish({log.run_id: run}, {log.run_id: {EVENTS: files}})
-        expired = _give_up(publisher, keep_days) if keep_days is not None else 0
-        now = publisher.manifest
+            with spark_session(wanted) as spark, explained("Spark could not archive"):
+                for log in todo:
+                    store.begin()
+                    store.publish({log.run_id: _archive(spark, store, log)})
+        expired = _give_up(store, keep_days) if keep_days is not None else 0
+        now = store.manifest
     done = [now.runs[log.run_id] for log in todo]
     reasons: dict[str, int] = {}
     for run in done:
         for reason, count in run.reasons.items():
             reasons[reason] = reasons.get(reason, 0) + count
     return Archived(
-        out=str(directory),
+        out=str(out),
         archived=tuple(log.source for log in todo),
         unchanged=tuple(log.source for log in logs if log not in todo),
         skipped=tuple(skipped),
@@ -130,25 +132,22 @@ def _with_payloads(each: TraceInput | LogInput) -> LogInput:
     return each
 
 
-def _archive(spark: SparkSession, work: Path, log: LogInput) -> tuple[PublishedRun, list[Path]]:
+def _archive(spark: SparkSession, store: Store, log: LogInput) -> PublishedRun:
     from triagemq.pipeline.ingest import ingest, with_plausible_times
-    from triagemq.pipeline.writing import write_where_they_are
+    from triagemq.pipeline.store.writing import write_parts, write_work
 
     parsed = ingest(spark, log)
-    rows = parsed.rows.drop("raw")
-    write_where_they_are(rows, work / "log", what=log.source)
-    kept = spark.read.schema(rows.schema).parquet(spark_url(work / "log", to_read=True))
+    kept = write_work(parsed.rows.drop("raw"), store.work("log"), what=log.source)
     parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
     counts = {row["reason"]: row["count"] for row in parsed.rows.groupBy("reason").count().collect()}
-    write_where_they_are(
-        transform(parsed.readings(), log.run_id), work / EVENTS, what=log.source, partition_by=["day"]
-    )
+    days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")
+    files = tuple(file for day in sorted(days) for file in days[day])
     rows_in = counts.pop(None, 0)
     aside = sum(counts.values())
-    run = PublishedRun(
-        log.identity, log.source, rows_in + aside, rows_in, aside, dict(sorted(counts.items())), {}, log.notes
+    reasons = dict(sorted(counts.items()))
+    return PublishedRun(
+        log.identity, log.source, rows_in + aside, rows_in, aside, reasons, {EVENTS: files}, log.notes
     )
-    return run, sorted((work / EVENTS).rglob("part-*.parquet"))
 
 
 def transform(readings: DataFrame, run_id: str) -> DataFrame:
@@ -175,37 +174,20 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
     )
 
 
-def _give_up(publisher: Publisher, keep_days: int) -> int:
+def _give_up(store: Store, keep_days: int) -> int:
     """Take files out of the manifest whose last event is older than so many days; returns how many events went."""
-    oldest_ns = time.time_ns() - keep_days * _DAY_NS
-    directory, gone = publisher.work.parent, 0
-    for number, (run_id, run) in enumerate(publisher.manifest.runs.items()):
-        files = run.tables.get(EVENTS, ())
-        kept = [file for file in files if _last_ns(directory / file.name) >= oldest_ns]
-        if len(kept) == len(files):
-            continue
-        gone += sum(file.rows for file in files) - sum(file.rows for file in kept)
-        publisher.publish(
-            {run_id: run}, {run_id: {EVENTS: _linked(kept, directory, publisher.work / f"kept-{number}")}}
-        )
-    return gone
-
-
-def _linked(files: Sequence[TableFile], directory: Path, place: Path) -> list[Path]:
-    """The same files under other names, which are then published anew while the old names vanish."""
-    place.mkdir()
-    links = [place / f"part-{number:05}.parquet" for number in range(len(files))]
-    for file, link in zip(files, links, strict=True):
-        try:
-            os.link(directory / file.name, link)
-        except OSError:
-            # Not every file system has links.
-            shutil.copyfile(directory / file.name, link)
-    return links
-
-
-def _last_ns(file: Path) -> int:
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    return int(pc.max(pq.read_table(file, columns=["published_ns"])["published_ns"]).as_py())
+    oldest_ns = time.time_ns() - keep_days * _DAY_NS
+    events = sum(file.rows for file in store.manifest.files(EVENTS))
+    changed = {}
+    for run_id, run in store.manifest.runs.items():
+        files = run.tables[EVENTS]
+        times = (rows["published_ns"] for rows in store.read(files, ["published_ns"]))
+        young = [pc.max(each).as_py() >= oldest_ns for each in times]
+        if not all(young):
+            kept = tuple(file for file, stays in zip(files, young, strict=True) if stays)
+            changed[run_id] = replace(run, tables={EVENTS: kept})
+    if changed:
+        store.publish(changed)
+    return events - sum(file.rows for file in store.manifest.files(EVENTS))

@@ -37,11 +37,12 @@ _LOCK = b"held while triage writes here\n"
 """What a lock says that a store has made; somebody else's file of this name serves as well, and stays."""
 _COMMANDS = {
     "run": "triage pipeline run",
+    "archive": "triage pipeline archive",
     "stream": "triage pipeline stream",
     "sweep": "triage sweep",
     "reproduction": "triage reproduce",
 }
-_LISTED = re.compile(r"\w+/[0-9a-f]{16}/run=\d+/part-[\w.-]+\.parquet")
+_LISTED = re.compile(r"\w+/[0-9a-f]{16}/(?:run|day)=-?\d+/part-[\w.-]+\.parquet")
 _MADE = re.compile(r"\.?part-[\w.-]+\.(?:parquet|crc)|\.?_SUCCESS(?:\.crc)?")
 """What Spark and this package call the files that they write in a folder with a token."""
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
@@ -89,7 +90,7 @@ class Store:
         self._publish(replace(self.manifest, making=(*self.manifest.making, self.token)))
 
     def folder(self, table: str) -> Location:
-        """Where a table is written, in folders called run=<n>. Nothing is there yet."""
+        """Where a table is written, in folders called run=<n> or day=<n>. Nothing is there yet."""
         return self.place / table / self.token
 
     def work(self, name: str) -> Location:
@@ -97,11 +98,11 @@ class Store:
         return self.place / WORK / self.token / name
 
     def written(self, table: str) -> dict[int, tuple[TableFile, ...]]:
-        """What Spark's tasks have written of a table, by the number of the run."""
+        """What Spark's tasks have written of a table, by the number of the run or day."""
         folder = self.folder(table)
         found: dict[int, tuple[TableFile, ...]] = {}
         for name in folder.directories() if folder.exists() else ():
-            if re.fullmatch(r"run=\d+", name):
+            if re.fullmatch(r"(?:run|day)=-?\d+", name):
                 found[int(name[4:])] = tuple(
                     TableFile(
                         f"{table}/{self.token}/{name}/{entry.name}",

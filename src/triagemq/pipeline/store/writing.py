@@ -20,7 +20,7 @@ from triagemq.pipeline.store.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write_table", "write_work"]
+__all__ = ["write_parts", "write_table", "write_work"]
 
 # Where Spark looks for its own schema, with what each column means, in a Parquet file.
 _SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
@@ -32,9 +32,13 @@ def write_table(rows: DataFrame, store: Store, table: str, runs: int, partitions
     """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files."""
     if partitions == 1:
         return _write_here(rows, store, table, runs)
+    return write_parts(rows if runs > 1 else rows.drop("run"), store, table, by="run" if runs > 1 else None)
+
+
+def write_parts(rows: DataFrame, store: Store, table: str, *, by: str | None) -> Written:
+    """Have Spark's tasks write rows, for each value of the whole number `by` into a folder of its own."""
     folder = store.folder(table)
-    alone = runs == 1
-    made = _write(rows.drop("run"), folder / "run=0") if alone else _write(rows, folder, partition_by=["run"])
+    made = _write(rows, folder, [by]) if by is not None else _write(rows, folder / "run=0")
     written = store.written(table)
     _compare(table, made, sum(file.rows for files in written.values() for file in files), folder)
     return written
