@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from triagemq.errors import OutputError, PipelineError
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import Location, Store, current_manifest
-from triagemq.pipeline.sweep.results import SCHEMA, SweepResults
+from triagemq.pipeline.sweep.jobs import KeptRows
+from triagemq.pipeline.sweep.results import SCHEMA, SWEEP
 
 
 @pytest.fixture
@@ -93,10 +94,10 @@ def test_tables_are_the_same_wherever_they_are_read_from_and_published(
 
 
 def test_a_sweep_keeps_its_results_there_too(elsewhere: str, tmp_path: Path) -> None:
-    with SweepResults.open(f"{elsewhere}/sweep") as results:
+    with KeptRows.open(SWEEP, f"{elsewhere}/sweep") as results:
         for _ in range(20):
             results.add(SCHEMA.empty_table())
-        assert results.done() == set()
+        assert results.rows.num_rows == 0
     assert len(list((tmp_path / "sweep").rglob("part-*.parquet"))) == 5
 
 

@@ -25,6 +25,7 @@ from triagemq.cli.sweep import sweep as sweep_command
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.store import Location, current_manifest
 from triagemq.pipeline.sweep import (
     SCHEMA,
     VARIABLES,
@@ -35,7 +36,8 @@ from triagemq.pipeline.sweep import (
     simulate_cases,
     sweep_summary,
 )
-from triagemq.pipeline.sweep.results import SweepResults
+from triagemq.pipeline.sweep.jobs import KeptRows
+from triagemq.pipeline.sweep.results import SWEEP
 from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
@@ -271,7 +273,10 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(out)], stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 90
-        while not list(out.glob("results/*/*/part-*")) and time.monotonic() < until and child.poll() is None:
+        while time.monotonic() < until and child.poll() is None:
+            manifest = current_manifest(Location(out))
+            if manifest is not None and manifest.runs:
+                break
             time.sleep(0.01)
     finally:
         os.kill(child.pid, signal.SIGKILL)
@@ -296,7 +301,7 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
 
 
 def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
-    with SweepResults.open(tmp_path) as results:
+    with KeptRows.open(SWEEP, tmp_path) as results:
         results.add(SCHEMA.empty_table())
     next(tmp_path.rglob("part-*")).write_bytes(b"not a table")
     with pytest.raises(PipelineError, match=r"-0.parquet: damaged"):
@@ -305,7 +310,7 @@ def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path: Path, scenario: Scenario) -> None:
     with (
-        SweepResults.open(tmp_path),
+        KeptRows.open(SWEEP, tmp_path),
         pytest.raises(OutputError, match="another command is writing tables"),
     ):
         run_sweep(scenario, VARY, out=tmp_path)

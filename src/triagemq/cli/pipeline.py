@@ -175,7 +175,10 @@ def archive(
         list[str], typer.Argument(help="Logs, or directories with their files.", metavar="LOG...")
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory of the archive; new logs are added to it.")
+        str,
+        typer.Option(
+            "--out", "-o", help="Directory of the archive, a path or URI; new logs are added to it."
+        ),
     ],
     mapping: Annotated[
         Path, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +44,7 @@ class PipelineResult:
 
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`."""
-        return {
-            "out": self.out,
-            "added": list(self.added),
-            "replaced": list(self.replaced),
-            "unchanged": list(self.unchanged),
-            "skipped": [{"source": each.source, "reason": each.reason} for each in self.skipped],
-            "rows_read": self.rows_read,
-            "rows_in": self.rows_in,
-            "quarantined": self.quarantined,
-            "reasons": self.reasons,
-            "notes": list(self.notes),
-            "useless": list(self.useless),
-            "tables": self.tables,
-            "started_spark": self.started_spark,
-            "seconds": round(self.seconds, 3),
-        }
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
 def run_pipeline(

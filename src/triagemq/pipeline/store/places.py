@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.trace.manifest import flush_directory
@@ -57,36 +57,14 @@ class Entry:
     modified_ns: int
 
 
-class Files(Protocol):
-    """What can be done with paths of one file system. Errors are OSError; FileNotFoundError where nothing is."""
-
-    def entry(self, path: str) -> Entry:
-        """What is at a path."""
-
-    def entries(self, path: str) -> list[Entry]:
-        """What is in a directory."""
-
-    def read(self, path: str, most_bytes: int | None) -> bytes:
-        """The content of a file, or its beginning."""
-
-    def write(self, path: str, content: bytes) -> None:
-        """Make a new file, and the directories above it."""
-
-    def create(self, path: str, content: bytes, hidden: str) -> None:
-        """Make a file that is there as a whole or not at all; FileExistsError if there is one already."""
-
-    def remove(self, path: str) -> None:
-        """Remove one file, if it is there."""
-
-    def remove_empty(self, path: str) -> None:
-        """Remove one directory, if it is there and nothing is in it."""
-
-    def finished(self, path: str) -> int:
-        """Have what somebody wrote survive a power cut; the rows of the Parquet file that it must be."""
-
-
 class LocalFiles:
-    """The disks of this machine, and what is mounted on it."""
+    """The disks of this machine, and what is mounted on it.
+
+    Like all of the three: errors are OSError, and FileNotFoundError where nothing is. `write` makes a new file and the
+    directories above it, `create` one that is there as a whole or not at all (FileExistsError if there is one already),
+    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `finished` has what
+    somebody wrote survive a power cut, and gives the rows of the Parquet file that it must be.
+    """
 
     def entry(self, path: str) -> Entry:
         """Follows links: what a user names may be one."""
@@ -238,23 +216,26 @@ class HadoopFiles:
 
 
 class Location:
-    """A path or URI. `published` is where results go: elsewhere than on this machine that needs a Spark session."""
+    """A path or URI. `published` is where results go: elsewhere than on this machine that needs a Spark session.
+
+    `local` is the path on this machine, None elsewhere; `path` is what its file system calls it, `url` what Spark does.
+    """
 
     def __init__(self, given: str | Path, *, published: bool = False) -> None:
         self.given = str(given)
         scheme = _SCHEME.match(self.given)
         self.local: Path | None = None
-        self._files: Files
+        self._files: LocalFiles | ArrowFiles | HadoopFiles
         if scheme is None or scheme[1].lower() == "file":
             text = self.given if scheme is None else "/" + self.given[scheme.end() :].lstrip("/")
             self.local = Path(text).absolute()
-            self._path, self._files = str(self.local), LocalFiles()
-            self.url = f"file://{self._path}"
+            self.path, self._files = str(self.local), LocalFiles()
+            self.url = f"file://{self.path}"
         else:
-            self.url = self._path = self.given.rstrip("/")
+            self.url = self.path = self.given.rstrip("/")
             self._files = self._remote(published)
 
-    def _remote(self, published: bool) -> Files:
+    def _remote(self, published: bool) -> ArrowFiles | HadoopFiles:
         import pyarrow as pa
         from pyarrow import fs
 
@@ -269,7 +250,7 @@ class Location:
                 return HadoopFiles(spark)
             why = str(error).partition("\n")[0]
             raise PipelineError(f"{self.given}: cannot be opened without Spark: {why}") from error
-        self._path = path
+        self.path = path
         return ArrowFiles(system)
 
     @staticmethod
@@ -288,13 +269,8 @@ class Location:
         below = object.__new__(Location)
         below.given, below.url = f"{self.given.rstrip('/')}/{name}", f"{self.url}/{name}"
         below.local = None if self.local is None else self.local / name
-        below._path, below._files = f"{self._path.rstrip('/')}/{name}", self._files
+        below.path, below._files = f"{self.path.rstrip('/')}/{name}", self._files
         return below
-
-    @property
-    def path(self) -> str:
-        """What its file system calls it."""
-        return self._path
 
     @property
     def shown(self) -> Path | None:
@@ -311,41 +287,39 @@ class Location:
     @property
     def name(self) -> str:
         """The last part of the path."""
-        return self._path.rstrip("/").rpartition("/")[2]
+        return self.path.rstrip("/").rpartition("/")[2]
 
     @property
     def spark_path(self) -> str:
         """The URI as Spark must be given it to read: it takes what it reads for a pattern."""
         return _as_it_is(self.url)
 
+    def _entry(self) -> Entry | None:
+        """What is at this place; None if there is nothing."""
+        try:
+            return self._asked("entry")  # type: ignore[no-any-return]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
     def is_directory(self) -> bool:
         """Whether it is a directory; an error if there is nothing."""
-        try:
-            found: Entry = self._asked(lambda: self._files.entry(self._path))
-        except FileNotFoundError:
-            raise ParameterError(self.given, "there is no such file or directory") from None
+        found = self._entry()
+        if found is None:
+            raise ParameterError(self.given, "there is no such file or directory")
         return found.is_directory
 
     def exists(self) -> bool:
         """Whether there is anything at this place."""
-        try:
-            self._asked(lambda: self._files.entry(self._path))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+        return self._entry() is not None
 
     def file(self) -> InputFile:
         """What is known about this file."""
-        try:
-            found = self._asked(lambda: self._files.entry(self._path))
-        except FileNotFoundError:
-            return InputFile(self.url, 0, 0)
-        return InputFile(self.url, found.size_bytes, found.modified_ns)
+        found = self._entry()
+        return InputFile(self.url, found.size_bytes if found else 0, found.modified_ns if found else 0)
 
     def entries(self) -> list[Entry]:
         """What is in this directory, by name; FileNotFoundError if it is not there."""
-        found: list[Entry] = self._asked(lambda: self._files.entries(self._path))
-        return sorted(found, key=lambda entry: entry.name)
+        return sorted(self._asked("entries"), key=lambda entry: str(entry.name))
 
     def files(self, *, recursive: bool = False) -> list[InputFile]:
         """The files directly in this directory, or also in those below, by name, without hidden ones."""
@@ -366,34 +340,33 @@ class Location:
     def read(self, most_bytes: int | None = None) -> bytes:
         """The content of this file, or its beginning."""
         try:
-            content: bytes = self._asked(lambda: self._files.read(self._path, most_bytes))
+            return self._asked("read", most_bytes)  # type: ignore[no-any-return]
         except FileNotFoundError as error:
             raise PipelineError(f"{self.given}: cannot be read: it is not there") from error
-        return content
 
     def write(self, content: bytes) -> None:
         """Make this file, which must be new."""
-        self._files.write(self._path, content)
+        self._files.write(self.path, content)
 
     def create(self, content: bytes, *, hidden: str) -> None:
         """Make this file, as a whole or not at all, under the name `hidden` beside it at first."""
-        self._files.create(self._path, content, f"{self._path.rpartition('/')[0]}/{hidden}")
+        self._files.create(self.path, content, f"{self.path.rpartition('/')[0]}/{hidden}")
 
     def remove(self) -> None:
         """Remove this one file, if it is there."""
-        self._files.remove(self._path)
+        self._files.remove(self.path)
 
     def remove_empty(self) -> None:
         """Remove this one directory, if nothing is in it."""
-        self._files.remove_empty(self._path)
+        self._files.remove_empty(self.path)
 
     def finished(self) -> int:
         """The rows of a Parquet file that has just been written here."""
-        return self._files.finished(self._path)
+        return self._files.finished(self.path)
 
-    def _asked(self, question: Any) -> Any:
+    def _asked(self, question: str, *arguments: object) -> Any:
         try:
-            return question()
+            return getattr(self._files, question)(self.path, *arguments)
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
@@ -427,10 +400,8 @@ def _arrow_entry(info: Any) -> Entry:
 
 
 def _hadoop_entry(status: Any) -> Entry:
-    modified_ns = int(status.getModificationTime()) * 1_000_000
-    return Entry(
-        str(status.getPath().getName()), bool(status.isDirectory()), int(status.getLen()), modified_ns
-    )
+    name, modified_ns = str(status.getPath().getName()), int(status.getModificationTime()) * 1_000_000
+    return Entry(name, bool(status.isDirectory()), int(status.getLen()), modified_ns)
 
 
 def _asked(question: Any, *arguments: object) -> Any:

@@ -42,9 +42,10 @@ _COMMANDS = {
     "sweep": "triage sweep",
     "reproduction": "triage reproduce",
 }
-_LISTED = re.compile(r"\w+/[0-9a-f]{16}/(?:run|day)=-?\d+/part-[\w.-]+\.parquet")
-_MADE = re.compile(r"\.?part-[\w.-]+\.(?:parquet|crc)|\.?_SUCCESS(?:\.crc)?")
-"""What Spark and this package call the files that they write in a folder with a token."""
+_PART = r"part-(?:\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9}-\d+)\.parquet"
+"""What Spark, with the number of a task and the id of a job, and this package call the files that they write."""
+_LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/(?:run|day)=-?\d+/{_PART}")
+_MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
 
 _MERGED_AT_ONCE = 16
@@ -110,7 +111,7 @@ class Store:
                         entry.size_bytes,
                     )
                     for entry in (folder / name).entries()
-                    if re.fullmatch(r"part-[\w.-]+\.parquet", entry.name)
+                    if re.fullmatch(_PART, entry.name)
                 )
         return found
 

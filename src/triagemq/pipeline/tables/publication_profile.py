@@ -105,7 +105,8 @@ def _regularity(gaps: DataFrame) -> DataFrame:
         F.sum("count").alias("gaps"),
         F.min("first").alias("first_ns"),
         F.max("last").alias("last_ns"),
-        F.collect_list(F.when(known, bins)).alias("bins"),
+        # Floats are added in this order, the same however the rows are spread.
+        F.sort_array(F.collect_list(F.when(known, bins))).alias("bins"),
         F.sort_array(F.collect_list(F.when(known, packed_bin(F.col("bin"), F.col("count"))))).alias("packed"),
     )
     count = F.col("gaps")
