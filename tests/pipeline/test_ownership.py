@@ -151,7 +151,7 @@ def commands(
     """
     monkeypatch.setattr(run, "_process", _one_row)
     monkeypatch.setattr(archive, "_archive", _one_event)
-    monkeypatch.setattr(stream_job, "_reader", _no_reader)
+    monkeypatch.setattr(stream_job, "_own_session", _no_session)
     made = tables.place
     log = tmp_path / "log.csv"
     log.write_text("time,value\n1,2\n")
@@ -248,7 +248,7 @@ def _one_event(spark: object, store: Store, log: Any) -> PublishedRun:
     return PublishedRun(log.identity, log.source, 1, 1, 0, {}, made)
 
 
-def _no_reader(*_: object) -> None:
+def _no_session(*_: object) -> None:
     raise PipelineError("the directory is taken, and that is all there is to do here")
 
 

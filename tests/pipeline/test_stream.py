@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import signal
@@ -21,19 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location, Store, current_manifest
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
-from triagemq.pipeline.streaming.events import NEVER_NS, packed
-from triagemq.pipeline.streaming.publications import Position, PublicationsReader, positions
-from triagemq.pipeline.streaming.reduction import COUNT, KEPT, PANE, REDUCED, Reduction, reduced
-from triagemq.pipeline.streaming.table import RunFacts, StreamTable
-from triagemq.pipeline.streaming.windows import StreamSettings, closed_windows, open_panes
+from triagemq.pipeline.streaming.events import Packing
+from triagemq.pipeline.streaming.publications import PublicationsReader
+from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.trace import TraceWriter
 
 if TYPE_CHECKING:
@@ -173,114 +168,6 @@ def stream(spark: SparkSession, source: Path, out: Path, **options: Any) -> Stre
 # --- without Spark
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    cuts=st.sets(st.integers(1, 7)),
-    begin_ns=st.sampled_from([0, 7 * SECOND, UNIX_NS]),
-    lengths=st.sampled_from([(2.0, 1.0), (1.5, 0.5), (0.3, 0.1), (10.0, 5.0)]),
-    watermark=st.sampled_from([0.0, 0.7, 2.0]),
-)
-def test_windows_do_not_depend_on_how_blocks_are_cut_into_batches(
-    seed: int, cuts: set[int], begin_ns: int, lengths: tuple[float, float], watermark: float
-) -> None:
-    blocks = some_blocks(seed, begin_ns=begin_ns, rows=25)
-    how = StreamSettings("x", *lengths, watermark)
-    table, counters = in_batches(blocks, sorted(cuts), how)
-    expected, expected_counters = counted_one_by_one(blocks, *lengths, watermark)
-    assert counters == expected_counters
-    assert set(table) == set(expected)
-    for key, row in table.items():
-        shown = [expected[key][name] for name in ("publications", "bytes", "index_of_dispersion", "ca2")]
-        assert row == pytest.approx(
-            [math.nan if value is None else value for value in shown], nan_ok=True, rel=1e-9
-        )
-
-
-def in_batches(
-    blocks: list[Block], cuts: list[int], how: StreamSettings
-) -> tuple[dict[tuple[int, float, int], list[float]], dict[int, list[int]]]:
-    """What the stream does, without Spark: kept events and panes go from batch to batch."""
-    table: dict[tuple[int, float, int], list[float]] = {}
-    counters: dict[int, list[int]] = {}
-    state, position, closed = REDUCED.empty_table(), Position(0), NEVER_NS
-    for begin, end in zip([0, *cuts], [*cuts, len(blocks)], strict=True):
-        kept = state.filter(pa.compute.equal(state["kind"], KEPT)).sort_by("time_ns")
-        columns = [
-            kept[name].to_numpy() for name in ("run", "topic_id", "publication_id", "time_ns", "bytes")
-        ]
-        rows = [packed(*columns, first_row=-1, earlier_ns=NEVER_NS)]
-        for block in blocks[begin:end]:
-            ids, topics, published, sizes = (np.array(values) for values in zip(*block, strict=True))
-            rows.append(
-                packed(
-                    np.zeros_like(ids),
-                    topics,
-                    ids,
-                    published,
-                    sizes,
-                    first_row=position.rows,
-                    earlier_ns=position.latest_ns,
-                )
-            )
-            latest = max(position.latest_ns, int(published.max()))
-            position = Position(0, rows=position.rows + len(block), latest_ns=latest)
-        now = how.closed_ns(position.latest_ns, finished=end == len(blocks))
-        random.Random(end).shuffle(rows)
-        found = reduced(pa.Table.from_batches(rows), Reduction(how.pane_ns, how.delay_ns, {0: now}))
-        panes = pa.concat_tables(part.filter(pa.compute.equal(part["kind"], PANE)) for part in (state, found))
-        values = {name: panes[name].to_numpy() for name in REDUCED.names}
-        windows = closed_windows(values, how, np.array([closed]), np.array([now]))
-        for row in zip(*asdict(windows).values(), strict=True):
-            key = (int(row[1]), float(row[2] / 1e9), int(row[3]))
-            assert key not in table
-            table[key] = [float(value) for value in row[4:]]
-        for row in found.filter(pa.compute.equal(found["kind"], COUNT)).to_pylist():
-            before = counters.get(row["topic_id"], [0, 0, 0])
-            more = [row["events"], row["late"], row["duplicates"]]
-            counters[row["topic_id"]] = [old + new for old, new in zip(before, more, strict=True)]
-        still_open = open_panes(values["run"], values["time_ns"], how, np.array([now]))
-        state = pa.concat_tables(
-            [panes.filter(pa.array(still_open)), found.filter(pa.compute.equal(found["kind"], KEPT))]
-        )
-        closed = now
-    assert len(state) == 0
-    return table, counters
-
-
-def test_a_table_of_many_commits_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triagemq.pipeline.store.store._MERGED_AT_ONCE", 4)
-    how = StreamSettings("x")
-    with Store.open(tmp_path, kind="stream") as store:
-        most = many_commits(StreamTable(store, how), how, tmp_path)
-    assert most <= 3 * 3 + 1 + 2 + 4
-    found = read_stream_table(tmp_path)
-    assert found.num_rows == len(set(found["window_start_ns"].to_pylist())) + 70
-    with Store.open(tmp_path, kind="stream") as store:
-        assert StreamTable(store, how).offset == {"": asdict(Position(0, rows=69))}
-
-
-def many_commits(table: StreamTable, how: StreamSettings, out: Path) -> int:
-    """Seventy commits; the most files that there were at once."""
-    facts = {0: RunFacts("run", "x", None)}
-    counts = pa.Table.from_pylist([], REDUCED)
-    most = 0
-    for commit in range(70):
-        times = np.arange(10) * SECOND + commit * 10 * SECOND
-        panes = {name: np.zeros(10, np.int64) for name in REDUCED.names} | {"time_ns": times}
-        panes |= {
-            "events": np.ones(10, np.int64),
-            "first_ns": times,
-            "last_ns": times,
-            "gap_squares": np.zeros(10),
-        }
-        edges = np.array([commit, commit + 1]) * 10 * SECOND
-        windows = closed_windows(panes, how, edges[:1], edges[1:])
-        table.commit({"": asdict(Position(0, rows=commit))}, facts, windows, counts, REDUCED.empty_table())
-        most = max(most, len(list(out.rglob("*.parquet"))))
-    return most
-
-
 def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     with Store.open(tmp_path / "tables", kind="run"):
@@ -288,8 +175,7 @@ def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> Non
     with pytest.raises(OutputError, match="pipeline run"):
         stream_pipeline(tmp_path / "source", tmp_path / "tables")
     with Store.open(tmp_path / "other", kind="stream") as store:
-        how = StreamSettings("elsewhere")
-        many_commits(StreamTable(store, how), how, tmp_path)
+        store.publish({}, extra={"settings": asdict(StreamSettings("elsewhere")), "runs": {}})
     with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
         stream_pipeline(tmp_path / "source", tmp_path / "other")
     with pytest.raises(ParameterError, match="no such"):
@@ -481,14 +367,14 @@ def test_parts_that_were_removed_are_passed_over_and_said(
 ) -> None:
     blocks = some_blocks(3, begin_ns=UNIX_NS, blocks=5, rows=10)
     run = write_blocks(tmp_path / "run", blocks, run_id="kept")
-    reader = PublicationsReader(run.as_uri(), 1000, {})
-    before = positions(reader.latestOffset({}, ReadMaxRows(10)))[""]
-    reader.commit({"": asdict(before)})
+    reader = PublicationsReader(run.as_uri(), 1000, Packing(SECOND, SECOND))
+    before = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
+    reader.commit(before)
     for number in (1, 2):
         (run / "publications" / f"part-{number:05d}.parquet").unlink()
-    after = positions(reader.latestOffset({"": asdict(before)}, ReadMaxRows(1000)))[""]
-    assert (before.part, before.rows) == (1, 10)
-    assert (after.part, after.rows) == (5, 30)
+    after = reader.latestOffset(before, ReadMaxRows(1000))
+    assert (before["part"], before["events"]) == (1, 10)
+    assert (after["part"], after["events"]) == (5, 30)
     assert capsys.readouterr().err == f"{run}: parts 1 to 2 were removed before they were read\n"
 
 
@@ -503,9 +389,9 @@ def start(source: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def version_of(out: Path) -> int:
-    """Of what a stream has committed; to take the directory is no commit."""
+    """Of what a stream has committed; to take the directory, or to find a run, is no commit."""
     manifest = current_manifest(Location(out))
-    return 0 if manifest is None or not manifest.extra else manifest.version
+    return 0 if manifest is None or not manifest.runs else manifest.version
 
 
 def wait_for_commits(process: subprocess.Popen[str], out: Path, commits: int) -> None:
@@ -519,7 +405,7 @@ def test_asked_to_stop_it_commits_its_batch_and_ends_well(
 ) -> None:
     out = tmp_path / "out"
     process = start(source, out, "--json")
-    wait_for_commits(process, out, 2)
+    wait_for_commits(process, out, 1)
     os.killpg(process.pid, signal.SIGINT)
     answer, _ = process.communicate(timeout=60)
     assert process.returncode == 0

@@ -75,7 +75,12 @@ def estimate_scenario(
     without a scenario (a foreign log).
     """
     chosen = _choose(tables, run_id)
-    profile = tables.records("publication_profile", run_id=chosen)
+    if tables.manifest.kind == "stream":
+        from triagemq.pipeline.streaming.reading import stream_profile
+
+        profile = stream_profile(tables, chosen)
+    else:
+        profile = tables.records("publication_profile", run_id=chosen)
     if not profile:
         raise PipelineError(
             f"run {chosen}: nothing was published after warm-up; there is nothing to estimate from"
@@ -109,9 +114,9 @@ def estimate_scenario(
     else:
         assert bandwidth_bps is not None
         scenario = _one_port(named, bandwidth_bps, name or chosen)
-    begins_ns = tables.records("run_summary", run_id=chosen)[0]["measured_from_ns"] or min(
-        row["first_ns"] for row in profile
-    )
+    summaries = tables.records("run_summary", run_id=chosen) if "run_summary" in tables.rows else []
+    measured_from_ns = summaries[0]["measured_from_ns"] if summaries else None
+    begins_ns = measured_from_ns or min(row["first_ns"] for row in profile)
     timeline = sorted(_outages(named, begins_ns), key=lambda condition: condition.at_seconds)
     return Estimate(scenario, Conditions(tuple(timeline)), sum(row["outages"] for row in profile), guessed)
 

@@ -189,7 +189,7 @@ class Settings:
         if self.local:
             java_options += ["-XX:+UseSerialGC", "-XX:-UsePerfData"]
             java_options += _QUICK_START if self._options.rows < SMALL_ROWS else _SPARING_COMPILER
-            memory = self._options.memory or self._given.get("spark.driver.memory") or _driver_memory()
+            memory = self._given.get("spark.driver.memory") or self._options.memory or _driver_memory()
             arguments += ["--driver-memory", memory]
         if archive is not None:
             java_options += archive.java_options()

@@ -6,6 +6,7 @@ here: Spark would first set up its committer, make a dozen folders and files, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -52,15 +53,43 @@ def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
     return rows.sparkSession.read.schema(rows.schema).parquet(place.spark_path)
 
 
+def append_table(
+    rows: DataFrame, store: Store, table: str, run: int, *, summed: Sequence[str] = ()
+) -> tuple[tuple[TableFile, ...], dict[str, int]]:
+    """Have Spark's tasks write more rows of a run; the new files, none of them empty, and the sums of some columns."""
+    folder = store.folder(table) / f"run={run}"
+    before = {entry.name for entry in folder.entries()} if folder.exists() else set()
+    made, sums = _write_and_sum(rows, folder, summed=summed)
+    files = []
+    for entry in folder.entries() if folder.exists() else ():
+        if entry.name not in before and re.fullmatch(r"part-[\w.-]+\.parquet", entry.name):
+            found = (folder / entry.name).finished()
+            if found:
+                name = f"{table}/{store.token}/run={run}/{entry.name}"
+                files.append(TableFile(name, found, entry.size_bytes))
+            else:
+                (folder / entry.name).remove()
+                (folder / f".{entry.name}.crc").remove()
+    _compare(table, made, sum(file.rows for file in files), folder)
+    return tuple(files), sums
+
+
 def _write(rows: DataFrame, place: Location, partition_by: Sequence[str] = ()) -> int:
-    """Have Spark's tasks write rows; how many they counted."""
+    return _write_and_sum(rows, place, partition_by)[0]
+
+
+def _write_and_sum(
+    rows: DataFrame, place: Location, partition_by: Sequence[str] = (), summed: Sequence[str] = ()
+) -> tuple[int, dict[str, int]]:
+    """Have Spark's tasks write rows; how many they counted, and the sums of some columns."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
     counted = Observation()
-    writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.partitionBy(*partition_by)
-    writer.parquet(place.url)
-    return int(counted.get["rows"])
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in summed]
+    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
+    rows.write.mode("append").partitionBy(*partition_by).parquet(place.url)
+    return int(counted.get["rows"]), {name: int(counted.get[name]) for name in summed}
 
 
 def _compare(what: str, made: int, found: int, place: Location) -> None:

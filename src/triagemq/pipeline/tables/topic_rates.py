@@ -14,6 +14,7 @@ __all__ = [
     "SCHEMA",
     "SHORT_SECONDS",
     "as_rows",
+    "burstiness",
     "event_time",
     "long_windows",
     "short_windows",
@@ -67,7 +68,7 @@ def short_windows(publications: DataFrame, *keys: str) -> DataFrame:
 
 def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
     """Events, bytes and burstiness in 10 s windows. One walk over the sorted times of a window finds all of it."""
-    added = (
+    return burstiness(
         _with_event_time(publications)
         .groupBy(F.window("published_at", "10 seconds"), *(keys or _KEYS))
         .agg(
@@ -75,7 +76,13 @@ def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
             F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"),
             F.sort_array(F.collect_list("published_ns")).alias("times"),
         )
-        .withColumn("squares", _squares(F.col("times")))
+    )
+
+
+def burstiness(windows: DataFrame) -> DataFrame:
+    """10 s windows with both figures, in the place of the sorted `times` of their events."""
+    added = (
+        windows.withColumn("squares", _squares(F.col("times")))
         .withColumn("seconds", (F.element_at("times", -1) - F.col("times")[0]) * 1e-9)
         .drop("times")
     )
