@@ -30,7 +30,7 @@ exec 9< "$shared"
 mount -t tmpfs none "$package"
 mount -t tmpfs none "$hidden"
 mkdir -p "$shared"
-mount --bind /proc/self/fd/9 "$shared"
+mount --no-canonicalize --bind /proc/self/fd/9 "$shared"
 exec 9<&-
 shift 3
 cd /
@@ -64,7 +64,10 @@ class Standalone:
         if self._shared is not None:
             places = (self._shared, tempfile.gettempdir(), PACKAGE)
             inside = ["unshare", "--mount", "sh", "-c", HIDDEN, "sh", *map(str, places)]
-        offers = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0")
+        # Executors of one host would read each other's files, without asking the other.
+        host = f"127.0.0.{number + 2}"
+        inside = ["env", f"SPARK_LOCAL_IP={host}", *inside]
+        offers = ("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0")
         work = ("--work-dir", str(self._folder / f"worker-{number}"))
         main = "org.apache.spark.deploy.worker.Worker"
         self._start(f"worker-{number}", inside, main, *offers, *work, self.address)

@@ -89,7 +89,7 @@ def test_tables_are_the_same_wherever_they_are_read_from_and_published(
         assert listed == set((tmp_path / out).rglob("*.parquet"))
     again = run_pipeline([f"{elsewhere}/runs"], f"{elsewhere}/out-2-there")
     assert (again.added, again.unchanged) == ((), ("a", "b"))
-    with pytest.raises(OutputError, match="is, holds or lies in the input"):
+    with pytest.raises(OutputError, match="lies in the input"):
         run_pipeline([f"{elsewhere}/runs"], f"{elsewhere}/runs/tables")
 
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.trace.manifest import flush_directory
 
-__all__ = ["InputFile", "Location", "local_inputs"]
+__all__ = ["InputFile", "Location"]
 
 _AS_IN_PYTHON: dict[str, type[OSError]] = {
     "FileNotFoundException": FileNotFoundError,
@@ -371,11 +370,6 @@ class Location:
             raise
         except OSError as error:
             raise PipelineError(f"{self.given}: cannot be read: {error.strerror or error}") from error
-
-
-def local_inputs(given: Iterable[str | Path]) -> list[Path]:
-    """Those of some inputs that lie on this machine."""
-    return [place for place in (Location(each).local for each in given) if place is not None]
 
 
 def _as_it_is(url: str) -> str:

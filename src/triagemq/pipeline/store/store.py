@@ -23,7 +23,7 @@ from triagemq.pipeline.store.manifest import (
     read_version,
     versions,
 )
-from triagemq.pipeline.store.places import Location, local_inputs
+from triagemq.pipeline.store.places import Location
 from triagemq.trace.manifest import flush_directory
 
 if TYPE_CHECKING:
@@ -301,22 +301,18 @@ def _refuse_foreign(place: Location) -> None:
 
 def _refuse_overlap(place: Location, inputs: Iterable[str | Path]) -> None:
     """An error if the output is an input, holds one or lies in one."""
-    own = "give the output a directory of its own"
-    if place.local is None:
-        out = place.url + "/"
-        for each in (Location(given).url + "/" for given in inputs):
-            if out.startswith(each) or each.startswith(out):
-                raise OutputError(f"{place.given}: is, holds or lies in the input {each[:-1]}; {own}")
-        return
-    directory = place.local.resolve()
-    for path in local_inputs(inputs):
-        given = path.resolve()
-        if directory == given:
-            raise OutputError(f"{place.given}: is what is read; {own}")
-        if directory in given.parents:
-            raise OutputError(f"{place.given}: holds the input {path}; {own}")
-        if given in directory.parents:
-            raise OutputError(f"{place.given}: lies in the input {path}; {own}")
+    out = _resolved(place)
+    for given in map(Location, inputs):
+        read = _resolved(given)
+        if out.startswith(read) or read.startswith(out):
+            how = "holds the input" if len(out) < len(read) else "lies in the input"
+            what = f"{how} {given.given}" if out != read else "is what is read"
+            raise OutputError(f"{place.given}: {what}; give the output a directory of its own")
+
+
+def _resolved(place: Location) -> str:
+    """Where it is, links followed, such that what lies within begins with it."""
+    return str(place.local.resolve() if place.local is not None else place.url).rstrip("/") + "/"
 
 
 @contextlib.contextmanager
