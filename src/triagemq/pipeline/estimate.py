@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,10 @@ from triagemq.scenario import (
     Subscriptions,
     Switches,
     Topics,
-    UtilityShape,
     loads,
 )
 from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
+from triagemq.scenario.model import SomeTable, filled, take
 
 __all__ = ["Estimate", "estimate_scenario"]
 
@@ -46,7 +46,6 @@ _POISSON_BAND = 0.1
 _WIDEST_BAND = 0.3
 _DEVIATIONS = 4.0
 _MOST_SIZES = 32
-_SERVICE_RATE = 1e6
 _UNKNOWN = "unknown"
 
 Row = dict[str, Any]
@@ -143,49 +142,42 @@ def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenar
     # Where it is not known who published, it may have been anybody.
     found = set(zip(measured.topic.tolist(), measured.publisher.tolist(), strict=True))
     anybody = {topics[topic] for topic, publisher in names if publisher == _UNKNOWN}
-    seen = np.array(
-        [
-            topic in anybody or (topic, publisher) in found
-            for topic, publisher in zip(
-                base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True
-            )
-        ],
-        dtype=np.bool_,
-    )
+    pairs = zip(base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True)
+    silent = [number for number, pair in enumerate(pairs) if pair[0] not in anybody and pair not in found]
     # What was silent all the time: at most one event in as long as was observed.
     rarely = 1.0 / max(max(row["observed_seconds"] for row in profile), 1e-9)
-    silent = np.flatnonzero(~seen)
-    kept = {
-        column: getattr(base.publications, column)[silent] for column in Publications.__dataclass_fields__
-    }
-    kept["rate_per_second"] = np.minimum(kept["rate_per_second"], rarely)
-    kept["size_samples"] = np.where(
-        kept["size_samples"] >= 0, kept["size_samples"] + len(samples), -1
-    ).astype(np.int32)
-    together = {
-        column: np.concatenate([getattr(measured, column), kept[column]])
-        for column in Publications.__dataclass_fields__
-    }
-    return Scenario.of(
-        name=name or base.name,
-        topics=Topics(tuple(topics)),
-        brokers=base.brokers,
-        broker_links=base.broker_links,
-        unmanaged_switches=base.unmanaged_switches,
-        switches=base.switches,
-        ports=base.ports,
-        publishers=_with_publishers(base.publishers, tuple(publishers)),
-        publications=Publications(**together),
-        size_samples=SizeSamples(
-            samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
-        ),
-        subscribers=base.subscribers,
-        subscriptions=base.subscriptions,
-        planning=base.planning,
-        mtu_bytes=base.mtu_bytes,
-        overhead_bytes=base.overhead_bytes,
-        sending_order=base.sending_order,
+    kept = take(base.publications, np.array(silent, dtype=np.int64))
+    kept = replace(
+        kept,
+        rate_per_second=np.minimum(kept.rate_per_second, rarely),
+        size_samples=np.where(kept.size_samples >= 0, kept.size_samples + len(samples), -1).astype(np.int32),
     )
+    # Those that are new publish to the first broker.
+    strangers = tuple(publishers)[len(base.publishers) :]
+    same = {each.name: getattr(base, each.name) for each in fields(base)}
+    return Scenario.of(
+        **same
+        | {
+            "name": name or base.name,
+            "topics": Topics(tuple(topics)),
+            "publishers": _together(
+                base.publishers, filled(Publishers, len(strangers), name=strangers, broker=0)
+            ),
+            "publications": _together(measured, kept),
+            "size_samples": SizeSamples(
+                samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
+            ),
+        }
+    )
+
+
+def _together(one: SomeTable, other: SomeTable) -> SomeTable:
+    """The rows of both."""
+    columns = {}
+    for each in fields(one):  # type: ignore[arg-type]
+        first, second = getattr(one, each.name), getattr(other, each.name)
+        columns[each.name] = first + second if isinstance(first, tuple) else np.concatenate([first, second])
+    return replace(one, **columns)  # type: ignore[type-var]
 
 
 def _only_publishers(base: Scenario) -> dict[str, str]:
@@ -206,18 +198,6 @@ def _numbered(names: list[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def _with_publishers(known: Publishers, names: tuple[str, ...]) -> Publishers:
-    """Those that are new publish to the first broker."""
-    new = len(names) - len(known)
-    return Publishers(
-        name=names,
-        broker=np.append(known.broker, np.zeros(new, dtype=np.int32)),
-        unmanaged_switch=np.append(known.unmanaged_switch, np.full(new, -1, dtype=np.int32)),
-        error_rate=np.append(known.error_rate, np.zeros(new)),
-        propagation_seconds=np.append(known.propagation_seconds, np.zeros(new)),
-    )
-
-
 def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
     """One broker, one port, one subscriber to everything; ids are given anew, by name."""
     topics = _numbered(sorted({row["topic"] for row in profile}))
@@ -227,35 +207,18 @@ def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
         for row in profile
     ]
     measured, samples = _publications(rows)
-    zero, one = np.zeros(1), np.ones(1)
-    nobody, first = np.full(1, -1, dtype=np.int32), np.zeros(1, dtype=np.int32)
-    count = len(topics)
     return Scenario.of(
         name=name,
         topics=Topics(tuple(topics)),
-        brokers=Brokers(("broker",), one * _SERVICE_RATE, one * _SERVICE_RATE),
-        switches=Switches(("switch",), one * _SERVICE_RATE, nobody),
-        ports=OutputPorts(("port",), first, one * bandwidth_bps, one * np.inf, first, zero, zero),
-        publishers=Publishers(
-            tuple(publishers),
-            np.zeros(len(publishers), dtype=np.int32),
-            np.full(len(publishers), -1, dtype=np.int32),
-            np.zeros(len(publishers)),
-            np.zeros(len(publishers)),
-        ),
+        brokers=filled(Brokers, 1, name=("broker",)),
+        switches=filled(Switches, 1, name=("switch",)),
+        ports=filled(OutputPorts, 1, name=("port",), switch=0, bandwidth_bps=bandwidth_bps),
+        publishers=filled(Publishers, len(publishers), name=publishers, broker=0),
         publications=measured,
         size_samples=samples,
-        subscribers=Subscribers(("subscriber",), first, first, zero, zero),
-        subscriptions=Subscriptions(
-            subscriber=np.zeros(count, dtype=np.int32),
-            topic=np.arange(count, dtype=np.int32),
-            utility_shape=np.full(count, int(UtilityShape.LOG), dtype=np.int8),
-            utility_weight=np.ones(count),
-            utility_threshold=np.zeros(count),
-            freshness_seconds=np.full(count, np.inf),
-            max_latency_seconds=np.full(count, np.inf),
-            max_separation_seconds=np.full(count, np.inf),
-            max_latency_share=np.zeros(count),
+        subscribers=filled(Subscribers, 1, name=("subscriber",), broker=0, port=0),
+        subscriptions=filled(
+            Subscriptions, len(topics), subscriber=0, topic=np.arange(len(topics)), utility_weight=1.0
         ),
     )
 
@@ -331,20 +294,19 @@ def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
             sizes.append(values)
             weights.append(shares)
             means[-1] = math.fsum(values * shares) / math.fsum(shares)
-    count = len(rows)
-    publications = Publications(
-        publisher=np.array([row["publisher_id"] for row in rows], dtype=np.int32),
-        topic=np.array([row["topic_id"] for row in rows], dtype=np.int32),
-        rate_per_second=np.array([_rate(row) for row in rows]),
-        size_bytes=np.array(means),
-        size_distribution=np.array(kinds, dtype=np.int8),
-        size_samples=np.array(sample, dtype=np.int32),
-        arrival_process=np.array([process for process, *_ in arrivals], dtype=np.int8),
-        pareto_shape=np.array([shape for _, shape, _ in arrivals]),
-        on_seconds=np.array([seconds for *_, seconds in arrivals]),
-        off_seconds=np.array([seconds for *_, seconds in arrivals]),
-        min_separation_seconds=np.zeros(count),
-        max_separation_seconds=np.full(count, np.inf),
+    publications = filled(
+        Publications,
+        len(rows),
+        publisher=[row["publisher_id"] for row in rows],
+        topic=[row["topic_id"] for row in rows],
+        rate_per_second=[_rate(row) for row in rows],
+        size_bytes=means,
+        size_distribution=kinds,
+        size_samples=sample,
+        arrival_process=[process for process, *_ in arrivals],
+        pareto_shape=[shape for _, shape, _ in arrivals],
+        on_seconds=[seconds for *_, seconds in arrivals],
+        off_seconds=[seconds for *_, seconds in arrivals],
     )
     return publications, SizeSamples(tuple(sizes), tuple(weights))
 

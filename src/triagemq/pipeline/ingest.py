@@ -315,7 +315,9 @@ def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
     )
     still = F.col("reason").isNull()
     # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.
-    one_clock = Window.partitionBy("publisher", "source", still).orderBy("position")
+    # Times of a clock that was not set, or far ahead, are none that others could be before or after.
+    strange = is_of_no_calendar(F.col("published_ns"))
+    one_clock = Window.partitionBy("publisher", "source", still, strange).orderBy("position")
     before = F.lag("published_ns").over(one_clock)
     tolerance = round(mapping.backwards_seconds * 1e9)
     backwards = still & (F.col("published_ns") < before - tolerance)

@@ -33,7 +33,7 @@ from triagemq.trace.manifest import (
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
-COMPUTED_BY = 6
+COMPUTED_BY = 7
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _FORMATS = {
@@ -48,7 +48,10 @@ _FORMATS = {
 _FOLLOW_CONDITIONS = ("simulate", "emulate")
 """Producers of runs that have a plan for each of a scenario's conditions, and so no one forecast."""
 
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER_BYTES = 1 << 20
+_COMPRESSED_HEADER_BYTES = 1 << 16
+"""What is in the first part of a compressed file in any case."""
 _BYTES_PER_ROW = 20
 
 
@@ -315,8 +318,16 @@ def _fitting(
 
 def _beginning(file: InputFile) -> str:
     # The URL of a file of this machine is its path as it is, spaces and all.
-    place = Location(file.url.removeprefix("file://"))
-    return place.read(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
+    content = Location(file.url.removeprefix("file://")).read(_HEADER_BYTES)
+    codec = _COMPRESSIONS.get(Path(file.name).suffix)
+    if codec is not None:
+        import pyarrow as pa
+
+        try:
+            content = pa.CompressedInputStream(pa.BufferReader(content), codec).read(_COMPRESSED_HEADER_BYTES)
+        except OSError as error:
+            raise PipelineError(f"{file.url}: is not compressed with {codec}, as its name says") from error
+    return content.decode("utf-8-sig", errors="replace")
 
 
 def _require_columns(place: Location, columns: Sequence[str], mapping: Mapping) -> None:
@@ -357,8 +368,9 @@ def _csv_columns(beginnings: Dictionary[str, str], mapping: Mapping) -> tuple[st
 
 
 def _format_of(name: str) -> str | None:
-    suffixes = Path(name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")).suffix.lower()
-    return _FORMATS.get(suffixes)
+    path = Path(name)
+    plain = path.stem if path.suffix in _COMPRESSIONS else path.name
+    return _FORMATS.get(Path(plain).suffix.lower())
 
 
 def _digest(*parts: bytes) -> str:
