@@ -26,14 +26,17 @@ from triagemq.pipeline.tables import (
     deliveries,
     latency_histogram,
     port_load,
+    port_summary,
     publication_profile,
     publications,
     quarantine,
+    quarantine_summary,
     queue_features,
     run_summary,
     subscription_performance,
     topic_correlation,
     topic_rates,
+    topic_summary,
 )
 
 __all__ = ["TABLES", "Batch"]
@@ -42,13 +45,16 @@ TABLES: Mapping[str, Any] = {
     "publications": publications,
     "deliveries": deliveries,
     "quarantine": quarantine,
+    "quarantine_summary": quarantine_summary,
     "latency_histogram": latency_histogram,
     "subscription_performance": subscription_performance,
     "class_performance": class_performance,
     "topic_rates": topic_rates,
+    "topic_summary": topic_summary,
     "topic_correlation": topic_correlation,
     "publication_profile": publication_profile,
     "port_load": port_load,
+    "port_summary": port_summary,
     "queue_features": queue_features,
     "run_summary": run_summary,
 }
@@ -133,6 +139,7 @@ class Batch:
                 self._partitions,
                 deadlines=self._deadlines(),
                 judged_until_ns=self._judged_until(),
+                whose=not all(each.known("subscriptions") for each in self._traces.values()),
             )
             first.insert(0, lambda: self._write("latency_histogram", histogram))
         samples = checked["queue_samples"].good()
@@ -147,9 +154,26 @@ class Batch:
         self._all(first)
         second = [
             lambda: self._write(
-                "topic_correlation", topic_correlation.transform(self._read("topic_rates"), self._topics)
-            )
+                "topic_correlation",
+                topic_correlation.transform(published, self._read("publication_profile"), self._topics),
+            ),
+            lambda: self._write(
+                "topic_summary",
+                topic_summary.transform(
+                    self._read("topic_rates"), self._read("publication_profile"), measured_from_ns
+                ),
+            ),
         ]
+        if self._has("queue_samples"):
+            second.append(
+                lambda: self._write("port_summary", port_summary.transform(self._read("port_load")))
+            )
+        if self._written.get("quarantine"):
+            second.append(
+                lambda: self._write(
+                    "quarantine_summary", quarantine_summary.transform(self._read("quarantine"))
+                )
+            )
         if self._has("deliveries"):
             counted = self._read("latency_histogram")
             promised = self._dimensions.class_forecasts
@@ -159,7 +183,7 @@ class Batch:
             second.append(
                 lambda: self._write(
                     "subscription_performance",
-                    subscription_performance.transform(counted, self._subscriptions()),
+                    subscription_performance.transform(counted, self._dimensions.subscriptions),
                 )
             )
         self._all(second)
@@ -180,20 +204,6 @@ class Batch:
         packets = single.unionByName(several).join(F.broadcast(phase), "run")
         delays = queue_features.queueing_delays(packets)
         return queue_features.transform(samples, delays, self._dimensions.ports, phase, self._measured_from())
-
-    def _subscriptions(self) -> DataFrame:
-        """What each subscription is: from the scenario or the manifest, else as far as the deliveries say."""
-        known = self._dimensions.subscriptions
-        without = [run for run, each in self._traces.items() if not each.known("subscriptions")]
-        if not without:
-            return known
-        seen = (
-            self._read("deliveries")
-            .where(F.col("run").isin(without))
-            .groupBy("run", "subscription_id")
-            .agg(F.min("subscriber_id").alias("subscriber_id"), F.min("topic_id").alias("topic_id"))
-        )
-        return known.unionByName(seen, allowMissingColumns=True)
 
     # Foreign logs
 

@@ -145,7 +145,7 @@ class Settings:
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": str(shuffle_partitions(rows, cores)),
             # Everything the tables are keyed by is small beside the rows; a hash table beats a sort.
-            "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
+            "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
             "spark.sql.parquet.compression.codec": "zstd",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
             # Plans are changed on the way by what the first parts found; for little data that costs more than it saves.
@@ -262,9 +262,9 @@ def _no_connect(remote: str) -> str:
 
 
 def _driver_memory() -> str:
-    """Half of the machine, at most 4 GiB: more heap only delays the collection of garbage."""
+    """Half of the machine, at most 2.5 GiB: with Python's part, all processes of a command fit into 4 GiB."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"{max(512, min(4096, total // 2 // 2**20))}m"
+    return f"{max(512, min(2560, total // 2 // 2**20))}m"
 
 
 def _logging_file() -> Path:
