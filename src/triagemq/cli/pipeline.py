@@ -42,7 +42,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Make the tables of runs and logs that are new or have changed, and a report of all of them."""
-    options.require("pyspark", "pandas", "plotly")
+    options.require("pyspark", "pandas", "plotly", "jinja2")
     from triagemq.pipeline import load_mapping, run_pipeline
     from triagemq.pipeline.report import report_tables
     from triagemq.pipeline.store import Location
