@@ -282,7 +282,7 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
     part = next(out.glob("results/*/*/part-*"))
-    (part.parent / "part-999999999-0.parquet").write_bytes(b"PAR1")
+    (part.parent / "part-999999999.parquet").write_bytes(b"PAR1")
     calls: list[tuple[int, int]] = []
     resumed = run_sweep(
         scenario,
@@ -304,7 +304,7 @@ def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
     with KeptRows.open(SWEEP, tmp_path) as results:
         results.add(SCHEMA.empty_table())
     next(tmp_path.rglob("part-*")).write_bytes(b"not a table")
-    with pytest.raises(PipelineError, match=r"-0.parquet: damaged"):
+    with pytest.raises(PipelineError, match=r"0.parquet: damaged"):
         run_sweep(scenario, VARY, out=tmp_path)
 
 

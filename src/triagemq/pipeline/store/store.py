@@ -42,15 +42,15 @@ _COMMANDS = {
     "sweep": "triage sweep",
     "reproduction": "triage reproduce",
 }
-_PART = r"part-(?:\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9}-\d+)\.parquet"
+_PART = r"part-(?:\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9})\.parquet"
 """What Spark, with the number of a task and the id of a job, and this package call the files that they write."""
 _LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/(?:run|day)=-?\d+/{_PART}")
 _MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
 
 _MERGED_AT_ONCE = 16
-_LARGE_ROWS = 4_000_000
-"""A part of this many rows is not merged any more."""
+_LARGE_BYTES = 16_000_000
+"""A file of this size is not merged any more."""
 
 
 class Store:
@@ -115,13 +115,13 @@ class Store:
                 )
         return found
 
-    def write(self, table: str, rows: pa.Table, *, run: int = 0, tier: int = 0) -> TableFile:
+    def write(self, table: str, rows: pa.Table, *, run: int = 0) -> TableFile:
         """Write rows that are in this process."""
         import pyarrow.parquet as pq
 
         content = io.BytesIO()
         pq.write_table(rows, content, compression="zstd", compression_level=1)
-        name = f"{table}/{self.token}/run={run}/part-{next(self._numbers):09d}-{tier}.parquet"
+        name = f"{table}/{self.token}/run={run}/part-{next(self._numbers):09d}.parquet"
         with self._explained():
             (self.place / name).write(content.getvalue())
         return TableFile(name, len(rows), len(content.getvalue()))
@@ -140,20 +140,15 @@ class Store:
                 raise PipelineError(f"{place.given}: damaged: {error}; make it again elsewhere") from error
         return tables
 
-    def appended(
-        self, files: Sequence[TableFile], table: str, rows: pa.Table, *, run: int = 0
-    ) -> tuple[TableFile, ...]:
-        """These files and one with more rows; sixteen of one tier become one of the next, or they would be many."""
+    def appended(self, files: Sequence[TableFile], table: str, rows: pa.Table) -> tuple[TableFile, ...]:
+        """These files and one with more rows; of sixteen small ones one is made, or there would be too many."""
         import pyarrow as pa
 
-        kept, tier = list(files), 0
-        while True:
-            same = [file for file in kept if _tier(file) == tier and file.rows < _LARGE_ROWS]
-            if len(same) + 1 < _MERGED_AT_ONCE:
-                return (*kept, self.write(table, rows, run=run, tier=tier))
-            rows = pa.concat_tables([*self.read(same), rows])
-            kept = [file for file in kept if file not in same]
-            tier += 1
+        small = [file for file in files if file.size_bytes < _LARGE_BYTES]
+        if len(small) + 1 < _MERGED_AT_ONCE:
+            return (*files, self.write(table, rows))
+        merged = pa.concat_tables([*self.read(small), rows])
+        return (*(file for file in files if file not in small), self.write(table, merged))
 
     def publish(
         self,
@@ -336,7 +331,3 @@ def _held(place: Location) -> Iterator[None]:
                 f"{place.given}: another command is writing tables there; wait for it, or choose another directory"
             ) from error
         yield
-
-
-def _tier(file: TableFile) -> int:
-    return int(file.name.removesuffix(".parquet").rpartition("-")[2])
