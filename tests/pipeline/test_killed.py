@@ -88,6 +88,7 @@ def kill_some_times(
     begun = time.monotonic()
     assert start(master, traces[0], out).wait(timeout=300) == 0
     longest = time.monotonic() - begun
+    (out / "deliveries" / "mine.txt").write_text("not of this store")
     while killed < times:
         before = published(out)
         process = start(master, traces[tried % 2], out)
@@ -157,3 +158,4 @@ def test_tables_after_kills_are_those_of_an_undisturbed_run(
     assert exact_tables(tables) == expected[trace]
     assert {out / name for name in tables.manifest.names()} == set(out.rglob("*.parquet"))
     assert not (out / "_work").exists()
+    assert (out / "deliveries" / "mine.txt").read_text() == "not of this store"
