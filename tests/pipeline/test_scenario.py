@@ -68,7 +68,7 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:
     }
 
     class Measured:
-        manifest = SimpleNamespace(runs={"one": None})
+        manifest = SimpleNamespace(runs={"one": None}, kind="run")
         rows: ClassVar = {"scenarios": 1, "publication_profile": len(seen)}
 
         def records(self, table: str, **_: Any) -> list[dict[str, Any]]:
