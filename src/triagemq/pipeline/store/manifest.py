@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline.store.places import Location
@@ -79,9 +80,10 @@ class TablesManifest:
 
     def to_json(self) -> bytes:
         """As text, one run after the other in the order of their ids."""
-        content = asdict(self)
-        content["runs"] = dict(sorted(content["runs"].items()))
-        return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+        return _FORM.dump_json(replace(self, runs=dict(sorted(self.runs.items()))), indent=1) + b"\n"
+
+
+_FORM = TypeAdapter(TablesManifest)
 
 
 def manifest_name(version: int) -> str:
@@ -106,9 +108,10 @@ def current_manifest(place: Location) -> TablesManifest | None:
             break
         try:
             return read_version(place, there[-1])
-        except FileNotFoundError:
-            # A newer one has taken its place.
-            continue
+        except PipelineError:
+            # Gone: a newer one has taken its place.
+            if (place / manifest_name(there[-1])).exists():
+                raise
     if (place / "manifest.json").exists():
         raise PipelineError(
             f"{place.given}: has a manifest, but not one of tables that this program reads; "
@@ -118,32 +121,15 @@ def current_manifest(place: Location) -> TablesManifest | None:
 
 
 def read_version(place: Location, version: int) -> TablesManifest:
-    """One version of the manifest; FileNotFoundError if it is gone."""
+    """One version of the manifest; an error if it is not there."""
     path = place / manifest_name(version)
+    not_ours = f"{path.given}: is not a manifest of tables that this program reads"
     try:
-        content: dict[str, Any] = json.loads(path.read())
-    except PipelineError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise error.__cause__ from None
-        raise
-    except ValueError as error:
-        raise PipelineError(
-            f"{path.given}: damaged, not JSON: {error}; make the tables again elsewhere"
-        ) from error
-    stated = content if isinstance(content, dict) else {}
-    if (stated.get("layout"), stated.get("version")) != (LAYOUT_VERSION, version):
-        raise PipelineError(f"{path.given}: is not a manifest of tables that this program reads")
-    try:
-        runs = {run_id: _run(stated) for run_id, stated in content["runs"].items()}
-        lists = {name: tuple(map(str, content[name])) for name in ("making", "removing")}
-        kept = tuple(TableFile(**file) for file in content["kept"])
-        return TablesManifest(**{**content, "runs": runs, "kept": kept, **lists})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise PipelineError(f"{path.given}: damaged: {error}; make the tables again elsewhere") from error
-
-
-def _run(stated: dict[str, Any]) -> PublishedRun:
-    tables = {
-        name: tuple(TableFile(**file) for file in files) for name, files in stated.pop("tables").items()
-    }
-    return PublishedRun(**(stated | {"tables": tables, "notes": tuple(stated["notes"])}))
+        manifest = _FORM.validate_json(path.read())
+    except ValidationError as error:
+        found = error.errors()[0]
+        where = ".".join(map(str, found["loc"]))
+        raise PipelineError(f"{not_ours}: {where or 'text'}: {found['msg']}") from error
+    if (manifest.layout, manifest.version) != (LAYOUT_VERSION, version):
+        raise PipelineError(not_ours)
+    return manifest

@@ -38,14 +38,6 @@ _JOBS_AT_ONCE = 32
 
 _TABLE = "results"
 _PROBLEM = "problem"
-_SPARK_TYPES = {
-    "double": "double",
-    "int64": "bigint",
-    "int32": "int",
-    "string": "string",
-    "binary": "binary",
-}
-
 Key = tuple[Any, ...]
 Progress = Callable[[int, int], None]
 """Called with the simulations that are done and all of them."""
@@ -200,6 +192,8 @@ def _finished_jobs(spark: SparkSession, items: Sequence[Simulation], kind: Kind)
 
 
 def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], kind: Kind) -> pa.Table:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     # A simulation that cannot be run gives one row with its problem, not a failed task: Spark would try it again, and
     # the user would read about it in Spark's words.
     output = kind.schema.append(pa.field(_PROBLEM, pa.string()))
@@ -211,9 +205,9 @@ def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], kind: Kind)
                 for item in loads(zlib.decompress(packed[task])):
                     yield pa.RecordBatch.from_pylist(_rows(item, kind), schema=output)
 
-    columns = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in output)
     try:
-        return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, columns).toArrow()
+        made = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(output))
+        return made.toArrow()
     except Exception as error:
         # Whatever ends a job in Spark: Java's errors have no base that can be imported without starting it.
         raise PipelineError(f"simulations failed in Spark: {cause_of(error)}") from error
