@@ -47,7 +47,7 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     """A file or a directory. What is neither, or leads elsewhere, counts as a file: nobody goes into it."""
 
     name: str
@@ -65,16 +65,18 @@ class LocalFiles:
     somebody wrote survive a power cut, and gives the rows of the Parquet file that it must be.
     """
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> DirectoryEntry:
         """Follows links: what a user names may be one."""
         stated = os.stat(path)
-        return Entry(os.path.basename(path), os.path.isdir(path), stated.st_size, stated.st_mtime_ns)
+        return DirectoryEntry(os.path.basename(path), os.path.isdir(path), stated.st_size, stated.st_mtime_ns)
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[DirectoryEntry]:
         """Links to directories are no directories here."""
         with os.scandir(path) as found:
             return [
-                Entry(each.name, each.is_dir(follow_symlinks=False), stated.st_size, stated.st_mtime_ns)
+                DirectoryEntry(
+                    each.name, each.is_dir(follow_symlinks=False), stated.st_size, stated.st_mtime_ns
+                )
                 for each in found
                 for stated in [each.stat(follow_symlinks=each.is_file())]
             ]
@@ -122,7 +124,7 @@ class ArrowFiles:
     def __init__(self, system: Any) -> None:
         self.system = system
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> DirectoryEntry:
         from pyarrow import fs
 
         info = self._asked(self.system.get_file_info, path)
@@ -130,7 +132,7 @@ class ArrowFiles:
             raise FileNotFoundError(path)
         return _arrow_entry(info)
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[DirectoryEntry]:
         from pyarrow import fs
 
         return [_arrow_entry(info) for info in self._asked(self.system.get_file_info, fs.FileSelector(path))]
@@ -160,11 +162,11 @@ class HadoopFiles:
         self._java = spark.sparkContext._jvm
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> DirectoryEntry:
         system, place = self._open(path)
         return _hadoop_entry(_asked(system.getFileStatus, place))
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path: str) -> list[DirectoryEntry]:
         system, place = self._open(path)
         return [_hadoop_entry(status) for status in _asked(system.listStatus, place)]
 
@@ -293,7 +295,7 @@ class Location:
         """The URI as Spark must be given it to read: it takes what it reads for a pattern."""
         return _as_it_is(self.url)
 
-    def _entry(self) -> Entry | None:
+    def _entry(self) -> DirectoryEntry | None:
         """What is at this place; None if there is nothing."""
         try:
             return self._asked("entry")  # type: ignore[no-any-return]
@@ -316,7 +318,7 @@ class Location:
         found = self._entry()
         return InputFile(self.url, found.size_bytes if found else 0, found.modified_ns if found else 0)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[DirectoryEntry]:
         """What is in this directory, by name; FileNotFoundError if it is not there."""
         return sorted(self._asked("entries"), key=lambda entry: str(entry.name))
 
@@ -389,13 +391,13 @@ def _active_session() -> Any:
     return SparkSession.getActiveSession()
 
 
-def _arrow_entry(info: Any) -> Entry:
-    return Entry(info.base_name, not info.is_file, int(info.size or 0), int(info.mtime_ns or 0))
+def _arrow_entry(info: Any) -> DirectoryEntry:
+    return DirectoryEntry(info.base_name, not info.is_file, int(info.size or 0), int(info.mtime_ns or 0))
 
 
-def _hadoop_entry(status: Any) -> Entry:
+def _hadoop_entry(status: Any) -> DirectoryEntry:
     name, modified_ns = str(status.getPath().getName()), int(status.getModificationTime()) * 1_000_000
-    return Entry(name, bool(status.isDirectory()), int(status.getLen()), modified_ns)
+    return DirectoryEntry(name, bool(status.isDirectory()), int(status.getLen()), modified_ns)
 
 
 def _asked(question: Any, *arguments: object) -> Any:

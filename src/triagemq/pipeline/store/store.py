@@ -42,7 +42,7 @@ _COMMANDS = {
     "sweep": "triage sweep",
     "reproduction": "triage reproduce",
 }
-_PART = r"part-(?:\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9})\.parquet"
+_PART = r"part-(?:\d{5,}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9})\.parquet"
 """What Spark, with the number of a task and the id of a job, and this package call the files that they write."""
 _LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/(?:run|day)=-?\d+/{_PART}")
 _MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")

@@ -18,7 +18,7 @@ import pyarrow as pa
 from triagemq import __version__
 from triagemq.pipeline.session import SparkOptions
 from triagemq.pipeline.store import Store
-from triagemq.pipeline.sweep.jobs import Kind, Progress, simulated, simulation_seconds
+from triagemq.pipeline.sweep.jobs import Progress, ResultsTable, simulated, simulation_seconds
 from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Scenario
 from triagemq.simulate import SubscriptionResults, simulate
@@ -31,7 +31,7 @@ __all__ = ["Case", "forget_cases", "simulate_cases"]
 _FLOATS = [column.name for column in fields(SubscriptionResults) if column.type == "Floats"]
 _COLUMNS = [column.name for column in fields(SubscriptionResults)]
 _SCHEMA = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in _COLUMNS)])
-_REPRODUCTION = Kind("reproduction", _SCHEMA, ("key",))
+_REPRODUCTION = ResultsTable("reproduction", _SCHEMA, ("key",))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from triagemq.scenario import Scenario
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["KeptRows", "Kind", "Progress", "simulated", "simulation_seconds"]
+__all__ = ["KeptRows", "Progress", "ResultsTable", "simulated", "simulation_seconds"]
 
 # A task costs some 40 ms and a job 100; what is under way is lost when the sweep is killed.
 _TASK_SECONDS = 2.0
@@ -62,7 +62,7 @@ Item = TypeVar("Item", bound=Simulation)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResultsTable:
     """What simulations of one command leave: its name in the store, the rows, and the columns that tell them apart."""
 
     name: str
@@ -77,9 +77,9 @@ class Kind:
 class KeptRows:
     """The rows of finished simulations, also in a store if there is one. Use `KeptRows.open`."""
 
-    def __init__(self, kind: Kind, store: Store | None) -> None:
-        self._kind, self._store = kind, store
-        self.rows = kind.schema.empty_table()
+    def __init__(self, table: ResultsTable, store: Store | None) -> None:
+        self._table, self._store = table, store
+        self.rows = table.schema.empty_table()
         if store is not None:
             try:
                 for kept in store.read(store.manifest.files(_TABLE)):
@@ -89,13 +89,13 @@ class KeptRows:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, kind: Kind, directory: str | Path | None) -> Iterator[KeptRows]:
+    def open(cls, table: ResultsTable, directory: str | Path | None) -> Iterator[KeptRows]:
         """Take the directory, if one is given, for a command of this kind."""
         if directory is None:
-            yield cls(kind, None)
+            yield cls(table, None)
             return
-        with Store.open(directory, kind=kind.name) as store:
-            yield cls(kind, store)
+        with Store.open(directory, kind=table.name) as store:
+            yield cls(table, store)
 
     def add(self, rows: pa.Table) -> None:
         """Keep the rows of some whole simulations; when this returns, they survive anything."""
@@ -106,11 +106,11 @@ class KeptRows:
         if not self._store.token:
             self._store.begin()
         files = self._store.appended(self._store.manifest.files(_TABLE), _TABLE, added)
-        name, count = self._kind.name, len(self.rows)
+        name, count = self._table.name, len(self.rows)
         self._store.publish({name: PublishedRun(name, name, count, count, 0, {}, {_TABLE: files})})
 
     def _chosen(self, rows: pa.Table) -> pa.Table:
-        return rows.select(self._kind.schema.names).cast(self._kind.schema)
+        return rows.select(self._table.schema.names).cast(self._table.schema)
 
 
 def simulation_seconds(scenario: Scenario, publications: float) -> float:
@@ -124,7 +124,7 @@ def simulation_seconds(scenario: Scenario, publications: float) -> float:
 
 def simulated(
     items: Sequence[Item],
-    kind: Kind,
+    table: ResultsTable,
     out: str | Path | None,
     options: SparkOptions | None,
     spark: SparkSession | None,
@@ -138,31 +138,33 @@ def simulated(
     with contextlib.ExitStack() as stack:
         if spark is None and out is not None and Location.needs_spark(out, published=True):
             spark = stack.enter_context(spark_session(wanted))
-        kept = stack.enter_context(KeptRows.open(kind, out))
+        kept = stack.enter_context(KeptRows.open(table, out))
         times = Counter(keys)
-        found = set(kind.keys(kept.rows)) & set(times)
+        found = set(table.keys(kept.rows)) & set(times)
         report = progress or (lambda done, total: None)
         report(sum(times[key] for key in found), len(keys))
         left = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         if left:
             session = spark or stack.enter_context(spark_session(wanted))
-            jobs = _finished_jobs(session, list(left.values()), kind)
+            jobs = _finished_jobs(session, list(left.values()), table)
             for rows in stack.enter_context(contextlib.closing(jobs)):
                 for number, problem in enumerate(rows[_PROBLEM].to_pylist()):
                     if problem is not None:
-                        raise PipelineError(f"{left[kind.keys(rows)[number]]}: {problem}")
+                        raise PipelineError(f"{left[table.keys(rows)[number]]}: {problem}")
                 kept.add(rows)
-                found.update(kind.keys(rows))
+                found.update(table.keys(rows))
                 report(sum(times[key] for key in found), len(keys))
     places: dict[Key, list[int]] = {}
-    for row, key in enumerate(kind.keys(kept.rows)):
+    for row, key in enumerate(table.keys(kept.rows)):
         places.setdefault(key, []).append(row)
     order = [row for key in keys for row in places[key]]
     owners = [item for key, item in zip(keys, items, strict=True) for _ in places[key]]
     return kept.rows.take(pa.array(order, pa.int64())), owners
 
 
-def _finished_jobs(spark: SparkSession, items: Sequence[Simulation], kind: Kind) -> Generator[pa.Table]:
+def _finished_jobs(
+    spark: SparkSession, items: Sequence[Simulation], table: ResultsTable
+) -> Generator[pa.Table]:
     """What the simulations of each job made, as soon as it has finished.
 
     A task has as many as take it about two seconds, but so few that all cores are busy to the end. How many cores there
@@ -179,7 +181,7 @@ def _finished_jobs(spark: SparkSession, items: Sequence[Simulation], kind: Kind)
                     size = max(1, min(int(_TASK_SECONDS / longest), len(items) // (4 * cores)))
                     end = begin + size * -(-cores // _JOBS_AT_ONCE)
                     tasks = [items[each : each + size] for each in range(begin, min(end, len(items)), size)]
-                    running.add(pool.submit(_run, spark, tasks, kind))
+                    running.add(pool.submit(_run, spark, tasks, table))
                     begin = end
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in finished)
@@ -191,19 +193,19 @@ def _finished_jobs(spark: SparkSession, items: Sequence[Simulation], kind: Kind)
             raise
 
 
-def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], kind: Kind) -> pa.Table:
+def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], table: ResultsTable) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     # A simulation that cannot be run gives one row with its problem, not a failed task: Spark would try it again, and
     # the user would read about it in Spark's words.
-    output = kind.schema.append(pa.field(_PROBLEM, pa.string()))
+    output = table.schema.append(pa.field(_PROBLEM, pa.string()))
     packed = [zlib.compress(dumps(list(task)), level=1) for task in tasks]
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 for item in loads(zlib.decompress(packed[task])):
-                    yield pa.RecordBatch.from_pylist(_rows(item, kind), schema=output)
+                    yield pa.RecordBatch.from_pylist(_rows(item, table), schema=output)
 
     try:
         made = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(output))
@@ -213,8 +215,8 @@ def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], kind: Kind)
         raise PipelineError(f"simulations failed in Spark: {cause_of(error)}") from error
 
 
-def _rows(item: Simulation, kind: Kind) -> list[dict[str, Any]]:
+def _rows(item: Simulation, table: ResultsTable) -> list[dict[str, Any]]:
     try:
         return item.rows()
     except TriageError as error:
-        return [{**dict(zip(kind.key, item.key, strict=True)), _PROBLEM: str(error)}]
+        return [{**dict(zip(table.key, item.key, strict=True)), _PROBLEM: str(error)}]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from triagemq import __version__
 from triagemq.forecast import plan_ahead
-from triagemq.pipeline.sweep.jobs import Kind, simulation_seconds
+from triagemq.pipeline.sweep.jobs import ResultsTable, simulation_seconds
 from triagemq.pipeline.sweep.variables import VARIABLES, Value, planner_settings, varied_scenario
 from triagemq.scenario import Scenario
 from triagemq.simulate import SimulationResult, simulate
@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
 )
 """One row per simulation and priority class, and one per simulation whose class is null."""
 
-SWEEP = Kind("sweep", SCHEMA, ("scenario_fingerprint", "version", *VARIABLES, "publications", "seed"))
+SWEEP = ResultsTable("sweep", SCHEMA, ("scenario_fingerprint", "version", *VARIABLES, "publications", "seed"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
