@@ -10,15 +10,20 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.pipeline.exact import exact_rows
 from tests.pipeline.standalone import HOME, PACKAGE, Standalone, standalone
 
 from triagemq.pipeline import Tables, run_pipeline
+from triagemq.pipeline.streaming import stream_pipeline
 from triagemq.pipeline.sweep import run_sweep
 from triagemq.scenario import dumps, load
 from triagemq.scenario.generators import table2
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 TRIAGE = [sys.executable, "-m", "triagemq"]
@@ -45,6 +50,9 @@ class Shared:
         if command == "sweep":
             choice = ["--vary", "rho=0.8,1.6", "--seeds", "2", "--publications", "500"]
             return ["sweep", str(self.folder / "scenario.yaml"), *choice, "--out", f"{folder}/{out}"]
+        if command == "stream":
+            # What grows is read by Python's tasks, from file systems that Arrow knows.
+            return ["pipeline", "stream", str(self.folder / "one"), "--once", "--out", f"{folder}/{out}"]
         runs = [f"{folder}/{each}" for each in ("one", "two")]
         return ["pipeline", "run", *runs, "--out", f"{folder}/{out}"]
 
@@ -84,6 +92,12 @@ def sweep_here(spark: object, shared: Shared) -> Tables:
     out, scenario = shared.folder / "sweep here", load(shared.folder / "scenario.yaml")
     run_sweep(scenario, {"rho": [0.8, 1.6]}, 2, publications=500, out=out)
     return Tables(out)
+
+
+@pytest.fixture(scope="module")
+def stream_here(spark: SparkSession, shared: Shared) -> Tables:
+    stream_pipeline(shared.folder / "one", shared.folder / "stream here", once=True, spark=spark)
+    return Tables(shared.folder / "stream here")
 
 
 def by_options(shared: Shared, name: str, command: str) -> list[str]:
@@ -155,7 +169,7 @@ WAYS = (by_options, by_conf, by_defaults, by_submit, by_mount_table, beside_moun
             id=f"{way.__name__}-{command}",
         )
         for way in WAYS
-        for command in ("run", "sweep")
+        for command in ("run", "sweep", "stream")
     ],
 )
 def test_a_cluster_gives_the_figures_of_this_machine_to_the_last_bit(

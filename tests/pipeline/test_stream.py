@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location, Store, current_manifest
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
-from triagemq.pipeline.streaming.events import Packing
+from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.publications import PublicationsReader
 from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.trace import TraceWriter
@@ -202,6 +203,38 @@ def test_impossible_options_are_named(tmp_path: Path, options: dict[str, Any], p
 
 
 # --- with Spark
+
+
+@pytest.mark.parametrize(
+    ("begin_ns", "lengths", "watermark"),
+    [(UNIX_NS, (1.5, 0.5), 0.7), (0, (10.0, 5.0), 2.0), (7 * SECOND, (0.6, 0.3), 0.0)],
+)
+def test_every_window_closes_once_wherever_the_watermark_stops(
+    spark: SparkSession, begin_ns: int, lengths: tuple[float, float], watermark: float
+) -> None:
+    from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, cells, counters, rates, recent
+
+    blocks = some_blocks(4, begin_ns=begin_ns, rows=25)
+    how = StreamSettings("x", *lengths, watermark)
+    packing, earlier_ns, rows = Packing(how.cell_ns, how.delay_ns, ("heat", "smoke")), NEVER_NS, []
+    for block in blocks:
+        ids, topics, published, sizes = (np.array(values) for values in zip(*block, strict=True))
+        rows.append(packing.packed(topics, ids, published, sizes, earlier_ns=earlier_ns))
+        earlier_ns = max(earlier_ns, int(published.max()))
+    # In any order and in any batches: a cell is the same.
+    random.Random(len(rows)).shuffle(rows)
+    made = cells(spark.createDataFrame(pa.Table.from_batches(rows)), how).localCheckpoint()
+    stops = sorted(
+        how.closed_ns((begin_ns + offset * SECOND // 10) // 10**6) for offset in (37, 101, 102, 160)
+    )
+    found, kept = [], made
+    for before, now in pairwise([NEVER_NS, *stops, FOREVER_NS]):
+        found.append(rates(kept, "one", how, before, now).toArrow())
+        kept = recent(kept, how, now) if now < FOREVER_NS else kept
+    expected, counted = counted_one_by_one(blocks, *lengths, watermark)
+    assert_table_is(pa.concat_tables(found), expected)
+    totals = counters(spark.createDataFrame([], COUNTERS_SCHEMA), made, "one").collect()
+    assert {row.topic_id: [row.events, row.late, row.duplicates] for row in totals} == counted
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,12 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.mqtt import Login, MqttConnection, MqttSession
-from triagemq.pipeline.streaming.events import EVENTS_SCHEMA, NEVER_NS, Packing, tick
+from triagemq.pipeline.streaming.events import EVENTS, NEVER_NS, Packing, tick
 
 __all__ = ["MqttReader", "MqttSource"]
 
@@ -39,9 +41,9 @@ class MqttSource(DataSource):
         """What stands in `format`."""
         return "mqtt"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Columns of a row."""
-        return EVENTS_SCHEMA
+        return from_arrow_schema(EVENTS)
 
     def simpleStreamReader(self, schema: Any) -> MqttReader:  # noqa: N802
         """Called by Spark in a process of its own, on the driver's machine."""
@@ -71,9 +73,8 @@ class MqttReader(SimpleDataSourceStreamReader):
     def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
         """Messages, and what time it is."""
         if self._listener is None:
-            self._listener = BrokerEar(self._address, self._filter)
-        names, topics, times, sizes, lost = self._listener.take()
-        now_ns = time.time_ns()
+            self._listener = BrokerEar(self._address, self._filter, start["told_ns"])
+        now_ns, names, topics, times, sizes, lost = self._listener.take()
         is_open = now_ns - start["latest_ns"] < self._open_ns
         if not names and not (is_open and now_ns - start["told_ns"] >= self._packing.cell_ns):
             return iter([]), start
@@ -90,9 +91,13 @@ class MqttReader(SimpleDataSourceStreamReader):
 
 
 class BrokerEar:
-    """A session with the broker, in a thread of its own; also what an `MqttOwner` is."""
+    """A session with the broker, in a thread of its own; also what an `MqttOwner` is.
 
-    def __init__(self, address: BrokerAddress, topic_filter: str) -> None:
+    Times never go back, not even behind those of a stream before this one: the watermark has passed them.
+    """
+
+    def __init__(self, address: BrokerAddress, topic_filter: str, earliest_ns: int) -> None:
+        self._now_ns = earliest_ns
         self._filter = topic_filter
         self._lock = threading.Lock()
         self._forget()
@@ -108,8 +113,9 @@ class BrokerEar:
         self._address = address
         threading.Thread(target=lambda: asyncio.run(self._connection.run()), daemon=True).start()
 
-    def take(self) -> tuple[list[str], Any, Any, Any, int]:
-        """Names of topics, then number among them, time and size of every message, and how many had no place."""
+    def take(self) -> tuple[int, list[str], Any, Any, Any, int]:
+        """The time up to which all is told, names of topics, then number among them, time and size of every message,
+        and how many had no place."""
         if (not self._is_heard and time.monotonic() - self._since > _PATIENCE_SECONDS) or self._problem:
             why = self._problem or self._connection.last_problem or "it does not answer"
             raise ConnectionError(f"{self._address}: {why}")
@@ -123,8 +129,13 @@ class BrokerEar:
             )
             self._forget()
             self._lost = 0
+            now_ns = self._time()
         numbers, when, large = (np.array(values, dtype=np.int64) for values in (topics, times, sizes))
-        return [name.decode(errors="replace") for name in names], numbers, when, large, lost
+        return now_ns, [name.decode(errors="replace") for name in names], numbers, when, large, lost
+
+    def _time(self) -> int:
+        self._now_ns = max(self._now_ns, time.time_ns())
+        return self._now_ns
 
     def _forget(self) -> None:
         self._names: dict[bytes, int] = {}
@@ -153,7 +164,7 @@ class BrokerEar:
                 self._lost += 1
                 return
             self._topics.append(self._names.setdefault(message.topic, len(self._names)))
-            self._times.append(time.time_ns())
+            self._times.append(self._time())
             self._sizes.append(len(message.payload))
 
     def __getattr__(self, name: str) -> Any:

@@ -13,33 +13,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["EVENTS_SCHEMA", "FOREVER_NS", "NEVER_NS", "Packing", "tick"]
+__all__ = ["EVENTS", "FOREVER_NS", "NEVER_NS", "Packing", "tick"]
 
 NEVER_NS = -(1 << 62)
 """Before every event."""
 FOREVER_NS = 1 << 62
 """After every event: the time of a row that says that no more will come."""
 
-EVENTS_SCHEMA = """
-    topic_id         int            COMMENT 'null where topics have only names',
-    topic            string         COMMENT 'null where topics have only numbers',
-    published_at     timestamp      COMMENT 'of the latest event in the row: what the watermark follows',
-    published_ns     array<bigint>,
-    publication_ids  array<bigint>,
-    size_bytes       array<int>,
-    bytes            bigint         COMMENT 'the sum of size_bytes',
-    late             bigint         COMMENT 'events of the topic that are not in the row because they came too late'
-"""
-_EVENTS = pa.schema(
+EVENTS = pa.schema(
     [
-        ("topic_id", pa.int32()),
-        ("topic", pa.string()),
-        ("published_at", pa.timestamp("us", "UTC")),
+        ("topic_id", pa.int32()),  # null where topics have only names
+        ("topic", pa.string()),  # null where topics have only numbers
+        (
+            "published_at",
+            pa.timestamp("us", "UTC"),
+        ),  # of the latest event in the row: what the watermark follows
         ("published_ns", pa.list_(pa.int64())),
         ("publication_ids", pa.list_(pa.int64())),
         ("size_bytes", pa.list_(pa.int32())),
-        ("bytes", pa.int64()),
-        ("late", pa.int64()),
+        ("bytes", pa.int64()),  # the sum of size_bytes
+        ("late", pa.int64()),  # events of the topic that are not in the row because they came too late
     ]
 )
 
@@ -103,7 +96,7 @@ class Packing:
                 pa.array(np.concatenate([total[ends] - total[starts], nothing])),
                 pa.array(np.concatenate([np.zeros(len(starts), dtype=np.int64), lates])),
             ],
-            schema=_EVENTS,
+            schema=EVENTS,
         )
 
     def _named(self, topic: Integers) -> tuple[pa.Array, pa.Array]:
@@ -116,6 +109,6 @@ class Packing:
 
 def tick(published_ns: int) -> pa.RecordBatch:
     """A row without events: it is as late as this, and for ever, if no more will come."""
-    row = dict.fromkeys(_EVENTS.names) | {"published_ns": [], "publication_ids": [], "size_bytes": []}
+    row = dict.fromkeys(EVENTS.names) | {"published_ns": [], "publication_ids": [], "size_bytes": []}
     row |= {"published_at": published_ns // 1000, "bytes": 0, "late": 0}
-    return pa.RecordBatch.from_pylist([row], _EVENTS)
+    return pa.RecordBatch.from_pylist([row], EVENTS)

@@ -15,7 +15,7 @@ from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
 from triagemq.pipeline.store import Location, Store
 from triagemq.pipeline.streaming.post import Poster
-from triagemq.pipeline.streaming.runs import BrokerRuns, StreamRuns, TraceRuns
+from triagemq.pipeline.streaming.runs import BrokerRuns, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
 
 if TYPE_CHECKING:
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["MEMORY", "STATE_STORE", "StreamProgress", "StreamResult", "stream_pipeline"]
 
-MOST_ROWS = 3_000_000
+MOST_ROWS = 1_000_000
 """Of one batch, unless a single row group has more."""
 
 _BROKERS = ("mqtt://", "mqtts://")
-MEMORY = "1g"
+MEMORY = "768m"
 STATE_STORE = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "128",
 }
 
 _POLL_SECONDS = 0.1
@@ -109,7 +111,7 @@ def stream_pipeline(
     ):
         if value is not None and not value > 0:
             raise ParameterError(name, f"must be positive, is {value}")
-    runs: StreamRuns
+    runs: TraceRuns | BrokerRuns
     if str(source).startswith(_BROKERS):
         runs = BrokerRuns(str(source), broker_ca)
         if once:

@@ -19,13 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
-from triagemq.pipeline.streaming.events import EVENTS_SCHEMA, FOREVER_NS, NEVER_NS, Packing, tick
+from triagemq.pipeline.streaming.events import EVENTS, FOREVER_NS, NEVER_NS, Packing, tick
 from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME
 
 __all__ = ["Position", "PublicationsReader", "PublicationsSource"]
@@ -34,6 +36,7 @@ _TAKEN = ("topic_id", "publication_id", "published_ns", "size_bytes")
 
 # An empty task costs 20-40 ms, as much as reading this many rows.
 _ROWS_PER_TASK = 300_000
+_ROWS_AT_ONCE = 100_000
 _PART = re.compile(r"part-(\d+)\.parquet")
 
 
@@ -56,9 +59,9 @@ class PublicationsSource(DataSource):
         """What stands in `format`."""
         return "publications"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Columns of a row."""
-        return EVENTS_SCHEMA
+        return from_arrow_schema(EVENTS)
 
     def streamReader(self, schema: Any) -> PublicationsReader:  # noqa: N802
         """Called by Spark in a process of its own."""
@@ -120,9 +123,9 @@ class PublicationsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of some blocks; without any, that no more will come. Runs in a worker."""
         for path, row_group, earlier_ns in partition.value:
             with pq.ParquetFile(path, filesystem=self._system) as file:
-                rows = file.read_row_group(row_group, columns=list(_TAKEN))
-            columns = (rows.column(name).to_numpy() for name in _TAKEN)
-            yield self._packing.packed(*columns, earlier_ns=earlier_ns)
+                for rows in file.iter_batches(_ROWS_AT_ONCE, row_groups=[row_group], columns=list(_TAKEN)):
+                    columns = (rows.column(name).to_numpy() for name in _TAKEN)
+                    yield self._packing.packed(*columns, earlier_ns=earlier_ns)
         if not partition.value:
             yield tick(FOREVER_NS)
 

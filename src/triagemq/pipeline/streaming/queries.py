@@ -7,7 +7,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value
@@ -20,9 +20,9 @@ from triagemq.pipeline.store import Store
 from triagemq.pipeline.streaming import broker, events, publications
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.post import Poster
-from triagemq.pipeline.streaming.runs import FoundRun, StreamRuns
+from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
-from triagemq.pipeline.streaming.sink import Sink
+from triagemq.pipeline.streaming.sink import Sink, publishing
 from triagemq.pipeline.streaming.windows import cells
 
 __all__ = ["Queries"]
@@ -33,43 +33,38 @@ _MOST_AT_ONCE = 4
 _QUIET_SECONDS = 5.0
 
 
+@dataclass(eq=False)
 class Queries:
     """Starts a query for every run that appears, and knows how all of them are doing."""
 
-    def __init__(
-        self,
-        session: SparkSession,
-        store: Store,
-        settings: StreamSettings,
-        runs: StreamRuns,
-        poster: Poster | None,
-        trigger: Mapping[str, Any],
-        most_rows: int,
-    ) -> None:
-        self._session = session
-        self._store = store
-        self._settings = settings
-        self._runs = runs
-        self._poster = poster
-        self._trigger = trigger
-        self._most_rows = most_rows
-        self._waiting: deque[FoundRun] = deque()
-        self._active: list[_Active] = []
-        self._sinks: list[Sink] = []
-        self._since = time.monotonic()
-        self._looks = 0
+    session: SparkSession
+    store: Store
+    settings: StreamSettings
+    runs: TraceRuns | BrokerRuns
+    poster: Poster | None
+    trigger: Mapping[str, Any]
+    most_rows: int
+    _waiting: deque[FoundRun] = field(default_factory=deque)
+    _active: list[_Active] = field(default_factory=list)
+    _sinks: list[Sink] = field(default_factory=list)
+    _since: float = field(default_factory=time.monotonic)
+    _events: int = 0
+    _looks: int = 0
+    _looked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
         # Workers get the code instead of importing it: they start sooner, and a cluster needs no triagemq.
         for module in (events, publications):
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-        session.dataSource.register(publications.PublicationsSource)
-        session.dataSource.register(broker.MqttSource)
-        store.begin()
+        self.session.dataSource.register(publications.PublicationsSource)
+        self.session.dataSource.register(broker.MqttSource)
+        self.store.begin()
 
     def follow(self, until_idle_seconds: float | None) -> bool:
         """Look for new runs, and for queries that have ended; False when all is done."""
-        once = "availableNow" in self._trigger
+        once = "availableNow" in self.trigger
         if not once or not self._looks:
-            self._waiting.extend(run for run in self._runs.found() if not self._is_done(run))
+            self._waiting.extend(run for run in self.runs.found() if not self._is_done(run))
         self._looks += 1
         for each in list(self._active):
             if not each.query.isActive or each.sink.ended:
@@ -83,8 +78,16 @@ class Queries:
             self._start(self._waiting.popleft())
         if once:
             return bool(self._active)
-        quiet = min((each.quiet_seconds() for each in self._active), default=time.monotonic() - self._since)
-        return bool(until_idle_seconds is None or self._waiting or quiet < until_idle_seconds)
+        return until_idle_seconds is None or self._idle_seconds() < until_idle_seconds
+
+    def _idle_seconds(self) -> float:
+        """For how long every run that is there has been looked at, and none had news."""
+        self._looked |= {each.run.run_id for each in self._active if each.quiet_seconds()}
+        is_new = {run.run_id for run in (*self._waiting, *(each.run for each in self._active))} - self._looked
+        events = self.total("events")
+        if is_new or events != self._events or any(each.sink.busy for each in self._active):
+            self._since, self._events = time.monotonic(), events
+        return time.monotonic() - self._since
 
     def end(self, seconds: float = -1) -> None:
         """Take no more batches; those that are being made are waited for, for so long."""
@@ -105,38 +108,36 @@ class Queries:
 
     def _is_done(self, run: FoundRun) -> bool:
         """Whether all of a run that has ended is in the table; a new one gets its number, for good."""
-        manifest = self._store.manifest
-        states = manifest.extra.get("runs", {})
-        if run.run_id in states:
-            return bool(states[run.run_id]["closed_ns"] == FOREVER_NS)
-        new = {"number": len(states), "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
-        extra = {"settings": asdict(self._settings), "runs": {**states, run.run_id: new}}
-        with Sink.publishing:
-            self._store.publish({}, kept=manifest.kept, extra=extra)
+        with publishing:
+            manifest = self.store.manifest
+            states = manifest.extra.get("runs", {})
+            if run.run_id in states:
+                return bool(states[run.run_id]["closed_ns"] == FOREVER_NS)
+            new = {"number": len(states), "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
+            extra = {"settings": asdict(self.settings), "runs": {**states, run.run_id: new}}
+            self.store.publish({}, kept=manifest.kept, extra=extra)
         return False
 
     def _start(self, run: FoundRun) -> None:
-        state = self._store.manifest.extra["runs"][run.run_id]
-        checkpoint = self._store.place / _CHECKPOINT / f"run={state['number']}"
+        state = self.store.manifest.extra["runs"][run.run_id]
+        checkpoint = self.store.place / _CHECKPOINT / f"run={state['number']}"
         if state["batch"] >= 0 and not (checkpoint / "offsets").exists():
             raise PipelineError(
                 f"{checkpoint.given}: is gone, and with it what was not in the table yet; choose another directory"
             )
-        packing = Packing(self._settings.cell_ns, self._settings.delay_ns, run.topics)
+        packing = Packing(self.settings.cell_ns, self.settings.delay_ns, run.topics)
         rows = (
-            self._session.readStream.format(run.format)
-            .options(
-                rows=self._most_rows, open_ns=self._settings.open_ns, packing=json.dumps(asdict(packing))
-            )
+            self.session.readStream.format(run.format)
+            .options(rows=self.most_rows, open_ns=self.settings.open_ns, packing=json.dumps(asdict(packing)))
             .options(**run.options)
             .load()
         )
-        sink = Sink(self._store, self._settings, run, state["number"], checkpoint, self._poster)
+        sink = Sink(self.store, self.settings, run, state["number"], checkpoint, self.poster)
         query = (
-            cells(rows, self._settings)
+            cells(rows, self.settings)
             .writeStream.foreachBatch(sink)
             .option("checkpointLocation", checkpoint.url)
-            .trigger(**self._trigger)
+            .trigger(**self.trigger)
             .start()
         )
         self._sinks.append(sink)
@@ -149,9 +150,9 @@ class Queries:
         if each.query.isActive:
             # Spark reports on standard error that it was interrupted, which is what was asked for.
             with contextlib.suppress(Exception):
-                self._session.sparkContext.setLogLevel("OFF")
+                self.session.sparkContext.setLogLevel("OFF")
                 each.query.stop()
-                self._session.sparkContext.setLogLevel("ERROR")
+                self.session.sparkContext.setLogLevel("ERROR")
         self._active.remove(each)
         if failure is not None:
             if each.sink.failure is not None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 from triagemq.errors import ParameterError, PipelineError, TriageError
@@ -16,7 +16,7 @@ from triagemq.pipeline.store import Location
 from triagemq.scenario import loads
 from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME
 
-__all__ = ["BrokerRuns", "FoundRun", "StreamRuns", "TraceRuns"]
+__all__ = ["BrokerRuns", "FoundRun", "TraceRuns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,11 @@ class FoundRun:
     topics: tuple[str, ...] | None = None
 
 
-class StreamRuns(Protocol):
-    """`source` is what the table's settings say, `inputs` are places that the output must not be in."""
-
-    source: str
-    inputs: Sequence[str | Path]
-
-    def found(self) -> list[FoundRun]:
-        """Those that have appeared since the last question."""
-
-
 class TraceRuns:
-    """The run in a directory, or the runs directly in it."""
+    """The run in a directory, or the runs directly in it.
+
+    `source` is what the table's settings say, `inputs` are places that the output must not be in.
+    """
 
     def __init__(self, place: Location) -> None:
         if not place.is_directory():

@@ -14,27 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.streaming.settings import LONG_NS, StreamSettings
 from triagemq.pipeline.tables.topic_rates import burstiness
 
-__all__ = ["CELLS_SCHEMA", "COUNTERS_SCHEMA", "cells", "counters", "rates", "recent"]
+__all__ = ["COUNTERS_SCHEMA", "cells", "counters", "rates", "recent"]
 
-CELLS_SCHEMA = """
-    topic_id      int,
-    topic         string,
-    start_ns      bigint,
-    publications  bigint,
-    bytes         bigint,
-    published_ns  array<bigint>,
-    late          bigint,
-    duplicates    bigint
-"""
-COUNTERS_SCHEMA = """
-    run_id      string,
-    topic_id    int,
-    topic       string,
-    events      bigint  COMMENT 'in closed windows',
-    late        bigint,
-    duplicates  bigint
-"""
-
+COUNTERS_SCHEMA = "run_id string, topic_id int, topic string, events bigint, late bigint, duplicates bigint"
 _KEYS = ("topic_id", "topic")
 
 
