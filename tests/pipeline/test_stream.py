@@ -29,6 +29,7 @@ from triagemq.pipeline.store import Location, Store, current_manifest
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.publications import PublicationsReader
+from triagemq.pipeline.streaming.runs import FoundRun
 from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.trace import TraceWriter
 
@@ -235,6 +236,42 @@ def test_every_window_closes_once_wherever_the_watermark_stops(
     assert_table_is(pa.concat_tables(found), expected)
     totals = counters(spark.createDataFrame([], COUNTERS_SCHEMA), made, "one").collect()
     assert {row.topic_id: [row.events, row.late, row.duplicates] for row in totals} == counted
+
+
+def test_a_batch_is_published_once_and_many_have_few_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triagemq.pipeline.streaming import sink
+
+    monkeypatch.setattr(sink, "_MERGED_AT_ONCE", 4)
+    how, offsets = StreamSettings("x"), tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    schema = (
+        "topic_id int, topic string, start_ns bigint, publications bigint, bytes bigint, "
+        "published_ns array<bigint>, late bigint, duplicates bigint"
+    )
+    new = {"number": 0, "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
+    with Store.open(tmp_path / "out", kind="stream") as store:
+        store.publish({}, extra={"settings": asdict(how), "runs": {"one": new}})
+        store.begin()
+        run = FoundRun("one", "x", "publications", {})
+        taken = sink.Sink(store, how, run, 0, Location(tmp_path / "checkpoint"), None)
+        for batch in range(8):
+            metadata = json.dumps({"batchWatermarkMs": (batch + 1) * 2000})
+            offset = json.dumps({"events": 2 * batch + 2, "latest_ns": 0})
+            (offsets / str(batch)).write_text(f"v1\n{metadata}\n{offset}\n")
+            starts = [second * SECOND for second in (2 * batch, 2 * batch + 1)]
+            rows = [(0, "heat", start, 1, 10, [start], 0, 0) for start in starts]
+            taken(spark.createDataFrame(rows, schema), batch)
+            if batch % 4 == 0:
+                taken(spark.createDataFrame(rows, schema), batch)
+            assert len(list((tmp_path / "out" / "topic_rates").rglob("*.parquet"))) <= 7
+            assert len(list((tmp_path / "out" / "_cells").rglob("*.parquet"))) <= 12
+    found = read_stream_table(tmp_path / "out").to_pylist()
+    sliding = [(row["window_start_ns"], row["publications"]) for row in found if row["window_seconds"] == 2]
+    assert sliding == [(second * SECOND, 2) for second in range(15)]
+    assert [row["publications"] for row in found if row["window_seconds"] == 10] == [10]
+    assert_counters_are(tmp_path / "out", {0: [16, 0, 0]})
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ _CHECKPOINT = "_checkpoint"
 _MOST_AT_ONCE = 4
 """A query has a process that looks for news; what is quiet makes room for a run that waits."""
 _QUIET_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+"""Between two looks for new runs."""
 
 
 @dataclass(eq=False)
@@ -49,7 +52,7 @@ class Queries:
     _sinks: list[Sink] = field(default_factory=list)
     _since: float = field(default_factory=time.monotonic)
     _events: int = 0
-    _looks: int = 0
+    _next_look: float = 0.0
     _looked: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -63,9 +66,9 @@ class Queries:
     def follow(self, until_idle_seconds: float | None) -> bool:
         """Look for new runs, and for queries that have ended; False when all is done."""
         once = "availableNow" in self.trigger
-        if not once or not self._looks:
+        if time.monotonic() >= self._next_look:
             self._waiting.extend(run for run in self.runs.found() if not self._is_done(run))
-        self._looks += 1
+            self._next_look = math.inf if once else time.monotonic() + _LOOK_SECONDS
         for each in list(self._active):
             if not each.query.isActive or each.sink.ended:
                 self._retire(each)

@@ -127,10 +127,9 @@ class Sink:
         published = self.store.manifest.runs.get(run_id)
         tables = {} if published is None else dict(published.tables)
         until = dict(state["cells"]) | {file.name: closed_ns for file in new}
-        known = (*(file for file in self.store.manifest.kept if file.name in until), *new)
-        closing = rates(
-            self._read(spark, known, cells.schema), run_id, self.settings, state["closed_ns"], closed_ns
-        )
+        known = tuple(file for file in self.store.manifest.kept if file.name in until)
+        made_of = self._read(spark, (*known, *new), cells.schema)
+        closing = rates(made_of, run_id, self.settings, state["closed_ns"], closed_ns)
         if sum(file.rows for file in new) < _SMALL_ROWS:
             closing = closing.coalesce(1)
         before = self._read(spark, tables.get("stream_counters", ()), COUNTERS_SCHEMA)
@@ -141,13 +140,15 @@ class Sink:
                 counted, self.store, "stream_counters", self.number, summed=_COUNTED
             )
             added = windows.result()
-        tables["topic_rates"] = self._merged(closing, (*tables.get("topic_rates", ()), *added))
+        # Only what is published is merged: it is removed when it is not any more.
+        tables["topic_rates"] = (*self._merged(closing, tables.get("topic_rates", ())), *added)
         needed_ns = self.settings.needed_ns(closed_ns)
         kept = tuple(file for file in known if until[file.name] > needed_ns)
         if len(kept) >= _MERGED_AT_ONCE:
             one = recent(self._read(spark, kept, cells.schema), self.settings, closed_ns).coalesce(1)
             kept = self._append(_CELLS, one)
             until |= {file.name: closed_ns for file in kept}
+        kept += new
         gone, self._gone = state["gone"] + self._gone, 0
         made = state | {"batch": batch_id, "closed_ns": closed_ns, "gone": gone}
         made["cells"] = {file.name: until[file.name] for file in kept}
