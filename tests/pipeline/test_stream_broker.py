@@ -68,7 +68,7 @@ class Publisher:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    started = Mosquitto(tmp_path / "broker")
+    started = Mosquitto(tmp_path / "broker", "log_type all\n")
     yield started
     started.end()
 
@@ -90,8 +90,9 @@ def test_every_message_is_counted_once_with_its_topic_and_size(
     started: list[Publisher] = []
 
     def produce() -> None:
-        # Spark needs some seconds to begin; what came before that nobody has heard.
-        time.sleep(6)
+        # What comes before Spark has begun nobody has heard.
+        while "SUBSCRIBE from triagemq-" not in (tmp_path / "broker" / "log").read_text():
+            time.sleep(0.05)
         started.extend(publishers(broker))
         time.sleep(3)
         for each in started:
