@@ -103,8 +103,9 @@ class Standalone:
 
     def _start(self, name: str, inside: Sequence[str], *arguments: str) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
+            # What is killed with its tests leaves no cluster behind.
             self._processes[name] = subprocess.Popen(
-                [*inside, HOME / "bin" / "spark-class", *arguments],
+                ["setpriv", "--pdeathsig", "KILL", *inside, HOME / "bin" / "spark-class", *arguments],
                 env=self.environment,
                 stdout=log,
                 stderr=log,
