@@ -20,7 +20,6 @@ from triagemq.pipeline.numbered_lines import numbered_lines
 __all__ = [
     "Ingested",
     "ingest",
-    "is_of_no_calendar",
     "names_to_ids",
     "published_ns",
     "with_plausible_times",
@@ -76,12 +75,14 @@ def ingest(spark: SparkSession, log: LogInput) -> Ingested:
     checked = fields.withColumn("reason", F.coalesce("reason", _first(reasons)))
     present = F.filter("candidates", lambda reading: reading["value"].isNotNull())
     checked = checked.withColumn("readings", present)
-    return Ingested(
-        _order_reasons(checked, mapping).drop("candidates", "fields"), len(mapping.topics_of_values)
-    )
+    ordered = _order_reasons(checked.drop("candidates", "fields"), mapping)
+    # Nobody will ask for the text of a good row, which those of strange times may turn out not to be.
+    asked = F.col("reason").isNotNull() | _is_of_no_calendar(F.col("published_ns"))
+    raw = F.to_json("raw") if log.format == "parquet" else F.col("raw")
+    return Ingested(ordered.withColumn("raw", F.when(asked, raw)), len(mapping.topics_of_values))
 
 
-def is_of_no_calendar(published_ns: Column) -> Column:
+def _is_of_no_calendar(published_ns: Column) -> Column:
     """Whether a time is one that a clock says that was not set (1970, 1980) or overflowed (2106)."""
     return (published_ns < _CALENDAR_NS[0]) | (published_ns >= _CALENDAR_NS[1])
 
@@ -93,7 +94,7 @@ def with_plausible_times(log: Ingested, mapping: Mapping) -> Ingested:
     are nobody's, unless the mapping says what is the earliest and the latest.
     """
     published, usable = F.col("published_ns"), F.col("reason").isNull()
-    strange = is_of_no_calendar(published)
+    strange = _is_of_no_calendar(published)
     (some, others) = (
         log.rows.where(usable)
         .agg(F.coalesce(F.bool_or(strange), F.lit(False)), F.bool_or(~strange))
@@ -189,7 +190,11 @@ def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
             f"{log.source}: has no column {', '.join(absent)}, which the mapping names; "
             f"it has {', '.join(rows.columns)}"
         )
-    pairs = [part for name in rows.columns for part in (F.lit(name), F.col(f"`{name}`").cast("string"))]
+    pairs = [
+        part
+        for name in log.mapping.needed_columns()
+        for part in (F.lit(name), F.col(f"`{name}`").cast("string"))
+    ]
     # Files are numbered by path; a row's place in all of them needs no more than to be unique and in order.
     urls = F.array(*(F.lit(file.url) for file in log.files))
     number = F.array_position(urls, _path(F.col("_metadata.file_path")))
@@ -198,7 +203,7 @@ def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
         F.col("_metadata.file_path").alias("source"),
         (index + 1).alias("line"),
         (F.shiftleft(number.cast("bigint"), 36) + index).alias("position"),
-        F.to_json(F.struct("*")).alias("raw"),
+        F.struct("*").alias("raw"),
         F.create_map(*pairs).alias("fields"),
         F.lit(None).cast("string").alias("reason"),
     )
@@ -316,7 +321,7 @@ def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
     still = F.col("reason").isNull()
     # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.
     # Times of a clock that was not set, or far ahead, are none that others could be before or after.
-    strange = is_of_no_calendar(F.col("published_ns"))
+    strange = _is_of_no_calendar(F.col("published_ns"))
     one_clock = Window.partitionBy("publisher", "source", still, strange).orderBy("position")
     before = F.lag("published_ns").over(one_clock)
     tolerance = round(mapping.backwards_seconds * 1e9)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
-from triagemq.pipeline.ingest import ingest, is_of_no_calendar, names_to_ids, with_plausible_times
+from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
 from triagemq.pipeline.inputs import LogInput, TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
 from triagemq.pipeline.progress import TableProgress
@@ -213,10 +213,7 @@ class Batch:
         for run, log in self._logs.items():
             self._progress.begin(log.source)
             parsed = ingest(self._spark, log)
-            # Nobody will ask for the text of a good row, which those of strange times may turn out not to be.
-            asked = F.col("reason").isNotNull() | is_of_no_calendar(F.col("published_ns"))
-            rows = parsed.rows.withColumn("raw", F.when(asked, F.col("raw")))
-            kept = write_work(rows, self._store.work(f"log-{run}"), what=log.source)
+            kept = write_work(parsed.rows, self._store.work(f"log-{run}"), what=log.source)
             parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
