@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +161,9 @@ def stream_pipeline(
             if stopped.is_set():
                 # Spark would take its time to come down; whatever is not in the table was never there.
                 queries.end(_HURRIED_SECONDS)
-                abandon(session)
+                with _unheard():
+                    abandon(session)
+                    queries.end(_HURRIED_SECONDS)
             else:
                 queries.end()
         seconds = time.monotonic() - began
@@ -180,6 +183,16 @@ def stream_pipeline(
         runs=counts,
         post=None if poster is None else poster.as_json(),
     )
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """A batch that is being made would report at length that Java has gone."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _own_session(session: SparkSession, wanted: SparkOptions) -> SparkSession:
