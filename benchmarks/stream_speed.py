@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from measuring import finish, machine, options
+from measuring import finish, machine, options, resident_bytes
 from pipeline_speed import Meter
 from triagemq.pipeline.store import Location
 from triagemq.pipeline.store.manifest import versions
@@ -252,7 +252,7 @@ def long_and_overlapping(work: Path, seconds: int) -> dict[str, Any]:
         "events": done["events"],
         "windows": done["windows"],
         "seconds": done["seconds"],
-        "peak_bytes": meter.peak_bytes,
+        "peak_bytes": meter.peak_bytes - resident_bytes(),
     }
 
 
