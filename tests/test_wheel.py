@@ -58,6 +58,7 @@ def test_the_wheel_brings_the_examples_and_nothing_beside_the_package(wheel: Pat
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert "triagemq/examples/building-fire.yaml" in names
+    assert "triagemq/pipeline/report/templates/page.html" in names
     assert {name.split("/")[0] for name in names} == {
         "triagemq",
         f"triagemq-{triagemq.__version__}.dist-info",

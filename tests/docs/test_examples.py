@@ -37,6 +37,16 @@ NOT_EXECUTED = {
     "docs/guides/exchange.md": {
         "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST triage up --broker-ca ca.pem": "needs a broker of your own",
     },
+    "docs/guides/pipeline.md": {
+        "triage pipeline stream mqtt://user:password@broker/building/# --out rates": "needs a broker of your own",
+        "triage pipeline scenario rates -o building.yaml --bandwidth-bps 1000000": "needs a broker of your own",
+        "spark-submit --master yarn examples/spark_submit.py pipeline run hdfs:///traces --out hdfs:///tables": (
+            "needs a cluster"
+        ),
+        "triage sweep office.yaml --vary rho=0.5:2.0:0.1 --master spark://head:7077 --out hdfs:///sweeps/office": (
+            "needs a cluster"
+        ),
+    },
     "docs/guides/real-network.md": {
         "triage up --dataplane linux --interface port=eth1 --bandwidth 2e6 --gateway 192.168.1.1:10000 \\\n"
         "    --rest 192.168.1.1:8080 --access --tls-certificate box.pem --tls-key box.key": (

@@ -1,139 +1,202 @@
-"""A standalone Spark with two workers on loopback, started from the pip package, makes the same tables."""
+"""A standalone Spark whose two workers have disks of their own and no triagemq gives the figures of this machine."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import signal
-import socket
+import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tests.pipeline.exact import exact_rows
+from tests.pipeline.standalone import HOME, PACKAGE, Standalone, standalone
 
 from triagemq.pipeline import Tables, run_pipeline
-from triagemq.pipeline.java import find_java
+from triagemq.pipeline.streaming import stream_pipeline
+from triagemq.pipeline.sweep import run_sweep
+from triagemq.scenario import dumps, load
+from triagemq.scenario.generators import table2
 
-COMMAND = """
-import sys
-from triagemq.pipeline import SparkOptions, run_pipeline
-conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
-# What a session for many rows has: exchanges, broadcasts, Python workers, and files written where the rows are.
-conf |= {"spark.sql.shuffle.partitions": "3", "spark.sql.optimizer.disableHints": "false"}
-run_pipeline(sys.argv[3:], sys.argv[2], options=SparkOptions(master=sys.argv[1], conf=conf))
-"""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
-def wait_for(port: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with socket.socket() as caller:
-            if caller.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise TimeoutError(f"nothing listens on port {port}")
+ROOT = Path(__file__).parents[2]
+TRIAGE = [sys.executable, "-m", "triagemq"]
+SMALL = {
+    "spark.executor.memory": "600m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    # What a session for many rows has: exchanges, broadcasts, and files written where the rows are.
+    "spark.sql.shuffle.partitions": "3",
+    "spark.sql.optimizer.disableHints": "false",
+}
+needs_root = pytest.mark.needs_root("gives workers disks of their own")
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers of one core each; its address."""
-    with cluster(tmp_path, workers=2) as address:
-        yield address
+@dataclass(frozen=True)
+class Shared:
+    """A cluster, and the only folder that all of it shares."""
+
+    cluster: Standalone
+    folder: Path
+
+    def arguments(self, command: str, out: str, folder: str) -> list[str]:
+        """A command on what is in the folder, as somebody calls it who may call it otherwise."""
+        if command == "sweep":
+            choice = ["--vary", "rho=0.8,1.6", "--seeds", "2", "--publications", "500"]
+            return ["sweep", str(self.folder / "scenario.yaml"), *choice, "--out", f"{folder}/{out}"]
+        if command == "stream":
+            # What grows is read by Python's tasks, from file systems that Arrow knows.
+            return ["pipeline", "stream", str(self.folder / "one"), "--once", "--out", f"{folder}/{out}"]
+        runs = [f"{folder}/{each}" for each in ("one", "two")]
+        return ["pipeline", "run", *runs, "--out", f"{folder}/{out}"]
 
 
-@contextmanager
-def cluster(tmp_path: Path, *, workers: int, inside: Sequence[str] = ()) -> Iterator[str]:
-    """A master and some workers, which are started by the command `inside`."""
-    import pyspark
+def conf(settings: dict[str, str]) -> list[str]:
+    return [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
 
-    home = Path(pyspark.__file__).parent
-    environment = os.environ | {
-        "JAVA_HOME": str(find_java().wrapped()),
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+
+def called(command: list[str]) -> None:
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    # spark-submit hands on there what a program says on its standard error, too.
+    assert json.loads(done.stdout[done.stdout.index("{") :])
+
+
+@pytest.fixture(scope="module")
+def shared(
+    trace: Path, write_trace: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shared]:
+    folder = tmp_path_factory.mktemp("shared") / "store"
+    shutil.copytree(trace, folder / "one")
+    write_trace(folder / "two", seed=2, publications=300, run_id="two", damage=True)
+    scenario = table2(seed=1, subscribers=2, subscriptions=(20, 10))
+    (folder / "scenario.yaml").write_text(dumps(scenario))
+    with standalone(folder.parent / "logs", shared=folder) as cluster:
+        yield Shared(cluster, folder)
+
+
+@pytest.fixture(scope="module")
+def run_here(spark: object, shared: Shared) -> Tables:
+    run_pipeline([shared.folder / "one", shared.folder / "two"], shared.folder / "run here")
+    return Tables(shared.folder / "run here")
+
+
+@pytest.fixture(scope="module")
+def sweep_here(spark: object, shared: Shared) -> Tables:
+    out, scenario = shared.folder / "sweep here", load(shared.folder / "scenario.yaml")
+    run_sweep(scenario, {"rho": [0.8, 1.6]}, 2, publications=500, out=out)
+    return Tables(out)
+
+
+@pytest.fixture(scope="module")
+def stream_here(spark: SparkSession, shared: Shared) -> Tables:
+    stream_pipeline(shared.folder / "one", shared.folder / "stream here", once=True, spark=spark)
+    return Tables(shared.folder / "stream here")
+
+
+def by_options(shared: Shared, name: str, command: str) -> list[str]:
+    """--master and --conf."""
+    settings = SMALL | {"spark.app.name": name}
+    arguments = shared.arguments(command, name, str(shared.folder))
+    return [*TRIAGE, *arguments, "--master", shared.cluster.address, *conf(settings)]
+
+
+def by_conf(shared: Shared, name: str, command: str) -> list[str]:
+    """--conf alone."""
+    settings = SMALL | {"spark.app.name": name, "spark.master": shared.cluster.address}
+    return [*TRIAGE, *shared.arguments(command, name, str(shared.folder)), *conf(settings)]
+
+
+def by_defaults(shared: Shared, name: str, command: str) -> list[str]:
+    """A spark-defaults.conf."""
+    settings = SMALL | {"spark.app.name": name, "spark.master": shared.cluster.address}
+    folder = shared.folder.parent / f"conf-{name}"
+    folder.mkdir()
+    text = "".join(f"{key} {value}\n" for key, value in settings.items())
+    (folder / "spark-defaults.conf").write_text(text)
+    return ["env", f"SPARK_CONF_DIR={folder}", *TRIAGE, *shared.arguments(command, name, str(shared.folder))]
+
+
+def by_submit(shared: Shared, name: str, command: str) -> list[str]:
+    """spark-submit of the example."""
+    settings = {"JAVA_HOME", "SPARK_HOME", "SPARK_LOCAL_IP"}
+    told = [f"{key}={shared.cluster.environment[key]}" for key in settings]
+    told += [f"PYSPARK_PYTHON={sys.executable}", f"PYTHONPATH={PACKAGE}"]
+    submit = [str(HOME / "bin" / "spark-submit"), "--master", shared.cluster.address, "--name", name]
+    example = str(ROOT / "examples" / "spark_submit.py")
+    arguments = shared.arguments(command, name, str(shared.folder))
+    return ["env", *told, *submit, *conf(SMALL), example, *arguments]
+
+
+def by_mount_table(shared: Shared, name: str, command: str) -> list[str]:
+    """A default file system that only Hadoop knows, and paths of it."""
+    arguments = shared.arguments(command, name, "viewfs://cluster/data")
+    return [*TRIAGE, *arguments, "--master", shared.cluster.address, *conf(_mounted(shared, name))]
+
+
+def beside_mount_table(shared: Shared, name: str, command: str) -> list[str]:
+    """The same default, and plain paths, which are not of it."""
+    arguments = shared.arguments(command, name, str(shared.folder))
+    return [*TRIAGE, *arguments, "--master", shared.cluster.address, *conf(_mounted(shared, name))]
+
+
+def _mounted(shared: Shared, name: str) -> dict[str, str]:
+    return SMALL | {
+        "spark.app.name": name,
+        "spark.hadoop.fs.defaultFS": "viewfs://cluster/",
+        "spark.hadoop.fs.viewfs.mounttable.cluster.link./data": shared.folder.as_uri(),
     }
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
-    processes: list[subprocess.Popen[bytes]] = []
 
-    def run(name: str, *arguments: str, inside: Sequence[str] = ()) -> None:
-        with (tmp_path / f"{name}.log").open("wb") as log:
-            processes.append(
-                subprocess.Popen(
-                    [*inside, home / "bin" / "spark-class", *arguments],
-                    env=environment,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-            )
 
-    try:
-        run(
-            "master",
-            "org.apache.spark.deploy.master.Master",
-            *("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"),
+WAYS = (by_options, by_conf, by_defaults, by_submit, by_mount_table, beside_mount_table)
+
+
+@needs_root
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("way", "command"),
+    [
+        pytest.param(
+            way,
+            command,
+            marks=[] if (way, command) == (by_options, "run") else pytest.mark.slow,
+            id=f"{way.__name__}-{command}",
         )
-        wait_for(port, 60)
-        for number in range(workers):
-            run(
-                f"worker-{number}",
-                "org.apache.spark.deploy.worker.Worker",
-                *("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"),
-                *("--work-dir", str(tmp_path / f"worker-{number}"), address),
-                inside=inside,
-            )
-        yield address
-    finally:
-        for process in reversed(processes):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-@pytest.mark.timeout(400)
-def test_a_cluster_makes_the_same_tables_as_local_mode(
-    master: str,
-    spark: object,
-    trace: Path,
-    write_trace: Callable[..., Path],
-    assert_same_tables: Callable[[Tables, Tables], None],
-    tmp_path: Path,
+        for way in WAYS
+        for command in ("run", "sweep", "stream")
+    ],
+)
+def test_a_cluster_gives_the_figures_of_this_machine_to_the_last_bit(
+    way: Callable[[Shared, str, str], list[str]],
+    command: str,
+    shared: Shared,
+    request: pytest.FixtureRequest,
 ) -> None:
-    traces = [trace, write_trace(tmp_path / "second", seed=2, publications=300, run_id="two", damage=True)]
-    run_pipeline(traces, tmp_path / "local")
-    out = tmp_path / "out"
-    command = [sys.executable, "-c", COMMAND, master, str(out), *map(str, traces)]
-    subprocess.run(command, check=True, timeout=300)
-    logs = "".join(path.read_text() for path in tmp_path.glob("worker-*.log"))
-    assert logs.count("Launched executor") + logs.count("Asked to launch executor") >= 2
-    assert_same_tables(Tables(out), Tables(tmp_path / "local"))
+    name = f"{way.__name__}-{command}"
+    called(way(shared, name, command))
+    found = Tables(shared.folder / name)
+    expected: Tables = request.getfixturevalue(f"{command}_here")
+    assert found.rows == expected.rows
+    assert sum(expected.rows.values()) > 10
+    for table in expected.rows:
+        assert exact_rows(found, table) == exact_rows(expected, table), table
+    assert name in shared.cluster.applications()
 
 
+@needs_root
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_executors_without_this_disk_are_noticed_and_nothing_is_published(
-    trace: Path, tmp_path: Path
-) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("gives a worker a disk of its own, which only root may")
-    out = tmp_path / "out"
-    out.mkdir()
-    # The same paths for the worker, but for the output: there it has another disk.
-    inside = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(out)]
-    with cluster(tmp_path, workers=1, inside=inside) as address:
-        command = [sys.executable, "-c", COMMAND, address, str(out), str(trace)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def test_executors_without_this_disk_are_noticed_and_nothing_is_published(shared: Shared) -> None:
+    out = shared.folder.parent / "not shared"
+    traces = [str(shared.folder / "one")]
+    command = [*TRIAGE, "pipeline", "run", *traces, "--out", str(out), "--master", shared.cluster.address]
+    done = subprocess.run([*command, *conf(SMALL)], capture_output=True, text=True, timeout=280)
     assert done.returncode != 0
-    assert re.search(r"PipelineError: \w+: [\d,]+ rows were made and 0 are in .*share this disk", done.stderr)
+    assert re.search(r"\w+: [\d,]+ rows were made and 0 are in .*share this disk", done.stderr), done.stderr
     assert Tables(out).rows == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from triagemq.errors import OutputError, PipelineError, TraceError
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline import run as run_module
-from triagemq.pipeline.published import MANIFEST_NAME, PublishedRun, Publisher
+from triagemq.pipeline.store import PublishedRun, Store
+from triagemq.pipeline.store.places import LocalFiles
 from triagemq.trace import TraceWriter
 
 
@@ -59,7 +61,7 @@ def test_runs_come_one_by_one_and_each_is_computed_once(
     assert set(added.added) == {"two", "three"}
     assert added.unchanged == ("one",)
     after = content(out)
-    assert all(after[name] == seen for name, seen in before.items() if name != MANIFEST_NAME)
+    assert all(after[name] == seen for name, seen in before.items() if not name.startswith("manifest-"))
     assert {row["run_id"] for row in Tables(out).records("class_performance")} == {"one", "two", "three"}
 
     shutil.rmtree(runs / "second")
@@ -101,69 +103,82 @@ def test_the_directory_of_a_trace_is_not_taken_for_tables(trace: Path) -> None:
         Tables(trace)
 
 
-def made(publisher: Publisher, number: int) -> dict[str, list[Path]]:
-    place = publisher.work / "part.parquet"
-    pq.write_table(pa.table({"run_id": ["r"], "number": [number]}), place)
-    return {"numbers": [place]}
+def run_of(opened: Store, number: int) -> dict[str, PublishedRun]:
+    """A run of one row, whose file is written now."""
+    opened.begin()
+    file = opened.write("numbers", pa.table({"run_id": ["r"], "number": [number]}))
+    return {"r": PublishedRun(str(number), "here", 1, 1, 0, {}, {"numbers": (file,)})}
 
 
-def run_of(identity: str) -> PublishedRun:
-    return PublishedRun(identity, "here", 1, 1, 0, {}, {})
+class Killed(BaseException):
+    """As kill -9: nothing is cleared away."""
 
 
-@pytest.mark.parametrize("step", ["pq.read_metadata", "os.replace", "flush_directory", "write_durably"])
-def test_a_crash_at_any_step_of_publishing_leaves_the_old_tables_whole(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+STEPS = ["write", "create", "remove", "remove_empty"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_kill_at_any_step_of_publishing_leaves_whole_tables_and_the_next_command_goes_on(
+    step: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from triagemq.pipeline import published
+    with Store.open(tmp_path, kind="run") as opened:
+        opened.publish(run_of(opened, 1))
+    left = [calls]
+    done = getattr(LocalFiles, step)
 
-    with Publisher.open(tmp_path) as publisher:
-        publisher.publish({"r": run_of("1")}, {"r": made(publisher, 1)})
+    def crash(self: LocalFiles, *arguments: Any) -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            raise Killed
+        done(self, *arguments)
 
-    class Killed(BaseException):
-        pass
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, step, crash)
+        with contextlib.suppress(Killed), Store.open(tmp_path, kind="run") as opened:
+            opened.publish(run_of(opened, 2))
+    assert [row["number"] for row in Tables(tmp_path).records("numbers")] in ([1], [2])
 
-    def crash(*arguments: Any, **options: Any) -> None:
-        raise Killed
-
-    target = {"pq.read_metadata": pq, "os.replace": published.os}.get(step, published)
-    with monkeypatch.context() as patched, Publisher.open(tmp_path) as publisher:
-        files = made(publisher, 2)
-        patched.setattr(target, step.rpartition(".")[2], crash)
-        with pytest.raises(Killed):
-            publisher.publish({"r": run_of("2")}, {"r": files})
-    assert [row["number"] for row in Tables(tmp_path).records("numbers")] == [1]
-
-    with Publisher.open(tmp_path) as publisher:
-        publisher.publish({"r": run_of("2")}, {"r": made(publisher, 2)})
-    assert [row["number"] for row in Tables(tmp_path).records("numbers")] == [2]
-    assert len(list(tmp_path.glob("numbers/*.parquet"))) == 1
-    assert not list(tmp_path.glob(".work-*"))
+    with Store.open(tmp_path, kind="run") as opened:
+        opened.publish(run_of(opened, 3))
+    assert [row["number"] for row in Tables(tmp_path).records("numbers")] == [3]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    assert len(list(tmp_path.glob("manifest-*"))) == 1
 
 
 def test_a_reader_of_the_old_manifest_reads_the_new_tables_when_a_run_is_replaced(tmp_path: Path) -> None:
-    with Publisher.open(tmp_path) as publisher:
-        publisher.publish({"r": run_of("1")}, {"r": made(publisher, 1)})
+    with Store.open(tmp_path, kind="run") as opened:
+        opened.publish(run_of(opened, 1))
         reader = Tables(tmp_path)
-        publisher.publish({"r": run_of("2")}, {"r": made(publisher, 2)})
+        opened.publish(run_of(opened, 2))
     assert [row["number"] for row in reader.records("numbers")] == [2]
+
+
+def test_tables_can_be_read_by_a_plain_glob(tables: Tables, tmp_path: Path) -> None:
+    out = Path(tables.place)
+    for name, rows in tables.rows.items():
+        found = [pq.read_metadata(path).num_rows for path in (out / name).rglob("*.parquet")]
+        assert sum(found) == rows, name
+
+
+def test_who_publishes_a_version_second_is_refused(tmp_path: Path) -> None:
+    with Store.open(tmp_path, kind="run") as opened:
+        made = run_of(opened, 1)
+        (tmp_path / f"manifest-{opened.manifest.version + 1:09d}.json").write_text("of somebody faster")
+        with pytest.raises(OutputError, match="another command has written there meanwhile"):
+            opened.publish(made)
 
 
 def test_only_one_command_at_a_time_makes_tables_in_a_directory(tmp_path: Path) -> None:
     with (
-        Publisher.open(tmp_path),
+        Store.open(tmp_path, kind="run"),
         pytest.raises(OutputError, match="another command is writing tables"),
-        Publisher.open(tmp_path),
+        Store.open(tmp_path, kind="run"),
     ):
         pass
 
 
-def test_tables_elsewhere_than_on_this_machine_are_refused(trace: Path) -> None:
-    with pytest.raises(PipelineError, match="mount it"):
-        run_pipeline([trace], "s3://bucket/tables")
-
-
 def test_input_may_be_a_url(trace: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     no_spark(monkeypatch)
-    out = tables.files("run_summary")[0].parent.parent
+    out = tables.place
     assert run_pipeline([f"file://{trace}"], f"file://{out}").unchanged == ("one",)

@@ -269,3 +269,96 @@ def test_a_log_of_which_every_row_was_set_aside_is_no_success(
             f"look at them with: triage pipeline show {out} quarantine\n"
         )
     assert Tables(out).rows["publications"] == 2, "the other log is there"
+
+
+HEADERLESS = {
+    "time": {"column": "when", "unit": "s"},
+    "topic": "{room}/{sensor}",
+    "publisher": "{room}",
+    "value": "reading",
+    "header": False,
+    "columns": ["when", "reading"],
+    "path": "{room}/{sensor}.csv",
+}
+
+
+def test_lines_may_end_with_carriage_returns_and_one_within_a_row_hides_nothing(
+    spark: object, tmp_path: Path
+) -> None:
+    mapping = Mapping.model_validate({"time": "time", "topic": "a", "value": "reading", "size_bytes": 4})
+    (tmp_path / "log").mkdir()
+    header = "time,reading"
+    for name, end in (("mac", "\r"), ("unix", "\n"), ("windows", "\r\n")):
+        rows = [f"2026-03-01T08:00:0{second},{name}" for second in range(3)]
+        (tmp_path / "log" / f"{name}.csv").write_bytes(end.join([header, *rows, ""]).encode())
+    stray = f"{header}\n2026-03-01T09:00:00,1\r2026-03-01T09:00:01,2\n"
+    (tmp_path / "log" / "stray.csv").write_bytes(stray.encode())
+    done = run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=mapping)
+    assert (done.rows_in, done.reasons) == (9, {"line end within a row": 1})
+    published = Tables(tmp_path / "out").records("publications")
+    assert len({row["publication_id"] for row in published}) == 9
+
+
+def test_a_column_that_is_there_twice_is_refused_only_where_it_is_asked_for(
+    spark: object, tmp_path: Path
+) -> None:
+    (tmp_path / "log.csv").write_text("time,a,a,b\n2026-03-01T08:00:00,1,2,3\n")
+    usual = {"time": "time", "topic": "x", "value": "b"}
+    done = run_pipeline([tmp_path / "log.csv"], tmp_path / "out", mapping=Mapping.model_validate(usual))
+    assert done.rows_in == 1
+    with pytest.raises(PipelineError, match=r"more than one column a, .* columns: \[...\]"):
+        run_pipeline(
+            [tmp_path / "log.csv"], tmp_path / "out", mapping=Mapping.model_validate(usual | {"value": "a"})
+        )
+
+
+def test_names_in_the_path_are_those_of_the_folders_whatever_they_are_called(
+    spark: object, tmp_path: Path
+) -> None:
+    for room in ("4 13", "50%25 + a", "[a]"):
+        (tmp_path / "log" / room).mkdir(parents=True)
+        (tmp_path / "log" / room / "co2.csv").write_text("1767600000,1\n1767600005,2\n")
+    (tmp_path / "log" / "4 13" / "empty.csv").touch()
+    (tmp_path / "log" / ".hidden").mkdir()
+    (tmp_path / "log" / ".hidden" / "co2.csv").write_text("nothing\n")
+    # A topic of MQTT has no plus sign.
+    mapping = Mapping.model_validate(HEADERLESS | {"topic": "{sensor}"})
+    done = run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=mapping)
+    assert (done.rows_in, done.quarantined) == (6, 0)
+    assert [each.reason.rpartition("/")[2] for each in done.skipped] == ["empty.csv: is empty"]
+    published = Tables(tmp_path / "out").records("publications")
+    assert {(row["topic"], row["publisher"]) for row in published} == {
+        ("co2", room) for room in ("4 13", "50%25 + a", "[a]")
+    }
+
+
+def test_a_path_may_name_what_is_in_parquet_files_of_the_same_name(spark: object, tmp_path: Path) -> None:
+    for room in ("413", "414"):
+        (tmp_path / "log" / room).mkdir(parents=True)
+        rows = pa.table({"when": [1767600000, 1767600005], "reading": [1.5, 2.5]})
+        pq.write_table(rows, tmp_path / "log" / room / "co2.parquet")
+    mapping = Mapping.model_validate(HEADERLESS | {"path": "{room}/{sensor}.parquet"})
+    run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=mapping)
+    published = Tables(tmp_path / "out").records("publications")
+    assert {row["topic"] for row in published} == {"413/co2", "414/co2"}
+    assert len({row["publication_id"] for row in published}) == 4
+
+
+def test_files_of_one_publisher_each_have_a_clock_of_their_own(spark: object, tmp_path: Path) -> None:
+    (tmp_path / "log" / "413").mkdir(parents=True)
+    for sensor in ("co2", "light"):
+        lines = "".join(f"{1767600000 + second},{second}\n" for second in (0, 5, 10))
+        (tmp_path / "log" / "413" / f"{sensor}.csv").write_text(lines)
+    done = run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=Mapping.model_validate(HEADERLESS))
+    assert (done.rows_in, done.quarantined) == (6, 0)
+
+
+def test_a_directory_without_a_log_says_what_to_add(tmp_path: Path) -> None:
+    (tmp_path / "log" / "413").mkdir(parents=True)
+    (tmp_path / "log" / "413" / "co2.csv").write_text("1767600000,1\n")
+    flat = Mapping.model_validate({**HEADERLESS, "topic": "a", "publisher": "b", "path": None})
+    with pytest.raises(PipelineError, match="recursive: true"):
+        run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=flat)
+    elsewhere = Mapping.model_validate(HEADERLESS | {"path": "{room}/{sensor}.dat"})
+    with pytest.raises(PipelineError, match=r"its path does not end like {room}/{sensor}\.dat"):
+        run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=elsewhere)

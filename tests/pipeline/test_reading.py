@@ -16,7 +16,7 @@ from triagemq.pipeline import Tables
 
 
 def directory(tables: Tables) -> str:
-    return str(tables.files("run_summary")[0].parent.parent)
+    return tables.place
 
 
 def show(*arguments: str) -> dict[str, object]:

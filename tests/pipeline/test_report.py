@@ -17,9 +17,8 @@ import pytest
 
 from triagemq.errors import OutputError
 from triagemq.pipeline.report import write_report
-from triagemq.pipeline.report.forecast import SHOWN_SUBSCRIPTIONS
-from triagemq.pipeline.report.ports import MOST_POINTS
-from triagemq.pipeline.report.topics import SHOWN_TOPICS
+from triagemq.pipeline.report.figures import MOST_POINTS
+from triagemq.pipeline.report.sections import SHOWN_SUBSCRIPTIONS, SHOWN_TOPICS
 
 SECTIONS = ["summary", "classes", "forecast", "utility", "latency", "ports", "topics", "quarantine"]
 VOID = {"meta", "br", "link", "img", "hr", "input"}
@@ -88,7 +87,6 @@ def promised(level: int) -> dict[str, Any]:
 def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> dict[str, pa.Table]:
     """Two runs of a small situation, in the columns of the pipeline's tables."""
     runs = ("run-a", "run-b")
-    outcomes = dict.fromkeys(("limited", "lost_on_link", "subscriber_gone", "in_flight"), 0)
     summary = [
         {
             "run_id": run,
@@ -128,6 +126,7 @@ def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> di
             "p95": 0.05,
             "p99": 0.2,
             "max": 1.5,
+            "bins": [(1400 << 48) + 500, (1500 << 48) + 400 - 300 * level],
             **promised(level),
         }
         for run in runs
@@ -155,46 +154,29 @@ def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> di
         for run in runs
         for level in (0, 1)
     ]
-    histogram = [
-        {
-            "run_id": run,
-            "subscription_id": level,
-            "priority_class": level,
-            "delivered": 900 - 300 * level,
-            "dropped_by_policy": 100,
-            "dropped_by_buffer": 300 * level,
-            **outcomes,
-            "bins": [(1400 << 48) + 500, (1500 << 48) + 400 - 300 * level],
-        }
-        for run in runs
-        for level in (0, 1)
-    ]
-    rates = [
+    busiest = [
         {
             "run_id": run,
             "topic_id": number,
             "topic": topic if number == 0 else f"topic-{number}",
-            "window_seconds": seconds,
-            "window_start_ns": window * int(seconds * 1e9),
-            "publications": 100 - min(number, 90) if seconds == 10 else 1,
-            "rate_per_second": 10.0 if seconds == 10 else 35.0,
-            "bytes": 4000,
-            "index_of_dispersion": 1.25 if seconds == 10 else None,
+            "publications": 1000 - 10 * min(number, 90),
+            "rate_per_second": 10 - 0.1 * min(number, 90),
+            "peak_rate_per_second": 35.0,
+            "bytes_per_second": 400.0,
+            "index_of_dispersion": 1.25,
         }
         for run in runs
         for number in range(topics)
-        for seconds, windows in ((10.0, 10), (0.2, 2))
-        for window in range(windows)
     ]
     ports = [
         {
             "run_id": run,
-            "port_id": 0,
             "port": f"radio {topic}",
-            "sampled_ns": 10**9 + sample * 200_000_000,
+            "seconds": sample * 0.2,
+            "samples": 1,
             "load": 0.9 + 0.1 * math.sin(sample / 9),
             "offered_load": 1.4,
-            "backlog_packets": 120,
+            "backlog_packets": 120.0,
         }
         for run in runs
         for sample in range(samples)
@@ -204,20 +186,19 @@ def example(topics: int = 3, samples: int = 50, topic: str = "hall/smoke") -> di
             "run_id": "run-a",
             "table": "publications",
             "reason": f"negative size {topic}",
+            "rows": 3,
             "source": f"/logs/{topic}.csv",
-            "line": 7 + number,
+            "line": 7,
             "raw": f"12:00,{topic},-5",
         }
-        for number in range(3)
     ]
     tables = {
         "run_summary": summary,
         "class_performance": classes,
         "subscription_performance": subscriptions,
-        "latency_histogram": histogram,
-        "topic_rates": rates,
-        "port_load": ports,
-        "quarantine": quarantine,
+        "topic_summary": busiest,
+        "port_summary": ports,
+        "quarantine_summary": quarantine,
     }
     return {name: pa.Table.from_pylist(rows) for name, rows in tables.items()}
 
@@ -361,9 +342,9 @@ def test_a_report_of_nothing_says_so_in_every_section(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 50_000
 
 
-def test_without_a_histogram_the_percentiles_are_drawn(tmp_path: Path) -> None:
+def test_without_bins_the_percentiles_are_drawn(tmp_path: Path) -> None:
     tables = example()
-    del tables["latency_histogram"]
+    tables["class_performance"] = tables["class_performance"].drop_columns("bins")
     curve = written(tmp_path, tables).figures[4]["data"][0]
     assert curve["x"] == [0.008, 0.05, 0.2, 1.5]
     assert curve["y"] == pytest.approx([0.45, 0.855, 0.891, 0.9])
@@ -371,7 +352,7 @@ def test_without_a_histogram_the_percentiles_are_drawn(tmp_path: Path) -> None:
 
 def test_columns_that_an_older_table_lacks_are_unknown_not_fatal(tmp_path: Path) -> None:
     tables = {name: table.select(["run_id", table.column_names[1]]) for name, table in example().items()}
-    for name in ("class_performance", "run_summary", "subscription_performance", "quarantine"):
+    for name in ("class_performance", "run_summary", "subscription_performance", "quarantine_summary"):
         page = written(tmp_path, {name: tables[name]})
         assert page.identifiers == SECTIONS
 
@@ -390,8 +371,11 @@ def test_unknown_figures_are_dashes_and_never_nan(tmp_path: Path) -> None:
     assert "inf" not in page.text
 
 
-def test_many_topics_and_samples_keep_the_page_small(tmp_path: Path) -> None:
-    page = written(tmp_path, example(topics=500, samples=20_000))
+def test_many_topics_and_bins_keep_the_page_small(tmp_path: Path) -> None:
+    tables = example(topics=500)
+    bins = pa.array([[(place << 48) + 1 for place in range(4000)]] * 4)
+    of_classes = tables["class_performance"].drop_columns("bins").append_column("bins", bins)
+    page = written(tmp_path, tables | {"class_performance": of_classes})
     assert max(len(trace["x"]) for figure in page.figures for trace in figure["data"]) <= MOST_POINTS
     assert len(page.figures[-1]["data"][0]["y"]) == SHOWN_TOPICS
     assert "The 20 busiest of 500 topics" in page.text

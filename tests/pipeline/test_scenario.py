@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -10,11 +11,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from triagemq.cli.main import run
 from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
 from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, loads
+from triagemq.scenario.conditions import PublicationRate, PublisherState
+from triagemq.scenario.files import load_conditions
 from triagemq.theory import on_off_ca2, pareto_ca2
 from triagemq.trace import Trace, TraceWriter
 
@@ -24,7 +28,7 @@ DATA = Path(__file__).parent / "data"
 def test_the_network_is_the_trace_own_and_the_publications_are_the_measured_ones(
     tables: Tables, trace: Path, tmp_path: Path
 ) -> None:
-    out = str(tables.files("run_summary")[0].parent.parent)
+    out = tables.place
     done = CliRunner().invoke(
         app, ["scenario", out, "-o", str(tmp_path / "s.yaml"), "--json"], catch_exceptions=False
     )
@@ -64,12 +68,14 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:
     }
 
     class Measured:
-        manifest = SimpleNamespace(runs={"one": None})
+        manifest = SimpleNamespace(runs={"one": None}, kind="run")
         rows: ClassVar = {"scenarios": 1, "publication_profile": len(seen)}
 
         def records(self, table: str, **_: Any) -> list[dict[str, Any]]:
             if table == "scenarios":
                 return [{"text": text}]
+            if table == "run_summary":
+                return [{"measured_from_ns": 0}]
             return [
                 measured(
                     publisher_id=None if publisher is None else 7,
@@ -78,13 +84,16 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:
                     topic=topic,
                     publications=count,
                     observed_seconds=10.0,
+                    rate_per_second=count / 10.0,
                     mean_size_bytes=50.0,
                     sizes=[],
                 )
                 for (publisher, topic), count in seen.items()
             ]
 
-    estimated = loads(dumps(estimate_scenario(cast("Tables", Measured()))))
+    found_out = estimate_scenario(cast("Tables", Measured()))
+    assert found_out.guessed == (("a", "smoke"),)
+    estimated = loads(dumps(found_out.scenario))
     rows = estimated.publications
     found = {
         (estimated.publishers.name[publisher], estimated.topics.name[topic]): rate
@@ -104,7 +113,9 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:
 
 
 def measured(**values: Any) -> dict[str, Any]:
-    return {"publications": 50_000, "observed_seconds": 5_000.0, "ca2": 1.0, "size_scv": 1.0} | values
+    usual = {"publications": 50_000, "observed_seconds": 5_000.0, "rate_per_second": 10.0, "ca2": 1.0}
+    nothing = {"regular_share": 0.1, "outages": 0, "longest_outages": [], "first_ns": 0, "last_ns": 10**10}
+    return usual | nothing | {"size_scv": 1.0} | values
 
 
 @pytest.mark.parametrize("ca2", [0.2, 0.6, 1.3, 4.0, 30.0])
@@ -119,6 +130,7 @@ def test_an_arrival_process_has_the_measured_variability(ca2: float) -> None:
 
 def test_regular_and_random_arrivals_are_called_by_their_names() -> None:
     assert _arrivals(measured(ca2=0.001))[0] == ArrivalProcess.PERIODIC
+    assert _arrivals(measured(ca2=0.4, regular_share=0.97))[0] == ArrivalProcess.PERIODIC
     assert _arrivals(measured(ca2=1.08))[0] == ArrivalProcess.POISSON
     assert _arrivals(measured(ca2=1.25, publications=100))[0] == ArrivalProcess.POISSON
     assert _arrivals(measured(ca2=None, publications=2))[0] == ArrivalProcess.POISSON
@@ -148,7 +160,7 @@ def test_a_log_becomes_one_port_with_one_subscriber_to_everything(spark: object,
     run_pipeline([DATA / "occupancy.txt"], tmp_path / "out", mapping=mapping)
     with pytest.raises(PipelineError, match="--bandwidth-bps"):
         estimate_scenario(Tables(tmp_path / "out"))
-    estimated = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=32_000)
+    estimated = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=32_000).scenario
     assert estimated.topics.name == ("office/CO2", "office/Light")
     assert estimated.publishers.name == ("office",)
     assert set(estimated.publications.arrival_process.tolist()) == {int(ArrivalProcess.PERIODIC)}
@@ -179,9 +191,116 @@ def test_epoch_0_in_a_log_is_no_time(spark: object, tmp_path: Path) -> None:
     assert done.reasons == {"clock not set": 4}
     bad = Tables(tmp_path / "out").records("quarantine")
     assert sorted(row["raw"] for row in bad) == sorted(lines[:4]), "kept as they were"
-    estimated = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=32_000)
+    estimated = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=32_000).scenario
     assert estimated.topics.name == ("pump",)
     assert estimated.publications.rate_per_second[0] == pytest.approx(0.2, rel=0.02)
+
+
+HOURS = 3600
+OUTAGE = (2 * HOURS, 7 * HOURS)
+
+
+def building(random: np.random.Generator) -> dict[tuple[str, str], Any]:
+    """Times of events in seconds over half a day, by publisher and topic."""
+    end = 12 * HOURS
+    clock = np.arange(0.0, end, 5) + random.normal(0, 0.05, end // 5)
+    there = (clock < OUTAGE[0]) | (clock >= OUTAGE[1])
+    periods = random.exponential(30, 1600).cumsum()
+    bursts = np.sort(random.uniform(0, end, 200_000))
+    period = np.searchsorted(periods, bursts)
+    return {
+        # One reading in 500 is missed, and once there is none for five hours.
+        ("hall", "hall/co2"): clock[there & (random.random(len(clock)) > 0.002)],
+        ("roof", "roof/wind"): clock[there],
+        ("roof", "roof/rain"): clock,
+        ("door", "door/opened"): np.sort(random.uniform(0, end, 3000)),
+        # Built in for the last hour.
+        ("cam", "cam/motion"): np.sort(random.uniform(end - HOURS, end, 900)),
+        ("crowd", "crowd/near"): bursts[period % 2 == 0][::20],
+    }
+
+
+@pytest.fixture(scope="module")
+def half_a_day(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    place = tmp_path_factory.mktemp("building")
+    events = [(time, *names) for names, times in building(np.random.default_rng(4)).items() for time in times]
+    lines = [f"{SECONDS_2026 + time:.6f},{who},{topic}" for time, who, topic in sorted(events)]
+    (place / "log.csv").write_text("\n".join(["time,who,topic", *lines]) + "\n")
+    mapping = {"time": {"column": "time", "unit": "s"}, "topic": "{topic}", "publisher": "{who}"}
+    known = Mapping.model_validate({**mapping, "size_bytes": 40})
+    done = run_pipeline([place / "log.csv"], place / "out", mapping=known)
+    assert (done.rows_in, done.quarantined) == (len(events), 0)
+    return Tables(place / "out")
+
+
+def test_an_outage_of_five_hours_leaves_clockwork_clockwork_and_each_topic_has_its_own_span(
+    half_a_day: Tables,
+) -> None:
+    scenario = estimate_scenario(half_a_day, bandwidth_bps=32_000).scenario
+    rows = scenario.publications
+    found = {
+        scenario.topics.name[topic]: (ArrivalProcess(process), rate)
+        for topic, process, rate in zip(rows.topic, rows.arrival_process, rows.rate_per_second, strict=True)
+    }
+    for topic in ("hall/co2", "roof/wind", "roof/rain"):
+        assert found[topic] == (ArrivalProcess.PERIODIC, pytest.approx(0.2, rel=0.005))
+    assert found["door/opened"] == (ArrivalProcess.POISSON, pytest.approx(3000 / (12 * HOURS), rel=0.01))
+    assert found["cam/motion"] == (ArrivalProcess.POISSON, pytest.approx(900 / HOURS, rel=0.01))
+    assert found["crowd/near"][0] == ArrivalProcess.ON_OFF
+    assert found["crowd/near"][1] == pytest.approx(200_000 / 20 / 2 / (12 * HOURS), rel=0.15)
+
+
+def test_outages_are_conditions_of_the_scenario(half_a_day: Tables, tmp_path: Path) -> None:
+    arguments = ["scenario", half_a_day.place, "-o", str(tmp_path / "s.yaml"), "--bandwidth-bps", "32000"]
+    said = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "3 outages are no part of the rates: 5 conditions" in " ".join(said.stdout.split())
+    told = [
+        (round(condition.at_seconds / HOURS, 2), condition)
+        for condition in load_conditions(tmp_path / "s.yaml").timeline
+    ]
+    states = [(at, each.publisher, each.works) for at, each in told if isinstance(each, PublisherState)]
+    assert sorted(states) == [(2.0, "hall", False), (7.0, "hall", True), (11.0, "cam", True)]
+    # The roof sent rain all the time: it was not away, only its wind was.
+    rates = [(at, each.topic, each) for at, each in told if isinstance(each, PublicationRate)]
+    assert [(at, topic) for at, topic, _ in rates] == [(2.0, "roof/wind"), (7.0, "roof/wind")]
+    assert rates[0][2].rate_per_second == pytest.approx(1 / (5 * HOURS), rel=0.01)
+    assert rates[1][2].rate_factor == 1
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "pipeline.md"
+
+
+def test_a_strangers_log_of_250_files_becomes_a_checked_scenario_by_the_guide_alone(
+    spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping = GUIDE.read_text().partition("```yaml building.yaml\n")[2].partition("```")[0]
+    (tmp_path / "building.yaml").write_text(mapping)
+    random = np.random.default_rng(8)
+    sensors = ("co2", "humidity", "light", "pir", "temperature")
+    for room in range(400, 450):
+        (tmp_path / "building" / str(room)).mkdir(parents=True)
+        # Whole seconds, a reading missed now and then, and no power for five hours.
+        clock = SECONDS_2026 + np.arange(0, 6 * HOURS, 40) + random.integers(0, 5)
+        away = SECONDS_2026 + random.integers(HOURS // 4, HOURS // 2)
+        clock = clock[(clock < away) | (clock >= away + 5 * HOURS)]
+        for sensor in sensors:
+            seen = clock[random.random(len(clock)) > 0.002] + (random.random() < 0.5)
+            lines = [f"{time},{random.integers(1, 999)}" for time in (*seen, *([0] if room == 400 else []))]
+            (tmp_path / "building" / str(room) / f"{sensor}.csv").write_text("\n".join(lines) + "\n")
+    out, scenario = str(tmp_path / "out"), str(tmp_path / "building-413.yaml")
+    place = str(tmp_path / "building")
+    arguments = ["run", place, "--mapping", str(tmp_path / "building.yaml"), "--out", out, "--json"]
+    assert run(["pipeline", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["reasons"] == {"clock not set": 5}
+    assert run(["pipeline", "scenario", out, "-o", scenario, "--bandwidth-bps", "1e6"]) == 0
+    assert run(["check", scenario]) == 0
+    found, conditions = load(scenario), load_conditions(scenario)
+    assert len(found.topics) == len(found.publications) == 250
+    assert found.publishers.name[0] == "room-400"
+    assert set(found.publications.arrival_process.tolist()) == {int(ArrivalProcess.PERIODIC)}
+    np.testing.assert_allclose(found.publications.rate_per_second, 1 / 40, rtol=0.05)
+    assert len(conditions.timeline) == 100
+    assert {type(condition) for condition in conditions.timeline} == {PublisherState}
 
 
 SCENARIO = """
@@ -225,7 +344,7 @@ def test_epoch_0_in_a_trace_is_no_time(spark: object, tmp_path: Path) -> None:
     done = run_pipeline([tmp_path / "run"], tmp_path / "out")
     assert done.reasons == {"clock not set": 2 * len(UNSET)}
     tables = Tables(tmp_path / "out")
-    estimated = estimate_scenario(tables)
+    estimated = estimate_scenario(tables).scenario
     assert estimated.publications.rate_per_second[0] == pytest.approx(0.2, rel=0.02)
     assert tables.records("class_performance")[0]["mean_latency_seconds"] == pytest.approx(0.001)
 
@@ -266,7 +385,7 @@ def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> N
             )
         writer.finish(measured_from_ns=0)
     run_pipeline([tmp_path / "run"], tmp_path / "out")
-    found = estimate_scenario(Tables(tmp_path / "out")).publications
+    found = estimate_scenario(Tables(tmp_path / "out")).scenario.publications
 
     def by_topic(rows: Any, values: Any) -> Any:
         return np.bincount(rows.topic, values, minlength=len(original.topics))
@@ -282,7 +401,7 @@ def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> N
     np.testing.assert_allclose(size, true_size, rtol=0.02)
     # Every publication is found to be Poisson, so its ca2 is exactly the true one.
     assert (found.arrival_process == ArrivalProcess.POISSON).all()
-    estimated = estimate_scenario(Tables(tmp_path / "out"))
+    estimated = estimate_scenario(Tables(tmp_path / "out")).scenario
     results = []
     for each in (original, estimated):
         plan = make_plan(each, priorities="cluster", drops="exponential")

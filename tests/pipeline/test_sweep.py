@@ -23,7 +23,9 @@ from typer.testing import CliRunner
 
 from triagemq.cli.sweep import sweep as sweep_command
 from triagemq.errors import OutputError, ParameterError, PipelineError
+from triagemq.pipeline import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.store import Location, current_manifest
 from triagemq.pipeline.sweep import (
     SCHEMA,
     VARIABLES,
@@ -34,7 +36,8 @@ from triagemq.pipeline.sweep import (
     simulate_cases,
     sweep_summary,
 )
-from triagemq.pipeline.sweep.results import SweepResults
+from triagemq.pipeline.sweep.jobs import KeptRows
+from triagemq.pipeline.sweep.results import SWEEP
 from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
@@ -270,14 +273,16 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(out)], stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 90
-        while not list(out.glob("results/part-*")) and time.monotonic() < until and child.poll() is None:
+        while time.monotonic() < until and child.poll() is None:
+            manifest = current_manifest(Location(out))
+            if manifest is not None and manifest.runs:
+                break
             time.sleep(0.01)
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-    parts = {path: path.stat().st_mtime_ns for path in out.glob("results/part-*")}
-    mark = json.loads((out / "sweep.json").read_text())["mark"]
-    (out / "results" / f".part-{mark}-of-the-killed.parquet").write_bytes(b"PAR1")
+    part = next(out.glob("results/*/*/part-*"))
+    (part.parent / "part-999999999.parquet").write_bytes(b"PAR1")
     calls: list[tuple[int, int]] = []
     resumed = run_sweep(
         scenario,
@@ -289,24 +294,24 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
         progress=lambda done, total: calls.append((done, total)),
     )
     assert 0 < calls[0][0] < 32, "the sweep was to be killed in the middle"
-    assert {path: path.stat().st_mtime_ns for path in parts} == parts
-    assert not list(out.glob("results/.part-*"))
+    listed = {out / file.name for file in Tables(out).manifest.files("results")}
+    assert set(out.rglob("part-*")) == listed
     undisturbed = run_sweep(scenario, VARY, 8, publications=60_000, out=tmp_path / "other", spark=spark)
     assert resumed.equals(undisturbed)
 
 
 def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
-    with SweepResults.open(tmp_path):
-        mark = json.loads((tmp_path / "sweep.json").read_text())["mark"]
-    (tmp_path / "results" / f"part-{mark}-0.parquet").write_bytes(b"not a table")
-    with pytest.raises(PipelineError, match=r"-0.parquet: is not a part of a sweep's results"):
+    with KeptRows.open(SWEEP, tmp_path) as results:
+        results.add(SCHEMA.empty_table())
+    next(tmp_path.rglob("part-*")).write_bytes(b"not a table")
+    with pytest.raises(PipelineError, match=r"0.parquet: damaged"):
         run_sweep(scenario, VARY, out=tmp_path)
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path: Path, scenario: Scenario) -> None:
     with (
-        SweepResults.open(tmp_path),
-        pytest.raises(OutputError, match="another command is writing results of a sweep"),
+        KeptRows.open(SWEEP, tmp_path),
+        pytest.raises(OutputError, match="another command is writing tables"),
     ):
         run_sweep(scenario, VARY, out=tmp_path)
 

@@ -116,6 +116,71 @@ def test_topic_rates_in_long_windows_know_burstiness(
         assert row["ca2"] == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=1e-6)
 
 
+def test_short_windows_are_told_only_where_ten_events_came_in_10_seconds(spark: object) -> None:
+    from triagemq.pipeline.tables import topic_rates
+
+    second = 1_000_000_000
+    # Topic 0 has nine events in its first window and ten in its third, topic 1 one every hour.
+    times = [(0, number * second) for number in range(9)]
+    times += [(0, 20 * second + number * second // 10) for number in range(10)]
+    times += [(1, hour * 3600 * second) for hour in range(3)]
+    published = spark.createDataFrame(  # type: ignore[attr-defined]
+        [(0, topic, time, 8, True) for topic, time in times],
+        "run int, topic_id int, published_ns bigint, size_bytes int, measured boolean",
+    )
+    topics = spark.createDataFrame([], "run int, topic_id int, topic string")  # type: ignore[attr-defined]
+    rows = topic_rates.transform(published, topics).collect()
+    found = sorted((row.topic_id, row.window_seconds, row.window_start_ns, row.publications) for row in rows)
+    assert found == [
+        *((0, 0.2, 20 * second + part * 200_000_000, 2) for part in range(5)),
+        (0, 10.0, 0, 9),
+        (0, 10.0, 20 * second, 10),
+        *((1, 10.0, hour * 3600 * second, 1) for hour in range(3)),
+    ]
+
+
+def test_summaries_hold_what_a_report_of_any_length_of_run_needs(
+    tables: Tables, measured_publications: pd.DataFrame
+) -> None:
+    seconds = (measured_publications["published_ns"].max() - MEASURED_FROM_NS) * 1e-9
+    short = frame(tables, "topic_rates").query("window_seconds < 1")
+    for row in tables.records("topic_summary"):
+        own = measured_publications[measured_publications["topic_id"] == row["topic_id"]]
+        assert row["publications"] == len(own)
+        assert row["rate_per_second"] == pytest.approx(len(own) / seconds)
+        assert row["bytes_per_second"] == pytest.approx(own["size_bytes"].sum() / seconds)
+        assert (
+            row["peak_rate_per_second"]
+            == short[short["topic_id"] == row["topic_id"]]["rate_per_second"].max()
+        )
+    samples, stretches = frame(tables, "port_load"), frame(tables, "port_summary")
+    for port, own in stretches.groupby("port"):
+        expected = samples[samples["port"] == port]
+        assert own["samples"].sum() == len(expected)
+        assert np.average(own["load"], weights=own["samples"]) == pytest.approx(expected["load"].mean())
+        assert own["seconds"].max() == pytest.approx(
+            (expected["sampled_ns"].max() - expected["sampled_ns"].min()) * 1e-9
+        )
+
+
+def test_a_long_run_has_as_many_stretches_of_port_load_as_a_figure_shows(spark: object) -> None:
+    from triagemq.pipeline.tables import port_summary
+
+    samples = pd.DataFrame({"sampled_ns": np.arange(10_000) * 200_000_000, "load": np.arange(10_000) / 1e4})
+    samples = samples.assign(run=0, port_id=3, port=None, offered_load=1.5, backlog_packets=7)
+    loads = spark.createDataFrame(  # type: ignore[attr-defined]
+        samples,
+        "sampled_ns bigint, load double, run int, port_id int, port string, offered_load double, "
+        "backlog_packets bigint",
+    )
+    rows = port_summary.transform(loads).orderBy("seconds").collect()
+    assert len(rows) == port_summary.MOST_STRETCHES
+    assert {row.port for row in rows} == {"port 3"}
+    assert sum(row.samples for row in rows) == 10_000
+    assert rows[0].load == pytest.approx(12 / 1e4, abs=1e-4)
+    assert rows[-1].seconds == pytest.approx(9_987 * 0.2, abs=0.3)
+
+
 def test_publication_profile_has_gaps_and_sizes_of_every_publisher_and_topic(
     tables: Tables, measured_publications: pd.DataFrame
 ) -> None:
@@ -203,6 +268,9 @@ def test_rows_that_contradict_themselves_are_quarantined_and_counted(
     assert done.rows_read == sum(trace.manifest.rows(table) for table in trace.manifest.tables)
     kept = tables.rows["publications"] + tables.rows["deliveries"] + trace.manifest.rows("queue_samples")
     assert kept == done.rows_in
+    reasons = {row["reason"]: row for row in tables.records("quarantine_summary")}
+    assert {reason: row["rows"] for reason, row in reasons.items()} == done.reasons
+    assert reasons["duplicate"]["line"] == 11
     repeated = sorted(row["line"] for row in tables.records("quarantine", where={"reason": "duplicate"}))
     assert repeated == [11, 12, 13]
     assert all(
@@ -212,28 +280,33 @@ def test_rows_that_contradict_themselves_are_quarantined_and_counted(
 
 
 def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
     from triagemq.pipeline.tables import topic_correlation
 
     random = np.random.default_rng(3)
     busy = random.random(600) < 0.3
     rates = {0: 5 + 20 * busy, 1: 9 + 10 * busy, 2: 30 - 20 * busy, 3: np.full(600, 12)}
+    counts = np.array([[random.poisson(rate[window]) for window in range(600)] for rate in rates.values()])
     rows = [
-        (0, topic, 0.2, window * 200_000_000, int(random.poisson(rate[window])))
-        for topic, rate in rates.items()
-        for window in range(600)
+        (0, topic, window * 200_000_000 + number, True)
+        for topic, window in np.ndindex(counts.shape)
+        for number in range(counts[topic, window])
     ]
-    rates_frame = spark.createDataFrame(  # type: ignore[attr-defined]
-        [row for row in rows if row[-1]],
-        "run int, topic_id int, window_seconds double, window_start_ns bigint, publications bigint",
+    published = spark.createDataFrame(  # type: ignore[attr-defined]
+        pd.DataFrame(rows, columns=["run", "topic_id", "published_ns", "measured"]),
+        "run int, topic_id int, published_ns bigint, measured boolean",
+    )
+    profile = published.groupBy("run", "topic_id").agg(
+        F.count("*").alias("publications"),
+        F.min("published_ns").alias("first_ns"),
+        F.max("published_ns").alias("last_ns"),
     )
     topics = spark.createDataFrame([(0, 0, "a"), (0, 1, "b")], "run int, topic_id int, topic string")  # type: ignore[attr-defined]
     found = {
         (row["topic_id"], row["other_topic_id"]): row["correlation"]
-        for row in topic_correlation.transform(rates_frame, topics).collect()
+        for row in topic_correlation.transform(published, profile, topics).collect()
     }
-    counts = np.zeros((4, 600))
-    for _, topic, _, start, count in rows:
-        counts[topic, start // 200_000_000] = count
     expected = np.corrcoef(counts)
     assert set(found) == {(0, 1), (0, 2), (1, 2)}
     for (one, other), correlation in found.items():
@@ -255,14 +328,15 @@ def test_live_runs_say_by_which_class_to_count_and_what_ids_are_called(
         "subscriptions": [["pump", "door"], None, *(["pump", f"{number}/#"] for number in range(2, 6))],
     }
     own = write_trace(tmp_path / "own", run_id="own", extra=names, has_scenario=False)
-    run_pipeline([named, unplanned, own], tmp_path / "out")
+    bare = write_trace(tmp_path / "bare", run_id="bare", has_scenario=False)
+    run_pipeline([named, unplanned, own, bare], tmp_path / "out")
     tables = Tables(tmp_path / "out")
     assert all(run.quarantined == 0 for run in tables.manifest.runs.values())
     rows = {(row["run_id"], row["priority_class"]): row for row in tables.records("class_performance")}
     assert set(rows) == {
         *(("named", each) for each in range(4)),
         ("unplanned", None),
-        *(("own", each) for each in range(4)),
+        *((run, each) for run in ("own", "bare") for each in range(4)),
     }
     copies = Trace.open(trace).pandas("deliveries")
     copies = copies[copies["published_ns"] >= MEASURED_FROM_NS]
@@ -275,12 +349,22 @@ def test_live_runs_say_by_which_class_to_count_and_what_ids_are_called(
         "named": True,
         "unplanned": True,
         "own": False,
+        "bare": False,
     }
     whose = {row["run_id"]: set[str | None]() for row in tables.records("run_summary")}
     for row in tables.records("subscription_performance"):
         whose[row["run_id"]].add(row["subscriber"])
     scenarios_own: set[str | None] = {"commander", "archive"}
-    assert whose == {"named": scenarios_own, "unplanned": scenarios_own, "own": {"pump", None}}
+    assert whose == {
+        "named": scenarios_own,
+        "unplanned": scenarios_own,
+        "own": {"pump", None},
+        "bare": {None},
+    }
+    seen = tables.records("subscription_performance", run_id="bare")
+    assert {(row["subscription_id"], row["subscriber_id"], row["topic_id"]) for row in seen} == {
+        *zip(copies["subscription_id"], copies["subscriber_id"], copies["topic_id"], strict=True)
+    }
     published = {row["publisher"] for row in tables.records("publication_profile", run_id="own")}
     assert published == {"drone-1", "drone-2"}
 

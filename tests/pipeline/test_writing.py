@@ -12,7 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, run_pipeline
-from triagemq.pipeline.writing import write_table
+from triagemq.pipeline.store import Store
+from triagemq.pipeline.store.writing import write_table
 
 
 @pytest.fixture
@@ -38,21 +39,28 @@ def rows_of(spark: SparkSession, rows: int, runs: int = 1) -> Any:
 def test_rows_that_are_all_there_are_written(
     spark: SparkSession, rows: int, runs: int, partitions: int, tmp_path: Path
 ) -> None:
-    place = tmp_path / "100 % of [these] {rows}" / "numbers"
-    write_table(rows_of(spark, rows, runs), place, runs, partitions)
-    files = {run: sorted(place.glob(f"run={run}/part-*.parquet")) for run in range(runs)}
-    found = [pq.ParquetFile(file).metadata.num_rows for run in files for file in files[run]]
-    assert sum(found) == rows
-    assert all(files.values()) or not rows
+    out = tmp_path / "100 % of [these] {rows}"
+    with Store.open(out, kind="run") as store:
+        store.begin()
+        files = write_table(rows_of(spark, rows, runs), store, "numbers", runs, partitions)
+        listed = [file for run in range(runs) for file in files.get(run, ())]
+        assert [pq.read_metadata(out / file.name).num_rows for file in listed] == [
+            file.rows for file in listed
+        ]
+        assert sum(file.rows for file in listed) == rows
+        assert set(files) == set(range(runs)) or not rows
 
 
 @pytest.mark.usefixtures("_another_disk")
 @pytest.mark.parametrize("runs", [1, 3])
 def test_a_file_that_is_not_on_this_disk_is_missed(spark: SparkSession, runs: int, tmp_path: Path) -> None:
-    with pytest.raises(
-        PipelineError, match=r"^numbers: 1,000 rows were made and \d+ are in .*share this disk"
-    ):
-        write_table(rows_of(spark, 1000, runs), tmp_path / "numbers", runs, 2)
+    with Store.open(tmp_path, kind="run") as store:
+        store.begin()
+        with pytest.raises(
+            PipelineError, match=r"^numbers: 1,000 rows were made and \d+ are in .*share this disk"
+        ):
+            write_table(rows_of(spark, 1000, runs), store, "numbers", runs, 2)
+    assert not list(tmp_path.rglob("*.parquet")), "what is not published is cleared away"
 
 
 @pytest.mark.usefixtures("_another_disk")
@@ -65,4 +73,4 @@ def test_a_log_whose_rows_are_not_all_there_publishes_nothing(spark: SparkSessio
     with pytest.raises(PipelineError, match=r"100 rows were made and 0 are in .*; nothing is published"):
         run_pipeline([log], out, mapping=mapping)
     assert Tables(out).rows == {}
-    assert {entry.name for entry in out.iterdir()} == {"manifest.json", ".lock"}
+    assert not [path for path in out.rglob("*") if "manifest-" not in path.name and path.name != ".lock"]

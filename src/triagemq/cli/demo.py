@@ -48,7 +48,18 @@ Seconds = Annotated[
 
 def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None, json: Json = False) -> None:
     """Run a building fire on this machine with real packets, with and without triage, and see what arrives."""
-    require("numba", "amqtt", "fastapi", "uvicorn", "sqlalchemy", "matplotlib", "plotly", "pyspark", "pandas")
+    require(
+        "numba",
+        "amqtt",
+        "fastapi",
+        "uvicorn",
+        "sqlalchemy",
+        "matplotlib",
+        "plotly",
+        "jinja2",
+        "pyspark",
+        "pandas",
+    )
     from triagemq.scenario import load
 
     console = screen()

@@ -110,7 +110,10 @@ BrokerAuthority = Annotated[
 ]
 SparkMaster = Annotated[
     str | None,
-    typer.Option("--master", help="A Spark cluster, as spark://host:7077 (default: this machine)."),
+    typer.Option(
+        "--master",
+        help="A Spark cluster, as spark://host:7077 (default: as spark-submit or spark-defaults.conf say).",
+    ),
 ]
 SparkConf = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark's, key=value; may be repeated.")

@@ -1,4 +1,4 @@
-"""`triage pipeline run|stream|show|scenario`: tables from what happened."""
+"""`triage pipeline run|stream|show|scenario|archive`: tables from what happened."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def run(
         typer.Argument(help="Directories with a trace or several; with --mapping, logs.", metavar="TRACE..."),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory of the tables; new runs are added to it.")
+        str,
+        typer.Option("--out", "-o", help="Directory of the tables, a path or URI; new runs are added to it."),
     ],
     mapping: Annotated[
         Path | None, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")
@@ -41,18 +42,21 @@ def run(
     json: Json = False,
 ) -> None:
     """Make the tables of runs and logs that are new or have changed, and a report of all of them."""
-    options.require("pyspark", "pandas", "plotly")
+    options.require("pyspark", "pandas", "plotly", "jinja2")
     from triagemq.pipeline import load_mapping, run_pipeline
     from triagemq.pipeline.report import report_tables
+    from triagemq.pipeline.store import Location
 
     spark = options.spark_options(master, conf, ui=ui)
     known = load_mapping(mapping) if mapping is not None else None
     done = run_pipeline(traces, out, mapping=known, options=spark, progress=not json)
-    page = out / "report.html"
-    if done.tables and (done.started_spark or not page.exists()):
-        report_tables(out, page, title=f"What happened: {out.name}")
+    # A page is opened with a browser, which has no way to a cluster's file systems.
+    directory = None if Location.needs_spark(out, published=True) else Location(out).shown
+    page = None if directory is None else directory / "report.html"
+    if page is not None and done.tables and (done.started_spark or not page.exists()):
+        report_tables(out, page, title=f"What happened: {page.parent.name}")
     if json:
-        print_json({**done.as_json(), "report": str(page) if page.exists() else None})
+        print_json({**done.as_json(), "report": str(page) if page is not None and page.exists() else None})
     else:
         _print_run(done, out, page)
     if done.useless:
@@ -63,7 +67,7 @@ def run(
         )
 
 
-def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
+def _print_run(done: PipelineResult, out: str, page: Path | None) -> None:
     console = screen()
     for skipped in done.skipped:
         screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)
@@ -79,13 +83,14 @@ def _print_run(done: PipelineResult, out: Path, page: Path) -> None:
     for reason, count in done.reasons.items():
         console.print(f"  quarantined: {count:,} {reason}")
     _print_tables(console, done.tables)
-    console.print(f"report: {page}", soft_wrap=True)
+    if page is not None:
+        console.print(f"report: {page}", soft_wrap=True)
     console.print(f"look at a table with: triage pipeline show {out} class_performance", soft_wrap=True)
 
 
 @app.command()
 def show(
-    directory: Annotated[Path, typer.Argument(help="Directory of the tables.")],
+    directory: Annotated[str, typer.Argument(help="Directory of the tables, a path or URI.")],
     table: Annotated[str | None, typer.Argument(help="A table (default: list them).")] = None,
     where: Annotated[
         list[str] | None, typer.Option("--where", help="Only rows with column=value; may be repeated.")
@@ -123,7 +128,7 @@ def show(
 
 @app.command()
 def scenario(
-    tables: Annotated[Path, typer.Argument(help="Directory of the tables.")],
+    tables: Annotated[str, typer.Argument(help="Directory of the tables, a path or URI.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="A .yaml file, or a directory for the Parquet form.")
     ],
@@ -139,9 +144,10 @@ def scenario(
     from triagemq.pipeline import Tables, estimate_scenario
     from triagemq.scenario import save
 
-    estimated = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
+    found = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
+    estimated = found.scenario
     # A file is named by whoever wants it written; a directory may hold tables that have these names by chance.
-    save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"))
+    save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"), conditions=found.conditions)
     counts = {
         "topics": len(estimated.topics),
         "publishers": len(estimated.publishers),
@@ -149,13 +155,69 @@ def scenario(
         "subscriptions": len(estimated.subscriptions),
     }
     if json:
-        print_json({"scenario": estimated.name, "out": str(out), **counts})
+        guessed = [{"publisher": publisher, "topic": topic} for publisher, topic in found.guessed]
+        told = {"outages": found.outages, "conditions": len(found.conditions.timeline), "guessed": guessed}
+        print_json({"scenario": estimated.name, "out": str(out), **counts, **told})
         return
-    screen().print(
-        f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items()),
-        markup=False,
-        soft_wrap=True,
+    text = f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    if found.outages:
+        text += f"\n{found.outages:,} outages are no part of the rates: {len(found.conditions.timeline):,} conditions"
+    if found.guessed:
+        text += "\nguessed, because the trace does not say who published: " + ", ".join(
+            f"{publisher} ({topic})" for publisher, topic in found.guessed
+        )
+    screen().print(text, markup=False, soft_wrap=True)
+
+
+@app.command()
+def archive(
+    logs: Annotated[
+        list[str], typer.Argument(help="Logs, or directories with their files.", metavar="LOG...")
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", help="Directory of the archive, a path or URI; new logs are added to it."
+        ),
+    ],
+    mapping: Annotated[
+        Path, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")
+    ],
+    keep_days: Annotated[
+        int | None, typer.Option("--keep-days", min=1, help="Give up days that are older than so many days.")
+    ] = None,
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    json: Json = False,
+) -> None:
+    """Keep the events of logs with their payloads, as Parquet: for looking at an incident afterwards."""
+    options.require("pyspark")
+    from triagemq.pipeline import load_mapping
+    from triagemq.pipeline.archive import archive as archive_logs
+
+    done = archive_logs(
+        logs,
+        out,
+        mapping=load_mapping(mapping),
+        keep_days=keep_days,
+        options=options.spark_options(master, conf),
     )
+    if json:
+        print_json(done.as_json())
+    else:
+        for skipped in done.skipped:
+            screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)
+        console = screen()
+        console.print(
+            f"{len(done.archived)} logs archived, {len(done.unchanged)} unchanged: {done.rows_in:,} rows in, "
+            f"{done.quarantined:,} set aside; {done.expired:,} events given up, {done.events:,} kept",
+            soft_wrap=True,
+        )
+        for reason, count in done.reasons.items():
+            console.print(f"  set aside: {count:,} {reason}")
+        console.print(f"look at them with: triage pipeline show {out} events", soft_wrap=True)
+    if done.useless:
+        raise PipelineError(f"every row of {done.useless[0]} was set aside")
 
 
 def _print_tables(console: Console, rows: dict[str, int]) -> None:

@@ -1,10 +1,9 @@
-"""`triage pipeline stream DIR`: rates and burstiness of a live trace, while it is being written."""
+"""`triage pipeline stream SOURCE`: rates and burstiness of a live trace, or of a broker's topics, as they are made."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,12 +21,16 @@ __all__ = ["stream"]
 
 
 def stream(
-    directory: Annotated[
+    source: Annotated[
         str,
-        typer.Argument(help="A live trace, or a directory with several; new ones are found.", metavar="DIR"),
+        typer.Argument(
+            help="A live trace, a directory with several, or mqtt://[USER:PASSWORD@]HOST[:PORT][/FILTER].",
+            metavar="SOURCE",
+        ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory of the table; a stopped stream goes on.")
+        str,
+        typer.Option("--out", "-o", help="Directory of the table, a path or URI; a stopped stream goes on."),
     ],
     window: Annotated[float, typer.Option(help="Length of the sliding windows in seconds.")] = 2.0,
     slide: Annotated[float, typer.Option(help="Seconds from one sliding window to the next.")] = 1.0,
@@ -46,16 +49,17 @@ def stream(
     until_idle: Annotated[
         float | None, typer.Option(help="Stop when nothing new has come for so many seconds.")
     ] = None,
+    broker_ca: options.BrokerAuthority = None,
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
     json: Json = False,
 ) -> None:
-    """Keep a table of rates per topic up to date with a live trace, until Ctrl-C."""
+    """Keep a table of rates per topic up to date with a live trace or a broker, until Ctrl-C."""
     from triagemq.pipeline.streaming import stream_pipeline
 
     with _progress_line(enabled=not json) as progress:
         done = stream_pipeline(
-            directory,
+            source,
             out,
             window_seconds=window,
             slide_seconds=slide,
@@ -65,6 +69,7 @@ def stream(
             until_idle_seconds=until_idle,
             post=post,
             post_token=token,
+            broker_ca=broker_ca,
             options=options.spark_options(master, conf),
             progress=progress,
             on_stop=on_stop_anywhere,
@@ -107,7 +112,8 @@ def _print(done: StreamResult) -> None:
     for run_id, counts in done.runs.items():
         console.print(
             f"  {run_id}: {counts['events']:,} events in windows, {counts['late']:,} late, "
-            f"{counts['duplicates']:,} duplicates",
+            f"{counts['duplicates']:,} duplicates"
+            + (f", {counts['lost']:,} lost" if "lost" in counts else ""),
             markup=False,
             soft_wrap=True,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,8 +36,11 @@ def sweep(
     seeds: Annotated[int, typer.Option(min=1, help="Simulations of every setting, with seeds from 0.")] = 1,
     publications: Annotated[int, typer.Option(min=1, help="Events to publish in each.")] = 100_000,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where results are kept; what is there is not run again.")
-    ] = Path("out/sweep"),
+        str,
+        typer.Option(
+            "--out", "-o", help="Where results are kept, a path or URI; what is there is not run again."
+        ),
+    ] = "out/sweep",
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
     json: options.Json = False,
@@ -69,7 +71,7 @@ def sweep(
         print_json(
             {
                 "scenario": scenario.name,
-                "out": str(out),
+                "out": out,
                 "simulations": counted.total,
                 "simulated_now": counted.total - counted.before,
                 "wall_seconds": seconds,
@@ -83,7 +85,7 @@ def sweep(
         console.print(f"... and {len(rows) - SHOWN_SETTINGS} more settings (--json has all)")
     console.print(
         f"{counted.total:,} simulations, {counted.total - counted.before:,} of them now in {seconds:.1f} s; "
-        f"results: {out / 'results'}",
+        f"look at them with: triage pipeline show {out} results",
         soft_wrap=True,
     )
 

@@ -20,7 +20,7 @@ from triagemq.forecast.summary import NEGLIGIBLE_SHARE
 from triagemq.papers.experiment import Progress
 from triagemq.pipeline import SparkOptions
 from triagemq.pipeline.java import find_java
-from triagemq.pipeline.sweep.cases import Case, case_seconds, simulate_cases
+from triagemq.pipeline.sweep.cases import Case, simulate_cases
 from triagemq.plan import Plan
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario
@@ -94,7 +94,7 @@ def table2_case(scenario: Scenario, plan: Plan, *, publications: int, seed: int,
 
 def simulated(cases: Sequence[Case], progress: Progress) -> list[SubscriptionResults]:
     """The results of all cases, in their order: the same to the last bit wherever they run."""
-    weights = [case_seconds(case) for case in cases]
+    weights = [case.seconds for case in cases]
     where = _ON_SPARK.get()
     if where is not None and where.pays(weights):
         return simulate_cases(

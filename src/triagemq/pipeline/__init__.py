@@ -1,10 +1,10 @@
 """The data pipeline on Spark: what happened becomes tables. Reading finished tables needs Arrow only.
 
 `run_pipeline` starts Spark when there is something to compute; `Tables` reads what it published; `estimate_scenario`
-makes a Scenario from it. Importing this package imports no Spark.
+estimates a Scenario from it. Importing this package imports no Spark.
 """
 
-from triagemq.pipeline.estimate import estimate_scenario
+from triagemq.pipeline.estimate import Estimate, estimate_scenario
 from triagemq.pipeline.java import describe_java
 from triagemq.pipeline.mapping import Mapping, load_mapping
 from triagemq.pipeline.reading import Tables
@@ -12,6 +12,7 @@ from triagemq.pipeline.run import PipelineResult, run_pipeline
 from triagemq.pipeline.session import SparkOptions, spark_session
 
 __all__ = [
+    "Estimate",
     "Mapping",
     "PipelineResult",
     "SparkOptions",

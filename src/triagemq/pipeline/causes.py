@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from triagemq.errors import PipelineError
@@ -11,6 +12,8 @@ __all__ = ["cause_of", "explained"]
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED = "Caused by: "
+_NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _NOT_SAYING_WHY = ("An error occurred while calling", "An exception was thrown from", "at ", "Traceback")
 
 
@@ -34,10 +37,25 @@ def cause_of(error: BaseException) -> str:
     'java.io.IOException: disk full'
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
+    if "PythonException" in str(error) and (absent := _NO_PACKAGE.search(str(error))):
+        package = absent[1].partition(".")[0]
+        return (
+            f"the executors' Python has no package {package!r}; install it on every worker, or set PYSPARK_PYTHON to "
+            "one that has it"
+        )
+    if absent := _NO_PYTHON.search(str(error)):
+        return f"the executors have no {absent[1]}; set PYSPARK_PYTHON to the Python that every worker has"
     causes = [line.strip().removeprefix(_CAUSED) for line in lines if line.strip().startswith(_CAUSED)]
     told = [line.strip().removeprefix(": ") for line in lines]
     told = [line for line in told if not line.startswith(_NOT_SAYING_WHY)]
-    return (_raised(lines)[-1:] or causes[-1:] or told[:1] or [type(error).__name__])[0]
+    return (_raised(lines)[-1:] or causes[-1:] or told[:1] or _silent(error))[0]
+
+
+def _silent(error: BaseException) -> list[str]:
+    """Where nothing is said but which call it was: py4j's own error, when Java has gone."""
+    if type(error).__module__.startswith("py4j"):
+        return ["Spark's Java process has ended, or does not answer; its last words are above, if it had any"]
+    return [type(error).__name__]
 
 
 def _raised(lines: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
-from triagemq.pipeline.storage import InputFile
+from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.trace import TABLES, Outcome
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from triagemq.forecast import REASONS, best_forecast, figures_by_class
 from triagemq.pipeline.inputs import TraceInput
@@ -29,43 +31,24 @@ _FORECAST = {
 }
 """Columns for what a run's plan promised, by what `triage forecast --json` calls it."""
 
-_FORECAST_FIELDS = [
-    (name, {"flag": pa.string(), "sampled": pa.int32()}.get(key, pa.float64()))
-    for name, key in _FORECAST.items()
-]
+_FORECAST_COLUMNS = ", ".join(
+    f"{name} { {'flag': 'string', 'sampled': 'int'}.get(key, 'double') }" for name, key in _FORECAST.items()
+)
 
-_SCHEMAS = {
-    "topics": pa.schema([("run", pa.int32()), ("topic_id", pa.int32()), ("topic", pa.string())]),
-    "publishers": pa.schema([("run", pa.int32()), ("publisher_id", pa.int32()), ("publisher", pa.string())]),
-    "ports": pa.schema(
-        [("run", pa.int32()), ("port_id", pa.int32()), ("port", pa.string()), ("bandwidth_bps", pa.float64())]
-    ),
+_COLUMNS = {
+    "topics": "topic_id int, topic string",
+    "publishers": "publisher_id int, publisher string",
+    "ports": "port_id int, port string, bandwidth_bps double",
     # Which port each subscriber hangs on, of those that pass one managed port only: their time between the
     # first and the last port is the time in one queue.
-    "subscribers": pa.schema([("run", pa.int32()), ("subscriber_id", pa.int32()), ("port_id", pa.int32())]),
-    "subscriptions": pa.schema(
-        [
-            ("run", pa.int32()),
-            ("subscription_id", pa.int32()),
-            ("subscriber_id", pa.int32()),
-            ("subscriber", pa.string()),
-            ("topic_id", pa.int32()),
-            ("topic", pa.string()),
-            ("utility_shape", pa.int32()),
-            ("utility_weight", pa.float64()),
-            ("utility_threshold", pa.float64()),
-            ("freshness_seconds", pa.float64()),
-            ("max_latency_seconds", pa.float64()),
-            ("max_latency_share", pa.float64()),
-            ("forecast_share_within_max_latency", pa.float64()),
-            *_FORECAST_FIELDS,
-        ]
-    ),
-    "class_forecasts": pa.schema([("run", pa.int32()), ("priority_class", pa.int32()), *_FORECAST_FIELDS]),
+    "subscribers": "subscriber_id int, port_id int",
+    "subscriptions": "subscription_id int, subscriber_id int, subscriber string, topic_id int, topic string, "
+    "utility_shape int, utility_weight double, utility_threshold double, freshness_seconds double, "
+    "max_latency_seconds double, max_latency_share double, forecast_share_within_max_latency double, "
+    + _FORECAST_COLUMNS,
+    "class_forecasts": f"priority_class int, {_FORECAST_COLUMNS}",
     # By which class copies are counted, of runs that say so.
-    "classes": pa.schema(
-        [("run", pa.int32()), ("subscription_id", pa.int32()), ("counted_class", pa.int32())]
-    ),
+    "classes": "subscription_id int, counted_class int",
 }
 
 
@@ -84,25 +67,26 @@ class Dimensions:
     @classmethod
     def of(cls, spark: SparkSession, runs: Mapping[int, TraceInput], partitions: int) -> Dimensions:
         """From the scenario and the manifest of each run, by the run's number."""
-        tables: dict[str, list[pa.Table]] = {name: [] for name in _SCHEMAS}
+        schemas = {name: _arrow_schema(f"run int, {columns}") for name, columns in _COLUMNS.items()}
+        tables: dict[str, list[pa.Table]] = {name: [] for name in schemas}
         for run, each in runs.items():
             if each.scenario is not None:
                 for name, columns in _columns(each, each.scenario).items():
-                    tables[name].append(_table(_SCHEMAS[name], run, columns))
+                    tables[name].append(_table(schemas[name], run, columns))
             for name, rows in _named(each).items():
                 tables[name].append(
-                    pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=_SCHEMAS[name])
+                    pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=schemas[name])
                 )
             tables["classes"].append(
                 _table(
-                    _SCHEMAS["classes"],
+                    schemas["classes"],
                     run,
                     {"subscription_id": np.arange(len(each.classes)), "counted_class": each.classes},
                 )
             )
         frames = {
             name: in_one_piece(
-                from_arrow(spark, pa.concat_tables([_SCHEMAS[name].empty_table(), *parts])), partitions
+                from_arrow(spark, pa.concat_tables([schemas[name].empty_table(), *parts])), partitions
             )
             for name, parts in tables.items()
         }
@@ -186,6 +170,12 @@ def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[dict[str, Any], dic
         name: [row[key] for row in classes]
         for name, key in {"priority_class": "priority_class", **_FORECAST}.items()
     }
+
+
+def _arrow_schema(columns: str) -> pa.Schema:
+    wanted = StructType.fromDDL(columns)
+    assert isinstance(wanted, StructType)
+    return to_arrow_schema(wanted)
 
 
 def _table(schema: pa.Schema, run: int, columns: Mapping[str, Any]) -> pa.Table:

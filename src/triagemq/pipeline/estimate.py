@@ -1,13 +1,17 @@
 """A Scenario estimated from what was measured: so that a building's real log can be planned, forecast and simulated.
 
-Rates and mean sizes are those measured. An arrival process is periodic, Poisson, Pareto or on-off, whichever has the
-measured variability of gaps; a size distribution is constant, exponential, or the sizes that were seen. Network and
-subscriptions are those of the run's own scenario, or one port with one subscriber who wants everything.
+Rates and mean sizes are those measured while a source was there; when it was not is told as conditions. An arrival
+process is periodic, Poisson, Pareto or on-off, whichever has the measured variability of gaps; a size distribution is
+constant, exponential, or the sizes that were seen. Network and subscriptions are those of the run's own scenario, or
+one port with one subscriber who wants everything. Publishers are those of the trace; where it does not say who
+published on a topic, the only one that the scenario has for it is a guess, and called one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,47 +32,92 @@ from triagemq.scenario import (
     Subscriptions,
     Switches,
     Topics,
-    UtilityShape,
     loads,
 )
+from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
+from triagemq.scenario.model import SomeTable, filled, take
 
-__all__ = ["estimate_scenario"]
+__all__ = ["Estimate", "estimate_scenario"]
 
+_CLOCKWORK_SHARE = 0.95
 _PERIODIC_BELOW = 0.05
 _CONSTANT_BELOW = 1e-6
 _POISSON_BAND = 0.1
 _WIDEST_BAND = 0.3
 _DEVIATIONS = 4.0
 _MOST_SIZES = 32
-_SERVICE_RATE = 1e6
 _UNKNOWN = "unknown"
 
 Row = dict[str, Any]
+Span = tuple[int, int]
+"""From and until, in nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A scenario, what happened during the run that it is estimated from, and what is not known but guessed."""
+
+    scenario: Scenario
+    conditions: Conditions
+    outages: int
+    """Of all publications together; the conditions hold the longest of each."""
+    guessed: tuple[tuple[str, str], ...]
+    """Publisher and topic where the trace does not say who published, and the scenario has only one who might have."""
 
 
 def estimate_scenario(
     tables: Tables, *, run_id: str | None = None, bandwidth_bps: float | None = None, name: str | None = None
-) -> Scenario:
+) -> Estimate:
     """The scenario that a run's measured publications look like.
 
     `run_id` is needed if the tables hold several runs; `bandwidth_bps`, the bandwidth of the one port, if the run came
     without a scenario (a foreign log).
     """
     chosen = _choose(tables, run_id)
-    profile = tables.records("publication_profile", run_id=chosen)
+    if tables.manifest.kind == "stream":
+        from triagemq.pipeline.streaming.reading import stream_profile
+
+        profile = stream_profile(tables, chosen)
+    else:
+        profile = tables.records("publication_profile", run_id=chosen)
     if not profile:
         raise PipelineError(
             f"run {chosen}: nothing was published after warm-up; there is nothing to estimate from"
         )
     texts = tables.records("scenarios", run_id=chosen) if "scenarios" in tables.rows else []
-    if texts and texts[0]["text"].strip():
-        return _measured_in(loads(texts[0]["text"], file=f"scenario of run {chosen}"), profile, name)
-    if bandwidth_bps is None:
+    text = texts[0]["text"] if texts else ""
+    if not text.strip() and bandwidth_bps is None:
         raise PipelineError(
             f"run {chosen}: came without a scenario, so the bandwidth to the subscriber is not known; "
             "say it with --bandwidth-bps"
         )
-    return _one_port(profile, bandwidth_bps, name or chosen)
+    base = loads(text, file=f"scenario of run {chosen}") if text.strip() else None
+    said = {_topic(row) for row in profile if row["publisher"] is not None}
+    usual = {
+        topic: publisher
+        for topic, publisher in (_only_publishers(base) if base is not None else {}).items()
+        if topic not in said
+    }
+    guessed = tuple(
+        (usual[_topic(row)], _topic(row))
+        for row in profile
+        if row["publisher"] is None and _topic(row) in usual
+    )
+    named = [
+        row
+        | {"topic": _topic(row), "publisher": row["publisher"] or usual.get(_topic(row)) or _publisher(row)}
+        for row in profile
+    ]
+    if base is not None:
+        scenario = _measured_in(base, named, name)
+    else:
+        assert bandwidth_bps is not None
+        scenario = _one_port(named, bandwidth_bps, name or chosen)
+    summaries = tables.records("run_summary", run_id=chosen) if "run_summary" in tables.rows else []
+    measured_from_ns = summaries[0]["measured_from_ns"] if summaries else None
+    begins_ns = measured_from_ns or min(row["first_ns"] for row in profile)
+    timeline = sorted(_outages(named, begins_ns), key=lambda condition: condition.at_seconds)
+    return Estimate(scenario, Conditions(tuple(timeline)), sum(row["outages"] for row in profile), guessed)
 
 
 def _choose(tables: Tables, run_id: str | None) -> str:
@@ -82,8 +131,7 @@ def _choose(tables: Tables, run_id: str | None) -> str:
 
 def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenario:
     """The base with the measured publications instead of its own; names that are new to it stand behind its own."""
-    usual = _only_publishers(base)
-    names = [(_topic(row), row["publisher"] or usual.get(_topic(row)) or _publisher(row)) for row in profile]
+    names = [(row["topic"], row["publisher"]) for row in profile]
     topics = _numbered([*base.topics.name, *(topic for topic, _ in names)])
     publishers = _numbered([*base.publishers.name, *(publisher for _, publisher in names)])
     rows = [
@@ -94,49 +142,42 @@ def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenar
     # Where it is not known who published, it may have been anybody.
     found = set(zip(measured.topic.tolist(), measured.publisher.tolist(), strict=True))
     anybody = {topics[topic] for topic, publisher in names if publisher == _UNKNOWN}
-    seen = np.array(
-        [
-            topic in anybody or (topic, publisher) in found
-            for topic, publisher in zip(
-                base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True
-            )
-        ],
-        dtype=np.bool_,
-    )
+    pairs = zip(base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True)
+    silent = [number for number, pair in enumerate(pairs) if pair[0] not in anybody and pair not in found]
     # What was silent all the time: at most one event in as long as was observed.
     rarely = 1.0 / max(max(row["observed_seconds"] for row in profile), 1e-9)
-    silent = np.flatnonzero(~seen)
-    kept = {
-        column: getattr(base.publications, column)[silent] for column in Publications.__dataclass_fields__
-    }
-    kept["rate_per_second"] = np.minimum(kept["rate_per_second"], rarely)
-    kept["size_samples"] = np.where(
-        kept["size_samples"] >= 0, kept["size_samples"] + len(samples), -1
-    ).astype(np.int32)
-    together = {
-        column: np.concatenate([getattr(measured, column), kept[column]])
-        for column in Publications.__dataclass_fields__
-    }
-    return Scenario.of(
-        name=name or base.name,
-        topics=Topics(tuple(topics)),
-        brokers=base.brokers,
-        broker_links=base.broker_links,
-        unmanaged_switches=base.unmanaged_switches,
-        switches=base.switches,
-        ports=base.ports,
-        publishers=_with_publishers(base.publishers, tuple(publishers)),
-        publications=Publications(**together),
-        size_samples=SizeSamples(
-            samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
-        ),
-        subscribers=base.subscribers,
-        subscriptions=base.subscriptions,
-        planning=base.planning,
-        mtu_bytes=base.mtu_bytes,
-        overhead_bytes=base.overhead_bytes,
-        sending_order=base.sending_order,
+    kept = take(base.publications, np.array(silent, dtype=np.int64))
+    kept = replace(
+        kept,
+        rate_per_second=np.minimum(kept.rate_per_second, rarely),
+        size_samples=np.where(kept.size_samples >= 0, kept.size_samples + len(samples), -1).astype(np.int32),
     )
+    # Those that are new publish to the first broker.
+    strangers = tuple(publishers)[len(base.publishers) :]
+    same = {each.name: getattr(base, each.name) for each in fields(base)}
+    return Scenario.of(
+        **same
+        | {
+            "name": name or base.name,
+            "topics": Topics(tuple(topics)),
+            "publishers": _together(
+                base.publishers, filled(Publishers, len(strangers), name=strangers, broker=0)
+            ),
+            "publications": _together(measured, kept),
+            "size_samples": SizeSamples(
+                samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
+            ),
+        }
+    )
+
+
+def _together(one: SomeTable, other: SomeTable) -> SomeTable:
+    """The rows of both."""
+    columns = {}
+    for each in fields(one):  # type: ignore[arg-type]
+        first, second = getattr(one, each.name), getattr(other, each.name)
+        columns[each.name] = first + second if isinstance(first, tuple) else np.concatenate([first, second])
+    return replace(one, **columns)  # type: ignore[type-var]
 
 
 def _only_publishers(base: Scenario) -> dict[str, str]:
@@ -157,56 +198,27 @@ def _numbered(names: list[str]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
-def _with_publishers(known: Publishers, names: tuple[str, ...]) -> Publishers:
-    """Those that are new publish to the first broker."""
-    new = len(names) - len(known)
-    return Publishers(
-        name=names,
-        broker=np.append(known.broker, np.zeros(new, dtype=np.int32)),
-        unmanaged_switch=np.append(known.unmanaged_switch, np.full(new, -1, dtype=np.int32)),
-        error_rate=np.append(known.error_rate, np.zeros(new)),
-        propagation_seconds=np.append(known.propagation_seconds, np.zeros(new)),
-    )
-
-
 def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
     """One broker, one port, one subscriber to everything; ids are given anew, by name."""
-    topics = sorted({_topic(row) for row in profile})
-    publishers = sorted({_publisher(row) for row in profile})
+    topics = _numbered(sorted({row["topic"] for row in profile}))
+    publishers = _numbered(sorted({row["publisher"] for row in profile}))
     rows = [
-        row | {"topic_id": topics.index(_topic(row)), "publisher_id": publishers.index(_publisher(row))}
+        row | {"topic_id": topics[row["topic"]], "publisher_id": publishers[row["publisher"]]}
         for row in profile
     ]
     measured, samples = _publications(rows)
-    zero, one = np.zeros(1), np.ones(1)
-    nobody, first = np.full(1, -1, dtype=np.int32), np.zeros(1, dtype=np.int32)
-    count = len(topics)
     return Scenario.of(
         name=name,
         topics=Topics(tuple(topics)),
-        brokers=Brokers(("broker",), one * _SERVICE_RATE, one * _SERVICE_RATE),
-        switches=Switches(("switch",), one * _SERVICE_RATE, nobody),
-        ports=OutputPorts(("port",), first, one * bandwidth_bps, one * np.inf, first, zero, zero),
-        publishers=Publishers(
-            tuple(publishers),
-            np.zeros(len(publishers), dtype=np.int32),
-            np.full(len(publishers), -1, dtype=np.int32),
-            np.zeros(len(publishers)),
-            np.zeros(len(publishers)),
-        ),
+        brokers=filled(Brokers, 1, name=("broker",)),
+        switches=filled(Switches, 1, name=("switch",)),
+        ports=filled(OutputPorts, 1, name=("port",), switch=0, bandwidth_bps=bandwidth_bps),
+        publishers=filled(Publishers, len(publishers), name=publishers, broker=0),
         publications=measured,
         size_samples=samples,
-        subscribers=Subscribers(("subscriber",), first, first, zero, zero),
-        subscriptions=Subscriptions(
-            subscriber=np.zeros(count, dtype=np.int32),
-            topic=np.arange(count, dtype=np.int32),
-            utility_shape=np.full(count, int(UtilityShape.LOG), dtype=np.int8),
-            utility_weight=np.ones(count),
-            utility_threshold=np.zeros(count),
-            freshness_seconds=np.full(count, np.inf),
-            max_latency_seconds=np.full(count, np.inf),
-            max_separation_seconds=np.full(count, np.inf),
-            max_latency_share=np.zeros(count),
+        subscribers=filled(Subscribers, 1, name=("subscriber",), broker=0, port=0),
+        subscriptions=filled(
+            Subscriptions, len(topics), subscriber=0, topic=np.arange(len(topics)), utility_weight=1.0
         ),
     )
 
@@ -219,6 +231,52 @@ def _publisher(row: Row) -> str:
     if row["publisher"] is not None:
         return str(row["publisher"])
     return _UNKNOWN if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
+
+
+def _outages(profile: list[Row], begins_ns: int) -> Iterator[Condition]:
+    """When publishers, or single topics of theirs, were not there, in seconds from the beginning of what was measured.
+
+    A publisher was away while all its topics were; conditions know no rate of 0, so that a topic that was silent alone
+    has at most one event in that time.
+    """
+
+    def seconds(time_ns: int) -> float:
+        return round((time_ns - begins_ns) * 1e-9, 6)
+
+    of_publisher: dict[str, list[Row]] = {}
+    for row in profile:
+        of_publisher.setdefault(row["publisher"], []).append(row)
+    for publisher, rows in of_publisher.items():
+        last_ns, away = max(row["last_ns"] for row in rows), _spans(rows[0])
+        for row in rows[1:]:
+            away = _common(away, _spans(row))
+        for begin, end in away:
+            if begin > begins_ns:
+                yield PublisherState(seconds(begin), publisher, works=False)
+            if begin < last_ns:
+                yield PublisherState(seconds(end), publisher, works=True)
+        for row in rows:
+            for span in _spans(row):
+                if _common([span], away):
+                    continue
+                rarely = min(_rate(row), 1e9 / (span[1] - span[0]))
+                yield PublicationRate(seconds(span[0]), row["topic"], publisher, rate_per_second=rarely)
+                if span[0] < row["last_ns"]:
+                    yield PublicationRate(seconds(span[1]), row["topic"], publisher, rate_factor=1.0)
+
+
+def _spans(row: Row) -> list[Span]:
+    return [(each["from_ns"], each["until_ns"]) for each in row["longest_outages"]]
+
+
+def _common(some: list[Span], others: list[Span]) -> list[Span]:
+    """The times that lie in spans of both."""
+    shared = [
+        (max(begin, other_begin), min(end, other_end))
+        for begin, end in some
+        for other_begin, other_end in others
+    ]
+    return [(begin, end) for begin, end in shared if begin < end]
 
 
 def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
@@ -236,28 +294,26 @@ def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
             sizes.append(values)
             weights.append(shares)
             means[-1] = math.fsum(values * shares) / math.fsum(shares)
-    count = len(rows)
-    publications = Publications(
-        publisher=np.array([row["publisher_id"] for row in rows], dtype=np.int32),
-        topic=np.array([row["topic_id"] for row in rows], dtype=np.int32),
-        rate_per_second=np.array([_rate(row) for row in rows]),
-        size_bytes=np.array(means),
-        size_distribution=np.array(kinds, dtype=np.int8),
-        size_samples=np.array(sample, dtype=np.int32),
-        arrival_process=np.array([process for process, *_ in arrivals], dtype=np.int8),
-        pareto_shape=np.array([shape for _, shape, _ in arrivals]),
-        on_seconds=np.array([seconds for *_, seconds in arrivals]),
-        off_seconds=np.array([seconds for *_, seconds in arrivals]),
-        min_separation_seconds=np.zeros(count),
-        max_separation_seconds=np.full(count, np.inf),
+    publications = filled(
+        Publications,
+        len(rows),
+        publisher=[row["publisher_id"] for row in rows],
+        topic=[row["topic_id"] for row in rows],
+        rate_per_second=[_rate(row) for row in rows],
+        size_bytes=means,
+        size_distribution=kinds,
+        size_samples=sample,
+        arrival_process=[process for process, *_ in arrivals],
+        pareto_shape=[shape for _, shape, _ in arrivals],
+        on_seconds=[seconds for *_, seconds in arrivals],
+        off_seconds=[seconds for *_, seconds in arrivals],
     )
     return publications, SizeSamples(tuple(sizes), tuple(weights))
 
 
 def _rate(row: Row) -> float:
     # All events in one instant leave no time to divide by.
-    observed = row["observed_seconds"]
-    return float(row["publications"] / observed) if observed and observed > 0 else float(row["publications"])
+    return float(row["rate_per_second"] or row["publications"])
 
 
 def _band(count: int) -> float:
@@ -268,6 +324,9 @@ def _band(count: int) -> float:
 def _arrivals(row: Row) -> tuple[ArrivalProcess, float, float]:
     """Process, Pareto shape, and mean seconds on and off, so that the variability of gaps is the measured one."""
     ca2, count = row["ca2"], row["publications"]
+    # A few late or missed readings do not make clockwork anything else.
+    if ca2 is not None and (row["regular_share"] or 0.0) >= _CLOCKWORK_SHARE:
+        return ArrivalProcess.PERIODIC, 0.0, 0.0
     if ca2 is None or (ca2 >= _PERIODIC_BELOW and abs(ca2 - 1) <= _band(count)):
         return ArrivalProcess.POISSON, 0.0, 0.0
     if ca2 < _PERIODIC_BELOW:

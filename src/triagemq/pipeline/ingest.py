@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -16,11 +17,19 @@ from triagemq.pipeline.inputs import LogInput
 from triagemq.pipeline.mapping import Mapping, SizeColumn, template_columns
 from triagemq.pipeline.numbered_lines import numbered_lines
 
-__all__ = ["YEAR_NS", "Ingested", "ingest", "names_to_ids", "published_ns", "with_set_clocks"]
+__all__ = [
+    "Ingested",
+    "ingest",
+    "names_to_ids",
+    "published_ns",
+    "with_plausible_times",
+]
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
-YEAR_NS = 365 * 86_400 * 1_000_000_000
+_CALENDAR_NS = (631_152_000_000_000_000, 4_102_444_800_000_000_000)
+"""1990 and 2100: what a clock says that was set is between them."""
+_SECOND_KIND = 1 << 40
 _LONGEST_TOPIC_BYTES = 65_535
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
 
@@ -33,7 +42,7 @@ class Ingested:
     values_per_row: int
 
     def readings(self) -> DataFrame:
-        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, publication_id."""
+        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, payload, publication_id."""
         good = self.rows.where(F.col("reason").isNull())
         place = F.col("position") * self.values_per_row
         return good.select("*", F.posexplode("readings").alias("number", "reading")).select(
@@ -42,6 +51,7 @@ class Ingested:
             "published_ns",
             F.col("reading.topic").alias("topic"),
             F.col("reading.size_bytes").cast("int").alias("size_bytes"),
+            F.encode("reading.value", "UTF-8").alias("payload"),
         )
 
     def bad(self) -> DataFrame:
@@ -65,38 +75,76 @@ def ingest(spark: SparkSession, log: LogInput) -> Ingested:
     checked = fields.withColumn("reason", F.coalesce("reason", _first(reasons)))
     present = F.filter("candidates", lambda reading: reading["value"].isNotNull())
     checked = checked.withColumn("readings", present)
-    return Ingested(
-        _order_reasons(checked, mapping).drop("candidates", "fields"), len(mapping.topics_of_values)
-    )
+    ordered = _order_reasons(checked.drop("candidates", "fields"), mapping)
+    # Nobody will ask for the text of a good row, which those of strange times may turn out not to be.
+    asked = F.col("reason").isNotNull() | _is_of_no_calendar(F.col("published_ns"))
+    raw = F.to_json("raw") if log.format == "parquet" else F.col("raw")
+    return Ingested(ordered.withColumn("raw", F.when(asked, raw)), len(mapping.topics_of_values))
 
 
-def with_set_clocks(log: Ingested) -> Ingested:
+def _is_of_no_calendar(published_ns: Column) -> Column:
+    """Whether a time is one that a clock says that was not set (1970, 1980) or overflowed (2106)."""
+    return (published_ns < _CALENDAR_NS[0]) | (published_ns >= _CALENDAR_NS[1])
+
+
+def with_plausible_times(log: Ingested, mapping: Mapping) -> Ingested:
     """The same, with rows of a clock that was not set put aside: for this the whole log must have been seen.
 
-    A clock that starts at 0 is as good as any. But if a log has times of the first year of the epoch and then none for
-    ten years, the former are nobody's.
+    A clock that starts at 0 is as good as any. But if other times of the same log are of a calendar, those that are not
+    are nobody's, unless the mapping says what is the earliest and the latest.
     """
     published, usable = F.col("published_ns"), F.col("reason").isNull()
-    (first, later) = (
+    strange = _is_of_no_calendar(published)
+    (some, others) = (
         log.rows.where(usable)
-        .agg(F.min("published_ns"), F.min(F.when(published >= YEAR_NS, published)))
+        .agg(F.coalesce(F.bool_or(strange), F.lit(False)), F.bool_or(~strange))
         .collect()[0]
     )
-    if first is None or later is None or first >= YEAR_NS or later < 10 * YEAR_NS:
+    if not (some and others):
         return log
-    reason = F.when(usable & (published < YEAR_NS), "clock not set").otherwise(F.col("reason"))
+    earliest, latest = mapping.time.bounds_ns
+    reason = F.col("reason")
+    if earliest is None:
+        reason = F.when(usable & (published < _CALENDAR_NS[0]), "clock not set").otherwise(reason)
+    if latest is None:
+        reason = F.when(usable & (published >= _CALENDAR_NS[1]), "clock far ahead").otherwise(reason)
     return Ingested(log.rows.withColumn("reason", reason), log.values_per_row)
 
 
 def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
     """Rows with `fields` (a map of texts), `raw`, `source`, `line`, `position` and the reason of a row that is none."""
-    if log.format == "parquet":
-        return _parse_parquet(spark, log)
-    lines = numbered_lines(spark, log.files, header=log.format == "csv" and log.mapping.header)
+    rows = _parse_parquet(spark, log) if log.format == "parquet" else _parse_lines(spark, log)
+    if not log.mapping.path:
+        return rows
+    names, place = log.mapping.path_columns, _path(F.col("source"))
+    parts = [
+        part
+        for number, name in enumerate(names)
+        for part in (F.lit(name), F.regexp_extract(place, log.mapping.path_pattern, number + 1))
+    ]
+    own = F.map_filter("fields", lambda name, _: ~name.isin(names))
+    return rows.withColumn("fields", F.map_concat(own, F.create_map(*parts)) if parts else F.col("fields"))
+
+
+def _path(url: Column) -> Column:
+    """The URL of a file as an InputFile has it, with the path as it is; Spark has escapes in it, and fewer slashes."""
+    plain = F.coalesce(F.try_url_decode(F.replace(url, F.lit("+"), F.lit("%2B"))), url)
+    return F.regexp_replace(plain, "^file:/+", "file:///")
+
+
+def _parse_lines(spark: SparkSession, log: LogInput) -> DataFrame:
+    header = log.format == "csv" and log.mapping.header
+    kinds = []
+    for number, (line_end, files) in enumerate(log.files_by_line_end.items()):
+        rows = numbered_lines(spark, files, header=header, line_end=line_end)
+        kinds.append(rows.withColumn("position", F.col("position") + number * _SECOND_KIND))
+    lines = reduce(DataFrame.unionByName, kinds)
     raw = F.col("text")
     if log.format == "jsonl":
         parsed = F.from_json(raw, "map<string,string>")
-        fields, malformed, why = parsed, parsed.isNull() | (F.size(parsed) == 0), "not JSON"
+        keys = F.map_keys(parsed)
+        fields, cut_off, twice = parsed, F.lit(False), F.size(F.array_distinct(keys)) < F.size(keys)
+        malformed, why = parsed.isNull() | (F.size(parsed) == 0), "not JSON"
     else:
         assert log.columns is not None
         names = [f"c{number}" for number in range(len(log.columns))]
@@ -107,23 +155,28 @@ def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
             "columnNameOfCorruptRecord": "malformed",
         }
         struct = F.from_csv(raw, schema, options)
+        # Columns that nobody asks for may well have the same name.
+        needed = log.mapping.needed_columns()
         pairs = [
             part
             for column, name in zip(log.columns, names, strict=True)
+            if column in needed
             for part in (F.lit(column), struct[name])
         ]
-        fields, malformed, why = (
-            F.create_map(*pairs),
-            struct["malformed"].isNotNull(),
-            "wrong number of columns",
-        )
+        # Spark would take what follows a line end within a text for the next row, and leave it out.
+        fields, cut_off, twice = F.create_map(*pairs), raw.rlike("[\\r\\n]"), F.lit(False)
+        malformed, why = struct["malformed"].isNotNull(), "wrong number of columns"
     return lines.select(
         "source",
         "line",
         "position",
         raw.alias("raw"),
         fields.alias("fields"),
-        F.when(~F.col("is_utf8"), "not UTF-8").when(malformed, why).alias("reason"),
+        F.when(~F.col("is_utf8"), "not UTF-8")
+        .when(cut_off, "line end within a row")
+        .when(malformed, why)
+        .when(twice, "duplicate column")
+        .alias("reason"),
     )
 
 
@@ -137,17 +190,20 @@ def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
             f"{log.source}: has no column {', '.join(absent)}, which the mapping names; "
             f"it has {', '.join(rows.columns)}"
         )
-    pairs = [part for name in rows.columns for part in (F.lit(name), F.col(f"`{name}`").cast("string"))]
-    # Files are numbered by name; a row's place in all of them needs no more than to be unique and in order.
-    number = F.lit(0)
-    for place, file in enumerate(log.files):
-        number = F.when(F.col("_metadata.file_name") == file.name, place).otherwise(number)
+    pairs = [
+        part
+        for name in log.mapping.needed_columns()
+        for part in (F.lit(name), F.col(f"`{name}`").cast("string"))
+    ]
+    # Files are numbered by path; a row's place in all of them needs no more than to be unique and in order.
+    urls = F.array(*(F.lit(file.url) for file in log.files))
+    number = F.array_position(urls, _path(F.col("_metadata.file_path")))
     index = F.col("_metadata.row_index")
     return rows.select(
         F.col("_metadata.file_path").alias("source"),
         (index + 1).alias("line"),
         (F.shiftleft(number.cast("bigint"), 36) + index).alias("position"),
-        F.to_json(F.struct("*")).alias("raw"),
+        F.struct("*").alias("raw"),
         F.create_map(*pairs).alias("fields"),
         F.lit(None).cast("string").alias("reason"),
     )
@@ -217,6 +273,7 @@ def _whole(text: Column) -> Column:
 def _row_reasons(mapping: Mapping) -> dict[str, Column]:
     """Reasons in the order in which they are looked for: a row gets the first that holds."""
     time, published = _text(mapping.time.column), F.col("published_ns")
+    earliest, latest = mapping.time.bounds_ns
 
     def some(condition: object) -> Column:
         assert callable(condition)
@@ -227,7 +284,7 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
     reasons = {
         "missing time": time.isNull(),
         "unparseable time": published.isNull(),
-        "time out of range": (published < 0) | (published >= _LATEST_NS),
+        "time out of range": (published < (earliest or 0)) | (published >= (latest or _LATEST_NS)),
         "missing publisher": F.col("publisher").isNull(),
         "missing value": ~F.exists("candidates", lambda reading: reading["value"].isNotNull()),
         "missing topic": some(lambda reading: reading["topic"].isNull()),
@@ -254,7 +311,7 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
 
 
 def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
-    """Copies of earlier rows, and rows whose time is before that of their publisher's row just before."""
+    """Copies of earlier rows, and rows whose time is before that of their publisher's row just before in their file."""
     usable = F.col("reason").isNull()
     same = Window.partitionBy("published_ns", "publisher", "readings", usable).orderBy("position")
     marked = checked.withColumn("copy", usable & (F.row_number().over(same) > 1))
@@ -263,7 +320,9 @@ def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
     )
     still = F.col("reason").isNull()
     # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.
-    one_clock = Window.partitionBy("publisher", still).orderBy("position")
+    # Times of a clock that was not set, or far ahead, are none that others could be before or after.
+    strange = _is_of_no_calendar(F.col("published_ns"))
+    one_clock = Window.partitionBy("publisher", "source", still, strange).orderBy("position")
     before = F.lag("published_ns").over(one_clock)
     tolerance = round(mapping.backwards_seconds * 1e9)
     backwards = still & (F.col("published_ns") < before - tolerance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 from collections.abc import Mapping as Dictionary
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.storage import InputFile, Location
+from triagemq.pipeline.store import InputFile, Location
 from triagemq.plan import Plan
 from triagemq.plan.files import parse_plan
 from triagemq.scenario import Scenario, loads_with_conditions
@@ -32,7 +33,7 @@ from triagemq.trace.manifest import (
 
 __all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
 
-COMPUTED_BY = 5
+COMPUTED_BY = 7
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _FORMATS = {
@@ -47,7 +48,10 @@ _FORMATS = {
 _FOLLOW_CONDITIONS = ("simulate", "emulate")
 """Producers of runs that have a plan for each of a scenario's conditions, and so no one forecast."""
 
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER_BYTES = 1 << 20
+_COMPRESSED_HEADER_BYTES = 1 << 16
+"""What is in the first part of a compressed file in any case."""
 _BYTES_PER_ROW = 20
 
 
@@ -103,7 +107,17 @@ class LogInput:
     format: str
     files: tuple[InputFile, ...]
     columns: tuple[str, ...] | None
+    ended_by_returns: frozenset[str] = frozenset()
+    """URLs of the text files whose lines end with a carriage return alone."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def files_by_line_end(self) -> dict[str, list[InputFile]]:
+        """The files of a log of lines, by what their lines end with."""
+        found: dict[str, list[InputFile]] = {}
+        for file in self.files:
+            found.setdefault("\r" if file.url in self.ended_by_returns else "\n", []).append(file)
+        return found
 
     @property
     def rows(self) -> int:
@@ -113,7 +127,7 @@ class LogInput:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A run that is not whole, found beside others."""
+    """A run that is not whole, or a file that is no part of a log, found beside others."""
 
     source: str
     reason: str
@@ -124,14 +138,15 @@ def find_inputs(
 ) -> tuple[list[TraceInput | LogInput], list[Skipped]]:
     """Every run and log that the arguments name; runs that are not whole are listed apart.
 
-    With a mapping, an argument that is no trace is a log: a file, or a directory of files.
+    With a mapping, an argument that is no trace is a log: a file, or a directory of files, also of those in the folders
+    below if the mapping says so.
     """
     found: list[TraceInput | LogInput] = []
     skipped: list[Skipped] = []
     for argument in given:
         place = Location(argument)
         if not place.is_directory():
-            found.append(_log(place, [place.file()], mapping))
+            found.append(_log(place, [place.file()], mapping, skipped))
         elif (place / MANIFEST_NAME).exists():
             found.append(_trace(place))
         elif (place / INCOMPLETE_NAME).exists():
@@ -145,13 +160,11 @@ def find_inputs(
                 if run not in whole and (run / INCOMPLETE_NAME).exists()
             ]
             found += [_trace(run) for run in whole]
-            logs = [file for file in place.files() if _format_of(file.name) is not None]
+            logs = _log_files(place, mapping, [run.url for run in whole])
             if logs and mapping is not None:
-                found.append(_log(place, logs, mapping))
+                found.append(_log(place, logs, mapping, skipped))
             elif not whole:
-                raise PipelineError(
-                    f"{argument}: holds neither a trace nor runs with one" + _advice(logs, mapping)
-                )
+                raise PipelineError(f"{argument}: {_advice(logs, mapping)}")
     return _distinct(found), skipped
 
 
@@ -167,11 +180,25 @@ def _distinct(found: Sequence[TraceInput | LogInput]) -> list[TraceInput | LogIn
     return list(by_id.values())
 
 
+def _log_files(place: Location, mapping: Mapping | None, runs: Sequence[str]) -> list[InputFile]:
+    """The files of a directory that could be a log: of a known ending, or all if the mapping says what they are."""
+    deep = mapping is not None and mapping.looks_into_folders
+    return [
+        file
+        for file in place.files(recursive=deep)
+        if ((mapping is not None and mapping.format) or _format_of(file.name))
+        and not any(file.url.startswith(f"{run}/") for run in runs)
+    ]
+
+
 def _advice(logs: Sequence[InputFile], mapping: Mapping | None) -> str:
+    nothing = "holds neither a trace nor runs with one"
+    if mapping is None:
+        could_be = "; its files could be a log: say what its columns mean with --mapping FILE"
+        return nothing + (could_be if logs else "")
     return (
-        "; its files could be a log: say what its columns mean with --mapping FILE"
-        if logs and mapping is None
-        else ""
+        f"{nothing}, and no file that ends in {', '.join(_FORMATS)}; if its files are called otherwise, add format: to "
+        "the mapping, and if they lie in folders, recursive: true"
     )
 
 
@@ -243,11 +270,14 @@ def _plan(place: Location, planned: bytes, scenario: Scenario | None) -> tuple[P
     return plan, ()
 
 
-def _log(place: Location, files: list[InputFile], mapping: Mapping | None) -> LogInput:
+def _log(
+    place: Location, files: list[InputFile], mapping: Mapping | None, skipped: list[Skipped]
+) -> LogInput:
     if mapping is None:
         raise PipelineError(
             f"{place.given}: is no trace; if it is a log, say what its columns mean with --mapping FILE"
         )
+    files = _fitting(place, files, mapping, skipped)
     formats = {mapping.format or _format_of(file.name) for file in files}
     if len(formats) != 1 or None in formats:
         raise PipelineError(
@@ -255,36 +285,81 @@ def _log(place: Location, files: list[InputFile], mapping: Mapping | None) -> Lo
         )
     kind = formats.pop()
     assert kind is not None
-    columns = _csv_columns(files, mapping) if kind == "csv" else None
+    beginnings = {} if kind == "parquet" else {file.url: _beginning(file) for file in files}
+    columns = _csv_columns(beginnings, mapping) if kind == "csv" else None
     if columns is not None:
-        absent = [name for name in mapping.needed_columns() if name not in columns]
-        if absent:
-            raise PipelineError(
-                f"{place.given}: has no column {', '.join(absent)}, which the mapping names; "
-                f"it has {', '.join(columns)}"
-            )
+        _require_columns(place, columns, mapping)
     seen = json.dumps([[file.url, file.size_bytes, file.modified_ns] for file in files])
     identity = _digest(str(COMPUTED_BY).encode(), mapping.fingerprint.encode(), seen.encode())
     # By its place, so that a log that has grown replaces itself.
     run_id = f"{Path(place.name).stem}-{hashlib.blake2b(place.url.encode(), digest_size=4).hexdigest()}"
-    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), columns)
+    returns = frozenset(url for url, text in beginnings.items() if "\r" in text and "\n" not in text)
+    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), columns, returns)
 
 
-def _csv_columns(files: Sequence[InputFile], mapping: Mapping) -> tuple[str, ...]:
+def _fitting(
+    place: Location, files: list[InputFile], mapping: Mapping, skipped: list[Skipped]
+) -> list[InputFile]:
+    """The files that have something in them, and a path as the mapping says."""
+    fitting = []
+    for file in files:
+        # In a directory, folders above it are none of the log's.
+        path = file.url.removeprefix(f"{place.url}/")
+        if mapping.path is not None and not re.search(mapping.path_pattern, path):
+            skipped.append(Skipped(file.url, f"{file.url}: its path does not end like {mapping.path}"))
+        elif not file.size_bytes:
+            skipped.append(Skipped(file.url, f"{file.url}: is empty"))
+        else:
+            fitting.append(file)
+    if not fitting:
+        raise PipelineError(f"{place.given}: nothing to read; {skipped[-1].reason}")
+    return fitting
+
+
+def _beginning(file: InputFile) -> str:
+    # The URL of a file of this machine is its path as it is, spaces and all.
+    content = Location(file.url.removeprefix("file://")).read(_HEADER_BYTES)
+    codec = _COMPRESSIONS.get(Path(file.name).suffix)
+    if codec is not None:
+        import pyarrow as pa
+
+        try:
+            content = pa.CompressedInputStream(pa.BufferReader(content), codec).read(_COMPRESSED_HEADER_BYTES)
+        except OSError as error:
+            raise PipelineError(f"{file.url}: is not compressed with {codec}, as its name says") from error
+    return content.decode("utf-8-sig", errors="replace")
+
+
+def _require_columns(place: Location, columns: Sequence[str], mapping: Mapping) -> None:
+    needed = mapping.needed_columns()
+    absent = [name for name in needed if name not in columns]
+    if absent:
+        raise PipelineError(
+            f"{place.given}: has no column {', '.join(absent)}, which the mapping names; "
+            f"it has {', '.join(columns)}"
+        )
+    twice = [name for name in needed if columns.count(name) > 1]
+    if twice:
+        raise PipelineError(
+            f"{place.given}: has more than one column {', '.join(twice)}, which the mapping names; "
+            "give all columns names of their own with columns: [...]"
+        )
+
+
+def _csv_columns(beginnings: Dictionary[str, str], mapping: Mapping) -> tuple[str, ...]:
     """Names of the columns: as the mapping lists them, else from the header, which must be the same in all files."""
     if mapping.columns is not None:
         return tuple(mapping.columns)
     headers = {}
-    for file in files:
-        beginning = Location(file.url).read(_HEADER_BYTES).decode("utf-8-sig", errors="replace")
-        rows = list(csv.reader(beginning.splitlines()[:2], delimiter=mapping.delimiter))
-        if not rows:
-            raise PipelineError(f"{file.url}: is empty; a CSV file needs a header")
+    for url, text in beginnings.items():
+        rows = list(csv.reader(re.split("\r\n|\n|\r", text, maxsplit=2)[:2], delimiter=mapping.delimiter))
+        if not any(rows):
+            raise PipelineError(f"{url}: is empty; a CSV file needs a header")
         names = [name.strip() for name in rows[0]]
         # R and pandas leave out the name of the first column, the row number.
         if len(rows) > 1 and len(rows[1]) == len(names) + 1:
             names = ["row", *names]
-        headers[file.url] = tuple(names)
+        headers[url] = tuple(names)
     if len(set(headers.values())) > 1:
         first = next(iter(headers))
         other = next(url for url in headers if headers[url] != headers[first])
@@ -293,8 +368,9 @@ def _csv_columns(files: Sequence[InputFile], mapping: Mapping) -> tuple[str, ...
 
 
 def _format_of(name: str) -> str | None:
-    suffixes = Path(name.removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")).suffix.lower()
-    return _FORMATS.get(suffixes)
+    path = Path(name)
+    plain = path.stem if path.suffix in _COMPRESSIONS else path.name
+    return _FORMATS.get(Path(plain).suffix.lower())
 
 
 def _digest(*parts: bytes) -> str:

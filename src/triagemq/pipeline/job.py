@@ -5,39 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
-from triagemq.pipeline.ingest import YEAR_NS, ingest, names_to_ids, with_set_clocks
+from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
 from triagemq.pipeline.inputs import LogInput, TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
 from triagemq.pipeline.progress import TableProgress
-from triagemq.pipeline.published import PublishedRun
-from triagemq.pipeline.storage import spark_url
+from triagemq.pipeline.store import PublishedRun, Store, TableFile
+from triagemq.pipeline.store.writing import write_table, write_work
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
     latency_histogram,
     port_load,
+    port_summary,
     publication_profile,
     publications,
     quarantine,
+    quarantine_summary,
     queue_features,
     run_summary,
     subscription_performance,
     topic_correlation,
     topic_rates,
+    topic_summary,
 )
-from triagemq.pipeline.writing import write_table, write_where_they_are
 
 __all__ = ["TABLES", "Batch"]
 
@@ -45,13 +45,16 @@ TABLES: Mapping[str, Any] = {
     "publications": publications,
     "deliveries": deliveries,
     "quarantine": quarantine,
+    "quarantine_summary": quarantine_summary,
     "latency_histogram": latency_histogram,
     "subscription_performance": subscription_performance,
     "class_performance": class_performance,
     "topic_rates": topic_rates,
+    "topic_summary": topic_summary,
     "topic_correlation": topic_correlation,
     "publication_profile": publication_profile,
     "port_load": port_load,
+    "port_summary": port_summary,
     "queue_features": queue_features,
     "run_summary": run_summary,
 }
@@ -66,13 +69,15 @@ _SMALL_AT_ONCE = 4
 
 
 class Batch:
-    """The tables of some runs, made together in one directory. `run` numbers them within the batch."""
+    """The tables of some runs, made together and written to a store. `run` numbers them within the batch."""
 
     def __init__(
-        self, spark: SparkSession, work: Path, inputs: list[TraceInput | LogInput], progress: TableProgress
+        self, spark: SparkSession, store: Store, inputs: list[TraceInput | LogInput], progress: TableProgress
     ) -> None:
         self._spark = spark
-        self._work = work
+        self._store = store
+        self._written: dict[str, dict[int, tuple[TableFile, ...]]] = {}
+        self._log_names: dict[str, list[DataFrame]] = {"topic": [], "publisher": []}
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
@@ -80,8 +85,8 @@ class Batch:
         self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
 
-    def make(self) -> tuple[dict[str, PublishedRun], dict[str, dict[str, list[Path]]]]:
-        """Make all tables; returns what the manifest says of each run, and each run's files by table."""
+    def make(self) -> dict[str, PublishedRun]:
+        """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
         checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
         readings, rejected = self._ingest()
@@ -89,9 +94,7 @@ class Batch:
         self._write_figures(checked)
         self._write("run_summary", self._summary())
         self._keep_scenarios()
-        return {each.run_id: self._published(run) for run, each in self._inputs.items()}, {
-            each.run_id: self._files(run) for run, each in self._inputs.items()
-        }
+        return {each.run_id: self._published(run) for run, each in self._inputs.items()}
 
     def _write_base(
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
@@ -136,6 +139,7 @@ class Batch:
                 self._partitions,
                 deadlines=self._deadlines(),
                 judged_until_ns=self._judged_until(),
+                whose=not all(each.known("subscriptions") for each in self._traces.values()),
             )
             first.insert(0, lambda: self._write("latency_histogram", histogram))
         samples = checked["queue_samples"].good()
@@ -150,9 +154,26 @@ class Batch:
         self._all(first)
         second = [
             lambda: self._write(
-                "topic_correlation", topic_correlation.transform(self._read("topic_rates"), self._topics)
-            )
+                "topic_correlation",
+                topic_correlation.transform(published, self._read("publication_profile"), self._topics),
+            ),
+            lambda: self._write(
+                "topic_summary",
+                topic_summary.transform(
+                    self._read("topic_rates"), self._read("publication_profile"), measured_from_ns
+                ),
+            ),
         ]
+        if self._has("queue_samples"):
+            second.append(
+                lambda: self._write("port_summary", port_summary.transform(self._read("port_load")))
+            )
+        if self._written.get("quarantine"):
+            second.append(
+                lambda: self._write(
+                    "quarantine_summary", quarantine_summary.transform(self._read("quarantine"))
+                )
+            )
         if self._has("deliveries"):
             counted = self._read("latency_histogram")
             promised = self._dimensions.class_forecasts
@@ -162,7 +183,7 @@ class Batch:
             second.append(
                 lambda: self._write(
                     "subscription_performance",
-                    subscription_performance.transform(counted, self._subscriptions()),
+                    subscription_performance.transform(counted, self._dimensions.subscriptions),
                 )
             )
         self._all(second)
@@ -184,20 +205,6 @@ class Batch:
         delays = queue_features.queueing_delays(packets)
         return queue_features.transform(samples, delays, self._dimensions.ports, phase, self._measured_from())
 
-    def _subscriptions(self) -> DataFrame:
-        """What each subscription is: from the scenario or the manifest, else as far as the deliveries say."""
-        known = self._dimensions.subscriptions
-        without = [run for run, each in self._traces.items() if not each.known("subscriptions")]
-        if not without:
-            return known
-        seen = (
-            self._read("deliveries")
-            .where(F.col("run").isin(without))
-            .groupBy("run", "subscription_id")
-            .agg(F.min("subscriber_id").alias("subscriber_id"), F.min("topic_id").alias("topic_id"))
-        )
-        return known.unionByName(seen, allowMissingColumns=True)
-
     # Foreign logs
 
     def _ingest(self) -> tuple[DataFrame | None, list[DataFrame]]:
@@ -206,36 +213,23 @@ class Batch:
         for run, log in self._logs.items():
             self._progress.begin(log.source)
             parsed = ingest(self._spark, log)
-            # Nobody will ask for the text of a good row, which those of the first year may turn out not to be.
-            asked = F.col("reason").isNotNull() | (F.col("published_ns") < YEAR_NS)
-            rows = parsed.rows.withColumn("raw", F.when(asked, F.col("raw")))
-            place = self._work / f"log-{run}"
-            write_where_they_are(rows, place, what=log.source)
-            kept = self._spark.read.schema(rows.schema).parquet(spark_url(place, to_read=True))
-            parsed = with_set_clocks(type(parsed)(kept, parsed.values_per_row))
+            kept = write_work(parsed.rows, self._store.work(f"log-{run}"), what=log.source)
+            parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
             self._count_log(run, parsed.rows)
             for column, ids in names_to_ids(parsed.readings(), ["topic", "publisher"]).items():
-                names = self._work / f"{column}-names" / f"log-{run}"
-                write_where_they_are(
-                    ids.withColumn("run", F.lit(run)), names, what=f"{log.source}: {column}s"
-                )
+                numbered = ids.withColumn("run", F.lit(run))
+                place = self._store.work(f"{column}-names-{run}")
+                self._log_names[column].append(write_work(numbered, place, what=f"{log.source}: {column}s"))
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
-    def _log_names(self, column: str) -> DataFrame:
-        schema = f"{column} string, {column}_id int, run int"
-        places = [
-            spark_url(self._work / f"{column}-names" / f"log-{run}", to_read=True) for run in self._logs
-        ]
-        return self._spark.read.schema(schema).parquet(*places)
-
     def _with_log_names(self, names: DataFrame, column: str) -> DataFrame:
-        return names.unionByName(self._log_names(column)) if self._logs else names
+        return reduce(DataFrame.unionByName, self._log_names[column], names)
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
-        for column in ("topic", "publisher"):
-            readings = readings.join(F.broadcast(self._log_names(column)), ["run", column])
+        for column, names in self._log_names.items():
+            readings = readings.join(F.broadcast(reduce(DataFrame.unionByName, names)), ["run", column])
         return readings.select(
             "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"
         )
@@ -257,8 +251,10 @@ class Batch:
     def _published(self, run: int) -> PublishedRun:
         each, reasons = self._inputs[run], self._reasons(run)
         rows_in, quarantined = self._counts.get((run, None), 0), sum(reasons.values())
+        tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
+        rows_read = rows_in + quarantined
         return PublishedRun(
-            each.identity, each.source, rows_in + quarantined, rows_in, quarantined, reasons, {}, each.notes
+            each.identity, each.source, rows_read, rows_in, quarantined, reasons, tables, each.notes
         )
 
     def _summary(self) -> DataFrame:
@@ -293,10 +289,8 @@ class Batch:
     def _keep_scenarios(self) -> None:
         """The scenario of each run, as it was given: who has the tables needs the trace no more."""
         for run, each in self._traces.items():
-            place = self._work / SCENARIOS / f"run={run}"
-            place.mkdir(parents=True)
             text = pa.table({"run_id": [each.run_id], "text": [each.scenario_text]})
-            pq.write_table(text, place / "part-0.parquet", compression="zstd")
+            self._written.setdefault(SCENARIOS, {})[run] = (self._store.write(SCENARIOS, text, run=run),)
 
     # Reading and writing
 
@@ -347,19 +341,13 @@ class Batch:
         assert isinstance(schema, StructType)
         run_ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
         rows = frame.withColumn("run_id", run_ids[F.col("run")]).to(schema)
-        write_table(rows, self._work / table, len(self._inputs), self._partitions)
+        self._written[table] = write_table(rows, self._store, table, len(self._inputs), self._partitions)
         self._progress.finish()
 
     def _read(self, table: str) -> DataFrame:
         """A table of this batch, with `run`; without rows if none was written."""
         schema = f"{TABLES[table].SCHEMA}, run int"
-        place = self._work / table
-        if not place.exists():
+        if not any(self._written.get(table, {}).values()):
             return few_rows(self._spark, [], schema)
-        return in_one_piece(
-            self._spark.read.schema(schema).parquet(spark_url(place, to_read=True)), self._partitions
-        )
-
-    def _files(self, run: int) -> dict[str, list[Path]]:
-        places = {table: self._work / table / f"run={run}" for table in (*TABLES, SCENARIOS)}
-        return {table: sorted(place.glob("part-*.parquet")) for table, place in places.items()}
+        place = self._store.folder(table).spark_path
+        return in_one_piece(self._spark.read.schema(schema).parquet(place), self._partitions)

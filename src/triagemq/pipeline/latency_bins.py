@@ -6,8 +6,6 @@ billion. Whoever computes percentiles from these bins, the simulator included, g
 
 from __future__ import annotations
 
-import math
-
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (the name everybody uses for it)
 
@@ -23,16 +21,13 @@ __all__ = [
 ]
 
 _COUNT_BITS = 48
-# Spark's log2 takes two logarithms.
-_DOUBLINGS = 1 / math.log(2)
 
 
 def bin_of(value: Column, exponent: Column | None = None) -> Column:
     """The bin of a whole number: 0 for 0, else 64 for each doubling, divided evenly in between.
 
-    The logarithm may be a hair too large or too small beside a power of two; the division then still lands in the
-    right bin, so the result does not depend on how a machine rounds. Give the exponent as a column of its own where
-    there are many rows: Spark computes an expression in each place where it stands.
+    Whole numbers only, so that the result does not depend on how a machine rounds. Give the exponent as a column of its
+    own where there are many rows: Spark computes an expression in each place where it stands.
     """
     positive = F.greatest(value, F.lit(1).cast("bigint"))
     exponent = exponent_of(value) if exponent is None else exponent
@@ -42,8 +37,14 @@ def bin_of(value: Column, exponent: Column | None = None) -> Column:
 
 
 def exponent_of(value: Column) -> Column:
-    """How often a number from 1 on can be halved; 0 for those below."""
-    return F.floor(F.log(F.greatest(value, F.lit(1).cast("bigint"))) * _DOUBLINGS).cast("int")
+    """How often a number from 1 on can be halved; 0 for those below.
+
+    All bits below the highest are set and counted: a logarithm would be a call out of Java for every row.
+    """
+    bits = F.greatest(value, F.lit(1).cast("bigint"))
+    for places in (1, 2, 4, 8, 16, 32):
+        bits = bits.bitwiseOR(F.shiftright(bits, places))
+    return F.bit_count(bits) - 1
 
 
 def bin_middle(bin_number: Column) -> Column:

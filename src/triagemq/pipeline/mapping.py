@@ -5,18 +5,17 @@ topic: "office/{sensor}"                                # {column} stands for it
 value: reading                                          # narrow log: one value a row
 publisher: "{device}"
 
-time: {column: date}
-values: [Temperature, Humidity]                         # wide log: one topic a column, or {column: topic}
-topic: "office/{column}"
-size_bytes: 64                                          # or a {column: name}; else the size of the value as text
+Every key stands in docs/reference/logs.md with an example.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -36,18 +35,42 @@ class _Entry(BaseModel):
 
 
 class TimeColumn(_Entry):
-    """Where the time is, and how it is written: a pattern of Spark's, a number of units since 1970, or ISO 8601."""
+    """Where the time is, and how it is written: a pattern of Spark's, a number of units since 1970, or ISO 8601.
+
+    What is before `earliest`, or not before `latest`, is set aside.
+    """
 
     column: str
     format: str | None = None
     unit: Literal["s", "ms", "us", "ns"] | None = None
     zone: str = "UTC"
+    earliest: datetime | date | None = None
+    latest: datetime | date | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> TimeColumn:
         if self.format is not None and self.unit is not None:
             raise ValueError("has both format and unit; keep one")
+        earliest, latest = self.bounds_ns
+        if earliest is not None and latest is not None and earliest >= latest:
+            raise ValueError("has an earliest that is not before its latest")
         return self
+
+    @property
+    def bounds_ns(self) -> tuple[int | None, int | None]:
+        """`earliest` and `latest` in nanoseconds since 1970; without a zone of their own they are in this one."""
+        return self._nanoseconds(self.earliest), self._nanoseconds(self.latest)
+
+    def _nanoseconds(self, moment: datetime | date | None) -> int | None:
+        if moment is None:
+            return None
+        whole = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
+        if whole.tzinfo is None:
+            try:
+                whole = whole.replace(tzinfo=UTC if self.zone == "UTC" else ZoneInfo(self.zone))
+            except (KeyError, OSError, ValueError) as error:
+                raise ValueError(f"has no zone {self.zone!r}; write one as in Europe/Berlin") from error
+        return round(whole.timestamp() * 1e6) * 1000
 
 
 class SizeColumn(_Entry):
@@ -78,6 +101,8 @@ class Mapping(_Entry):
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     header: bool = True
     columns: list[Column] | None = None
+    path: Annotated[str, Field(min_length=1)] | None = None
+    recursive: bool = False
 
     @model_validator(mode="after")
     def _whole(self) -> Mapping:
@@ -95,7 +120,29 @@ class Mapping(_Entry):
             raise ValueError(
                 "has no header, so the names of the columns must be listed: columns: [time, ...]"
             )
+        for key, names in (("columns", self.columns or []), ("path", self.path_columns)):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(
+                    f"names {', '.join(twice)} twice in {key}; every column needs a name of its own"
+                )
         return self
+
+    @property
+    def path_columns(self) -> list[str]:
+        """What the parts of a file's path are called."""
+        return template_columns(self.path or "")
+
+    @property
+    def path_pattern(self) -> str:
+        """A regular expression, of Python's and Java's, for the end of a path; a group for each of its columns."""
+        literal = _PLACE.split(self.path or "")[::2]
+        return "(?:^|/)" + "([^/]+)".join(re.escape(part) for part in literal) + "$"
+
+    @property
+    def looks_into_folders(self) -> bool:
+        """Whether the files of a directory are also those of the directories in it."""
+        return self.recursive or "/" in (self.path or "")
 
     @property
     def topics_of_values(self) -> dict[str, str]:
@@ -107,14 +154,14 @@ class Mapping(_Entry):
         return {self.value or "": self.topic}
 
     def needed_columns(self) -> list[str]:
-        """Columns that must be in the log."""
+        """Columns that must be in the log itself: what a path is called need not."""
         needed = [self.time.column, *template_columns(self.publisher)]
         for column, topic in self.topics_of_values.items():
             needed += [column] if column else []
             needed += template_columns(topic)
         if isinstance(self.size_bytes, SizeColumn):
             needed.append(self.size_bytes.column)
-        return list(dict.fromkeys(needed))
+        return [column for column in dict.fromkeys(needed) if column not in self.path_columns]
 
     @property
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.storage import InputFile
+from triagemq.pipeline.store import InputFile
 
 __all__ = ["numbered_lines"]
 
@@ -15,14 +15,16 @@ __all__ = ["numbered_lines"]
 _ROW_BITS = (1 << 33) - 1
 
 
-def numbered_lines(spark: SparkSession, files: Sequence[InputFile], *, header: bool) -> DataFrame:
+def numbered_lines(
+    spark: SparkSession, files: Sequence[InputFile], *, header: bool, line_end: str = "\n"
+) -> DataFrame:
     """Rows (source, line, position, is_utf8, text): line counts from 1 in each file, position from 0 over all files.
 
     The lines of each piece are counted first, which takes one quick pass; a line's number is then its place in the
     piece behind the lines of the pieces before it. Headers are left out, lines without any character too.
     """
-    # Lines end with a line feed; Spark's own choice would also take a lone carriage return for an end.
-    lines = spark.read.option("lineSep", "\n").text([file.spark_path for file in files])
+    # Spark's own choice would also take a lone carriage return for an end where lines end with a line feed.
+    lines = spark.read.option("lineSep", line_end).text([file.spark_path for file in files])
     placed = lines.select(
         F.col("_metadata.file_path").alias("source"),
         F.col("_metadata.file_name").alias("name"),
@@ -30,7 +32,7 @@ def numbered_lines(spark: SparkSession, files: Sequence[InputFile], *, header: b
         F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_BITS)).alias("row"),
         # Asked before anything else touches the text: Spark replaces bytes that are none when it takes a text apart.
         F.is_valid_utf8("value").alias("is_utf8"),
-        F.regexp_replace(F.make_valid_utf8("value"), "\r$", "").alias("text"),
+        F.regexp_replace(F.make_valid_utf8("value"), "^\ufeff|\r$", "").alias("text"),
     )
     counted = placed.groupBy("source", "name", "block").agg(
         F.count("*").alias("lines"), F.min("row").alias("first")

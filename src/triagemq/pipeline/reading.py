@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from triagemq.errors import ParameterError
-from triagemq.pipeline.published import TablesManifest, read_manifest
+from triagemq.pipeline.store import Location, TablesManifest, current_manifest
 from triagemq.plain import plain
 
 if TYPE_CHECKING:
@@ -46,17 +46,22 @@ class Tables:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
+        self._place = Location(directory)
         self._manifest = self._read_manifest()
 
     def _read_manifest(self) -> TablesManifest:
-        manifest = read_manifest(self._directory)
+        manifest = current_manifest(self._place)
         if manifest is None:
             raise ParameterError(
-                str(self._directory),
-                f"no tables there; make them with: triage pipeline run TRACE --out {self._directory}",
+                self._place.given,
+                f"no tables there; make them with: triage pipeline run TRACE --out {self._place.given}",
             )
         return manifest
+
+    @property
+    def place(self) -> str:
+        """The directory, as its file system calls it."""
+        return self._place.path
 
     @property
     def manifest(self) -> TablesManifest:
@@ -68,17 +73,15 @@ class Tables:
         """Number of rows of every table."""
         return self._manifest.tables()
 
-    def files(self, table: str, run_id: str | None = None) -> list[Path]:
-        """The Parquet files that make up a table, or one run's part of it."""
+    def files(self, table: str, run_id: str | None = None) -> list[str]:
+        """The Parquet files that make up a table, or one run's part of it, as any reader takes them."""
         if table not in self.rows:
-            raise ParameterError(
-                str(self._directory), f"no table {table!r}; there are {', '.join(self.rows)}"
-            )
+            raise ParameterError(self._place.given, f"no table {table!r}; there are {', '.join(self.rows)}")
         runs = self._manifest.runs
         if run_id is not None and run_id not in runs:
-            raise ParameterError(str(self._directory), f"no run {run_id!r}; there are {', '.join(runs)}")
+            raise ParameterError(self._place.given, f"no run {run_id!r}; there are {', '.join(runs)}")
         chosen = [runs[run_id]] if run_id is not None else list(runs.values())
-        return [self._directory / file.name for run in chosen for file in run.tables.get(table, ())]
+        return [(self._place / file.name).path for run in chosen for file in run.tables.get(table, ())]
 
     def table(
         self,
@@ -110,7 +113,7 @@ class Tables:
 
     def _scan(
         self,
-        files: list[Path],
+        files: list[str],
         name: str,
         columns: Sequence[str] | None,
         where: Mapping[str, str],
@@ -122,7 +125,7 @@ class Tables:
         if not files:
             return pa.table({})
         # Listing the schema of the first file only would hide a column that an older version did not write.
-        dataset = ds.dataset([str(file) for file in files], format="parquet")
+        dataset = ds.dataset(files, filesystem=self._place.arrow, format="parquet")
         known = dataset.schema.names
         unknown = [column for column in [*(columns or ()), *where] if column not in known]
         if unknown:

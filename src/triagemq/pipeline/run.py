@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.progress import TableProgress
-from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-from triagemq.pipeline.storage import local_inputs, local_path
+from triagemq.pipeline.store import Location, Store
 
 __all__ = ["PipelineResult", "run_pipeline"]
 
@@ -26,7 +26,7 @@ _MOST_RUNS_AT_ONCE = 32
 class PipelineResult:
     """What a command did. Rows are those of the runs it processed."""
 
-    out: Path
+    out: str
     added: tuple[str, ...]
     replaced: tuple[str, ...]
     unchanged: tuple[str, ...]
@@ -44,22 +44,7 @@ class PipelineResult:
 
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`."""
-        return {
-            "out": str(self.out),
-            "added": list(self.added),
-            "replaced": list(self.replaced),
-            "unchanged": list(self.unchanged),
-            "skipped": [{"source": each.source, "reason": each.reason} for each in self.skipped],
-            "rows_read": self.rows_read,
-            "rows_in": self.rows_in,
-            "quarantined": self.quarantined,
-            "reasons": self.reasons,
-            "notes": list(self.notes),
-            "useless": list(self.useless),
-            "tables": self.tables,
-            "started_spark": self.started_spark,
-            "seconds": round(self.seconds, 3),
-        }
+        return asdict(self) | {"seconds": round(self.seconds, 3)}
 
 
 def run_pipeline(
@@ -77,25 +62,29 @@ def run_pipeline(
     goes on from there.
     """
     started = time.monotonic()
-    directory = local_path(out)
-    found, skipped = find_inputs(inputs, mapping)
-    with Publisher.open(directory, local_inputs(inputs)) as publisher:
-        before = publisher.manifest.runs
+    wanted = options or SparkOptions()
+    with contextlib.ExitStack() as stack:
+        if Location.needs_spark(out, published=True) or any(map(Location.needs_spark, inputs)):
+            # How much there is to read is not known before.
+            stack.enter_context(spark_session(replace(wanted, rows=SMALL_ROWS)))
+        found, skipped = find_inputs(inputs, mapping)
+        store = stack.enter_context(Store.open(out, inputs, kind="run"))
+        before = store.manifest.runs
         todo = [
             each
             for each in found
             if each.run_id not in before or before[each.run_id].identity != each.identity
         ]
         if todo:
-            _process(todo, publisher, options or SparkOptions(), progress)
-        after = publisher.manifest
+            _process(todo, store, wanted, progress)
+        after = store.manifest
         done = {each.run_id: after.runs[each.run_id] for each in todo}
         reasons: dict[str, int] = {}
         for run in done.values():
             for reason, count in run.reasons.items():
                 reasons[reason] = reasons.get(reason, 0) + count
         return PipelineResult(
-            out=directory,
+            out=str(out),
             added=tuple(run_id for run_id in done if run_id not in before),
             replaced=tuple(run_id for run_id in done if run_id in before),
             unchanged=tuple(each.run_id for each in found if each.run_id not in done),
@@ -116,9 +105,7 @@ def run_pipeline(
         )
 
 
-def _process(
-    todo: list[TraceInput | LogInput], publisher: Publisher, options: SparkOptions, progress: bool
-) -> None:
+def _process(todo: list[TraceInput | LogInput], store: Store, options: SparkOptions, progress: bool) -> None:
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
     with TableProgress(enabled=progress) as shown, spark_session(replace(options, rows=most)) as spark:
@@ -128,9 +115,9 @@ def _process(
             shown.watching(spark, len(TABLES) * len(batches)),
             explained("Spark could not make the tables"),
         ):
-            for number, batch in enumerate(batches):
-                runs, files = Batch(spark, publisher.work / str(number), batch, shown).make()
-                publisher.publish(runs, files)
+            for batch in batches:
+                store.begin()
+                store.publish(Batch(spark, store, batch, shown).make())
 
 
 def _batches(todo: list[TraceInput | LogInput]) -> Iterator[list[TraceInput | LogInput]]:

@@ -15,7 +15,7 @@ def estimates_the_building_fire(tables: Tables, run_id: str | None = None) -> No
     At most one of them may be outside of its 99 % interval: as wide as the variability of its arrivals makes it, and by
     one event at either end of what was observed.
     """
-    original, estimated = load(BUILDING_FIRE), estimate_scenario(tables, run_id=run_id)
+    original, estimated = load(BUILDING_FIRE), estimate_scenario(tables, run_id=run_id).scenario
 
     def rates(scenario: Scenario) -> dict[tuple[str, str], float]:
         rows = scenario.publications

@@ -1,4 +1,7 @@
-"""Numbers and names as the page shows them: with units, cut to a length, and harmless whatever they contain."""
+"""Numbers and names as the page shows them: with units, cut to a length, and with every character to be seen.
+
+Templates use these as filters; what they return is text, which the templates escape.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import html
 import math
 import unicodedata
 
-__all__ = ["cell", "count", "duration", "number", "percent", "plot_text", "rate", "safe", "size"]
+__all__ = ["FILTERS", "count", "duration", "number", "percent", "plot_text", "rate", "size", "visible"]
 
 LONGEST_NAME = 60
 UNKNOWN = "–"
@@ -15,25 +18,21 @@ _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
-def safe(text: object, longest: int = LONGEST_NAME) -> str:
-    """Text from a table for HTML: cut, control and direction characters shown by number, markup escaped.
+def visible(text: object, longest: int = LONGEST_NAME) -> str:
+    """Text from a table: cut, control and direction characters shown by number; a dash for nothing.
 
-    >>> safe("<b>fire</b>\\x1b")
-    '&lt;b&gt;fire&lt;/b&gt;\\\\x1b'
+    >>> visible("<b>fire</b>\\x1b"), visible(None)
+    ('<b>fire</b>\\\\x1b', '–')
     """
-    return html.escape(_plain(text, longest))
+    characters = str(text or UNKNOWN)
+    if len(characters) > longest:
+        characters = characters[: longest - 1] + "…"
+    return "".join(_visible(character) for character in characters)
 
 
 def plot_text(text: object, longest: int = 40) -> str:
     """The same for a label in a figure, where Plotly would read tags and turn entities back into characters."""
-    return html.escape(_plain(text, longest), quote=False)
-
-
-def _plain(text: object, longest: int) -> str:
-    characters = str(text)
-    if len(characters) > longest:
-        characters = characters[: longest - 1] + "…"
-    return "".join(_visible(character) for character in characters)
+    return html.escape(visible(text, longest), quote=False)
 
 
 def _visible(character: str) -> str:
@@ -43,25 +42,16 @@ def _visible(character: str) -> str:
     return character
 
 
-def cell(text: str, *, is_number: bool = True) -> str:
-    """A table cell around text that is HTML already."""
-    return f'<td class="number">{text}</td>' if is_number else f"<td>{text}</td>"
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def percent(share: float | None) -> str:
     """A share of one.
 
     >>> percent(0.98765), percent(0.99997), percent(0.0001), percent(None)
-    ('98.8 %', '99.997 %', '&lt; 0.1 %', '–')
+    ('98.8 %', '99.997 %', '< 0.1 %', '–')
     """
-    if share is None or not _known(share):
+    if share is None or not math.isfinite(share):
         return UNKNOWN
     if 0 < share < 0.001:
-        return "&lt; 0.1 %"
+        return "< 0.1 %"
     text = f"{100 * share:.1f}"
     if text == "100.0" and share != 1:
         # Nearly everything is not everything.
@@ -71,17 +61,17 @@ def percent(share: float | None) -> str:
 
 def count(value: float | None) -> str:
     """A whole number."""
-    return UNKNOWN if value is None or not _known(value) else f"{round(value):,}"
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
 def number(value: float | None) -> str:
     """A number in three digits."""
-    return UNKNOWN if value is None or not _known(value) else _digits(value)
+    return rate(value, "")
 
 
 def rate(value: float | None, unit: str = "/s") -> str:
     """Something per second."""
-    return UNKNOWN if value is None or not _known(value) else f"{_digits(value)}{unit}"
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{_digits(value)}{unit}"
 
 
 def duration(seconds: float | None) -> str:
@@ -90,7 +80,7 @@ def duration(seconds: float | None) -> str:
     >>> duration(0.00123), duration(75.2), duration(4000), duration(0)
     ('1.23 ms', '75.2 s', '1.11 h', '0 s')
     """
-    if seconds is None or not _known(seconds):
+    if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     if seconds >= 3600:
         return f"{_digits(seconds / 3600)} h"
@@ -106,7 +96,7 @@ def size(size_bytes: float | None) -> str:
     >>> size(123456), size(12)
     ('123 kB', '12 B')
     """
-    if size_bytes is None or not _known(size_bytes):
+    if size_bytes is None or not math.isfinite(size_bytes):
         return UNKNOWN
     for factor, unit in _SIZES:
         if size_bytes >= factor:
@@ -121,3 +111,7 @@ def _digits(value: float) -> str:
     places = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{min(places, 6)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+FILTERS = {each.__name__: each for each in (visible, percent, count, number, rate, duration, size)}
+"""What templates call them."""

@@ -2,53 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from triagemq import __version__
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.report import (
-    forecast,
-    latency,
-    performance,
-    ports,
-    quarantine,
-    summary,
-    topics,
-    utility,
-)
-from triagemq.pipeline.report.inputs import Inputs
-from triagemq.pipeline.report.page import GENERATOR, page
+from triagemq.pipeline.report.figures import Figure
+from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
+from triagemq.pipeline.report.sections import SECTIONS
+from triagemq.pipeline.report.words import FILTERS
 
-__all__ = ["SECTIONS", "TABLES", "report_tables", "write_report"]
-
-SECTIONS = (
-    summary.section,
-    performance.section,
-    forecast.section,
-    utility.section,
-    latency.section,
-    ports.section,
-    topics.section,
-    quarantine.section,
-)
-"""In the order of the page. Each takes the inputs and returns what it has to say, even if that is "nothing"."""
+__all__ = ["TABLES", "report_tables", "write_report"]
 
 TABLES = (
     "run_summary",
     "class_performance",
     "subscription_performance",
-    "latency_histogram",
-    "topic_rates",
-    "port_load",
-    "quarantine",
+    "topic_summary",
+    "port_summary",
+    "quarantine_summary",
 )
-"""What the sections read."""
+"""What the sections read: none is longer for a longer run."""
 
+GENERATOR = "TriageMQ"
+"""By this a page that may be replaced is told from somebody else's."""
 
 _BEGINNING_BYTES = 1000
 
@@ -63,8 +47,17 @@ def report_tables(
 ) -> Path:
     """Write the report of the tables that `triage pipeline run` has published in a directory."""
     published = Tables(directory)
-    tables = {name: published.table(name) for name in TABLES if name in published.rows}
-    return write_report(tables, path, title=title, notes=notes, run_names=run_names)
+    runs = sorted(published.manifest.runs, key=lambda run_id: (run_id not in (run_names or {}), run_id))
+    tables = {
+        name: pa.concat_tables(
+            [published.table(name, run_id=run_id) for run_id in runs[:MOST_RUNS]],
+            promote_options="permissive",
+        )
+        for name in TABLES
+        if name in published.rows
+    }
+    left_out = len(runs[MOST_RUNS:])
+    return write_report(tables, path, title=title, notes=notes, run_names=run_names, left_out=left_out)
 
 
 def write_report(
@@ -74,12 +67,13 @@ def write_report(
     title: str,
     notes: Sequence[str] = (),
     run_names: Mapping[str, str] | None = None,
+    left_out: int = 0,
 ) -> Path:
     """Write the report of these tables (by their names, as `triage pipeline run` makes them) and return its path.
 
     A table that is missing or empty leaves a sentence in its section. `notes` stand below the title, a paragraph
     each. `run_names` says what people call the runs ("with triage"), and in which order they come; otherwise a run has
-    the name of the directory that it was read from. Raises OutputError.
+    the name of the directory that it was read from. `left_out` says how many more runs there are. Raises OutputError.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,8 +83,7 @@ def write_report(
     """
     path = Path(path)
     _refuse_foreign(path)
-    inputs = Inputs.of(tables, run_names or {})
-    text = page(title, notes, [make(inputs) for make in SECTIONS])
+    text = _page(title, notes, Inputs.of(tables, run_names or {}, left_out))
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,6 +98,51 @@ def write_report(
     return path
 
 
+def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
+    """The whole document; Plotly's program is in it once, and only if something is drawn."""
+    from jinja2 import Environment, PackageLoader
+
+    # Names may hold anything: they are escaped wherever a template puts them.
+    templates = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True)
+    templates.filters |= FILTERS
+    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    drawn: list[dict[str, Any]] = []
+
+    def place(figure: Figure) -> int:
+        """The number of a figure that the page draws."""
+        drawn.append(_finite({"data": figure.data, "layout": figure.layout}))
+        return len(drawn) - 1
+
+    return templates.get_template("page.html").render(
+        title=title,
+        notes=notes,
+        sections={name: {"title": heading, **find(inputs)} for name, (heading, find) in SECTIONS.items()},
+        place=place,
+        drawn=drawn,
+        plotly=_plotly,
+        generator=GENERATOR,
+        version=__version__,
+    )
+
+
+def _finite(value: Any) -> Any:
+    """Five digits are more than a figure can show, and halve the size of the page."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return value
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    program: str = get_plotlyjs()
+    return program.replace("</script", "<\\/script")
+
+
 def _refuse_foreign(path: Path) -> None:
     """A file of that name that is no report of ours stays as it is."""
     try:
@@ -112,7 +150,7 @@ def _refuse_foreign(path: Path) -> None:
             beginning = file.read(_BEGINNING_BYTES)
     except OSError:
         return
-    if GENERATOR.encode() not in beginning:
+    if f'<meta name="generator" content="{GENERATOR}">'.encode() not in beginning:
         raise OutputError(
             f"{path}: is no report of TriageMQ and is not replaced; move it, or choose another place"
         )

@@ -1,39 +1,38 @@
-"""Events as they travel from the source to the tasks: one row per block and topic, with its events as arrays.
+"""Events as they travel from a source to Spark's state: one row per block, topic and cell, with its events as arrays.
 
-Spark handles a row with arrays of a thousand events at the cost of a few single ones. No Spark here.
+Spark handles a row with arrays of a thousand events at the cost of a few single ones. A cell is the longest stretch of
+time from which all windows can be put together. No Spark here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["EVENTS", "EVENTS_SCHEMA", "NEVER_NS", "Events", "Integers", "packed", "unpacked"]
+__all__ = ["EVENTS", "FOREVER_NS", "NEVER_NS", "Packing", "tick"]
 
 NEVER_NS = -(1 << 62)
 """Before every event."""
+FOREVER_NS = 1 << 62
+"""After every event: the time of a row that says that no more will come."""
 
-EVENTS_SCHEMA = """
-    run              int            COMMENT 'number of the run, in the order in which runs were found',
-    first_row        bigint         COMMENT 'how many events of the run stand before the block',
-    earlier_ns       bigint         COMMENT 'the latest published_ns of all blocks of the run before this one',
-    topic_id         int,
-    publication_ids  array<bigint>  COMMENT 'of the events of the topic in the block, in their order',
-    published_ns     array<bigint>,
-    size_bytes       array<int>
-"""
 EVENTS = pa.schema(
     [
-        ("run", pa.int32()),
-        ("first_row", pa.int64()),
-        ("earlier_ns", pa.int64()),
-        ("topic_id", pa.int32()),
-        ("publication_ids", pa.list_(pa.int64())),
+        ("topic_id", pa.int32()),  # null where topics have only names
+        ("topic", pa.string()),  # null where topics have only numbers
+        (
+            "published_at",
+            pa.timestamp("us", "UTC"),
+        ),  # of the latest event in the row: what the watermark follows
         ("published_ns", pa.list_(pa.int64())),
+        ("publication_ids", pa.list_(pa.int64())),
         ("size_bytes", pa.list_(pa.int32())),
+        ("bytes", pa.int64()),  # the sum of size_bytes
+        ("late", pa.int64()),  # events of the topic that are not in the row because they came too late
     ]
 )
 
@@ -41,76 +40,75 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
-    """Events one by one, as columns. `first_row` and then the order here is the order in which they came."""
+class Packing:
+    """How long a cell is, how far an event may be behind the latest one of all blocks before its own, and names.
 
-    run: Integers
-    first_row: Integers
-    earlier_ns: Integers
-    topic_id: Integers
-    publication_id: Integers
-    published_ns: Integers
-    size_bytes: Integers
-
-    def __len__(self) -> int:
-        return len(self.run)
-
-
-def packed(
-    run: Integers,
-    topic_id: Integers,
-    publication_id: Integers,
-    published_ns: Integers,
-    size_bytes: Integers,
-    *,
-    first_row: int,
-    earlier_ns: int,
-) -> pa.RecordBatch:
-    """Events of one block as one row per run and topic; their order within it stays.
-
-    >>> columns = [np.array(values) for values in ([0] * 3, [5, 2, 5], [10, 11, 12], [1, 2, 3], [64, 64, 80])]
-    >>> packed(*columns, first_row=0, earlier_ns=NEVER_NS).to_pydict()["publication_ids"]
-    [[11], [10, 12]]
+    Whether an event is late depends on the blocks before it and on nothing else, so that every reading of a trace says
+    the same. Spark's watermark follows the batches: it is never ahead of that, and drops no event that is in time.
     """
-    order = np.lexsort((topic_id, run))
-    run, topic_id = run[order], topic_id[order]
-    first = np.ones(len(run), dtype=bool)
-    first[1:] = (run[1:] != run[:-1]) | (topic_id[1:] != topic_id[:-1])
-    starts = np.flatnonzero(first)
-    offsets = pa.array(np.append(starts, len(run)).astype(np.int32))
-    lists = [
-        pa.ListArray.from_arrays(offsets, pa.array(values[order].astype(kind)))
-        for values, kind in ((publication_id, np.int64), (published_ns, np.int64), (size_bytes, np.int32))
-    ]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(run[starts].astype(np.int32)),
-            pa.array(np.full(len(starts), first_row, np.int64)),
-            pa.array(np.full(len(starts), earlier_ns, np.int64)),
-            pa.array(topic_id[starts].astype(np.int32)),
-            *lists,
-        ],
-        schema=EVENTS,
-    )
+
+    cell_ns: int
+    delay_ns: int
+    topics: Sequence[str] | None = None
+    has_numbers: bool = True
+    """Whether the numbers of topics mean anything beside their names."""
+
+    def packed(
+        self,
+        topic: Integers,
+        publication_id: Integers,
+        published_ns: Integers,
+        size_bytes: Integers,
+        *,
+        earlier_ns: int = NEVER_NS,
+    ) -> pa.RecordBatch:
+        """The events of one block, those of a row by their time; `topic` is a number of the scenario, or of `topics`.
+
+        >>> columns = [np.array(values) for values in ([5, 2, 5], [10, 11, 12], [1, 2, 3], [64, 64, 80])]
+        >>> packed = Packing(cell_ns=100, delay_ns=0).packed(*columns).to_pydict()
+        >>> packed["topic_id"], packed["publication_ids"], packed["bytes"]
+        ([2, 5], [[11], [10, 12]], [64, 144])
+        """
+        late = published_ns < earlier_ns - self.delay_ns
+        late_topics, lates = np.unique(topic[late], return_counts=True)
+        chosen = np.flatnonzero(~late)
+        cell = published_ns // self.cell_ns
+        chosen = chosen[np.lexsort((published_ns[chosen], cell[chosen], topic[chosen]))]
+        first = np.ones(len(chosen), dtype=bool)
+        first[1:] = np.logical_or(*(np.diff(values[chosen]) != 0 for values in (topic, cell)))
+        starts = np.flatnonzero(first)
+        ends = np.append(starts[1:], len(chosen))[: len(starts)]
+        nothing = np.zeros(len(late_topics), dtype=np.int64)
+        offsets = pa.array(np.concatenate([starts, [len(chosen)], nothing + len(chosen)]).astype(np.int32))
+        lists = [
+            pa.ListArray.from_arrays(offsets, pa.array(values[chosen].astype(kind)))
+            for values, kind in ((published_ns, "i8"), (publication_id, "i8"), (size_bytes, "i4"))
+        ]
+        total = np.append(0, np.cumsum(size_bytes[chosen], dtype=np.int64))
+        topics = np.concatenate([topic[chosen[starts]], late_topics])
+        # What came too late is counted in the cell of the time at which it came.
+        latest = np.concatenate([published_ns[chosen[ends - 1]], nothing + earlier_ns])
+        return pa.RecordBatch.from_arrays(
+            [
+                *self._named(topics),
+                pa.array(latest // 1000).cast(pa.timestamp("us", "UTC")),
+                *lists,
+                pa.array(np.concatenate([total[ends] - total[starts], nothing])),
+                pa.array(np.concatenate([np.zeros(len(starts), dtype=np.int64), lates])),
+            ],
+            schema=EVENTS,
+        )
+
+    def _named(self, topic: Integers) -> tuple[pa.Array, pa.Array]:
+        numbers = pa.array(topic.astype(np.int32)) if self.has_numbers else pa.nulls(len(topic), pa.int32())
+        if self.topics is None:
+            return numbers, pa.nulls(len(topic), pa.string())
+        known = np.where((topic >= 0) & (topic < len(self.topics)), topic, len(self.topics))
+        return numbers, pa.array([*self.topics, None], pa.string()).take(pa.array(known))
 
 
-def unpacked(rows: pa.Table) -> Events:
-    """The events one by one."""
-    rows = rows.combine_chunks()
-    lengths = np.diff(_list(rows, "published_ns").offsets.to_numpy())
-    repeated = [
-        np.repeat(rows.column(name).to_numpy(), lengths)
-        for name in ("run", "first_row", "earlier_ns", "topic_id")
-    ]
-    return Events(
-        *repeated,
-        *(
-            _list(rows, name).flatten().to_numpy()
-            for name in ("publication_ids", "published_ns", "size_bytes")
-        ),
-    )
-
-
-def _list(rows: pa.Table, name: str) -> pa.ListArray:
-    chunks = rows.column(name).chunks
-    return chunks[0] if chunks else pa.array([], EVENTS.field(name).type)
+def tick(published_ns: int) -> pa.RecordBatch:
+    """A row without events: it is as late as this, and for ever, if no more will come."""
+    row = dict.fromkeys(EVENTS.names) | {"published_ns": [], "publication_ids": [], "size_bytes": []}
+    row |= {"published_at": published_ns // 1000, "bytes": 0, "late": 0}
+    return pa.RecordBatch.from_pylist([row], EVENTS)

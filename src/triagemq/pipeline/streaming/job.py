@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import signal
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.errors import ParameterError, PipelineError
-from triagemq.pipeline.causes import cause_of
-from triagemq.pipeline.published import Publisher
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
-from triagemq.pipeline.storage import Location, local_inputs, local_path
+from triagemq.pipeline.store import Location, Store
 from triagemq.pipeline.streaming.post import Poster
-from triagemq.pipeline.streaming.table import StreamTable
-from triagemq.pipeline.streaming.windows import StreamSettings
+from triagemq.pipeline.streaming.runs import BrokerRuns, TraceRuns
+from triagemq.pipeline.streaming.settings import StreamSettings
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
-    from triagemq.pipeline.streaming.batches import Batches
+    from triagemq.pipeline.streaming.queries import Queries
 
-__all__ = ["StreamProgress", "StreamResult", "stream_pipeline"]
+__all__ = ["MEMORY", "STATE_STORE", "StreamProgress", "StreamResult", "stream_pipeline"]
 
-MOST_ROWS = 3_000_000
+MOST_ROWS = 1_000_000
 """Of one batch, unless a single row group has more."""
+
+_BROKERS = ("mqtt://", "mqtts://")
+MEMORY = "768m"
+STATE_STORE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "128",
+}
 
 _POLL_SECONDS = 0.1
 _HURRIED_SECONDS = 0.6
@@ -55,7 +61,7 @@ class StreamProgress:
 class StreamResult:
     """What a stream did until it ended. Counts by run are of the whole table, the others of this stream."""
 
-    out: Path
+    out: str
     events: int
     batches: int
     windows: int
@@ -68,15 +74,8 @@ class StreamResult:
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`."""
         return {
-            "out": str(self.out),
-            "events": self.events,
-            "batches": self.batches,
-            "windows": self.windows,
-            "seconds": round(self.seconds, 3),
-            "start_seconds": round(self.start_seconds, 3),
-            "busy_seconds": round(self.busy_seconds, 3),
-            "runs": self.runs,
-            "post": self.post,
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
         }
 
 
@@ -93,12 +92,13 @@ def stream_pipeline(
     until_idle_seconds: float | None = None,
     post: str | None = None,
     post_token: str | None = None,
+    broker_ca: Path | None = None,
     options: SparkOptions | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[StreamProgress], None] | None = None,
     on_stop: Callable[[Callable[[], None]], None] | None = None,
 ) -> StreamResult:
-    """Keep the table of rates in `out` up to date with the live trace, or the traces, in `source`.
+    """Keep the table of rates in `out` up to date with the live trace, or the traces, in `source`, or with a broker.
 
     It ends when SIGINT or SIGTERM asks it to, when nothing new came for `until_idle_seconds`, or, with `once`, when
     all that was there at the start is in the table. Called again, it goes on where it ended or was killed. A session
@@ -112,173 +112,123 @@ def stream_pipeline(
     ):
         if value is not None and not value > 0:
             raise ParameterError(name, f"must be positive, is {value}")
-    given = Location(source)
-    if not given.is_directory():
-        raise ParameterError(str(source), "is a file; a live trace is a directory")
-    plain_source = given.url if given.local is None else str(given.local)
-    settings = StreamSettings(plain_source, window_seconds, slide_seconds, watermark_seconds)
-    directory = local_path(out).absolute()
+    runs: TraceRuns | BrokerRuns
+    if str(source).startswith(_BROKERS):
+        runs = BrokerRuns(str(source), broker_ca)
+        if once:
+            raise ParameterError(
+                "once", "a broker has nothing that is there already; --until-idle ends a stream"
+            )
+    else:
+        runs = TraceRuns(Location(source))
+    settings = StreamSettings(runs.source, window_seconds, slide_seconds, watermark_seconds)
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         poster = None if post is None else Poster(post, post_token)
         if poster is not None:
             stack.callback(poster.close)
-        publisher = stack.enter_context(Publisher.open(directory, local_inputs([source]), kind="stream"))
-        table = StreamTable(directory, settings)
         # A stream is there to stay: the time that Java spends on compiling it well comes back.
-        wanted = replace(options or SparkOptions(), rows=SMALL_ROWS)
+        wanted = options or SparkOptions()
+        wanted = replace(
+            wanted, rows=SMALL_ROWS, memory=wanted.conf.get("spark.driver.memory") or wanted.memory or MEMORY
+        )
+        if Location.needs_spark(out, published=True):
+            spark = spark or stack.enter_context(spark_session(wanted))
+        store = stack.enter_context(Store.open(out, runs.inputs, kind="stream"))
+        _refuse_other(store, settings)
         session = spark or stack.enter_context(spark_session(wanted))
-        from triagemq.pipeline.streaming.batches import Batches
+        from triagemq.pipeline.streaming.queries import Queries
 
-        checkpoint = publisher.work / "checkpoint"
-        batches = Batches(table, settings, checkpoint, poster)
         stopped = threading.Event()
-        if on_stop is None:
-            stack.enter_context(_stop_signals(stopped))
         began = time.monotonic()
-        reader = _reader(session, given, table, most_rows)
-        writer = reader.writeStream.foreachBatch(batches).option("checkpointLocation", f"file://{checkpoint}")
-        trigger: dict[str, Any] = {"processingTime": f"{round(trigger_seconds * 1000)} milliseconds"}
-        if once:
-            trigger = {"availableNow": True}
-        query = writer.trigger(**trigger).start()
+        trigger = (
+            {"availableNow": True}
+            if once
+            else {"processingTime": f"{round(trigger_seconds * 1000)} milliseconds"}
+        )
+        queries = Queries(_own_session(session, wanted), store, settings, runs, poster, trigger, most_rows)
         if on_stop is not None:
-            # Not before: until the query runs, there is nothing to finish.
+            # Not before: until there are queries, there is nothing to finish.
             on_stop(stopped.set)
-
-        quiet = _Quiet(query, batches)
-
-        def is_over() -> bool:
-            if progress is not None:
-                progress(_progress(batches, poster, began))
-            return stopped.is_set() or (
-                until_idle_seconds is not None and quiet.seconds() >= until_idle_seconds
-            )
-
-        _follow(query, batches, session, is_over, stopped)
+        try:
+            while not stopped.is_set() and queries.follow(until_idle_seconds):
+                if progress is not None:
+                    progress(_progress(queries, poster, began))
+                time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:
+            stopped.set()
+        finally:
+            if stopped.is_set():
+                # Spark would take its time to come down; whatever is not in the table was never there.
+                queries.end(_HURRIED_SECONDS)
+                with _unheard():
+                    abandon(session)
+                    queries.end(_HURRIED_SECONDS)
+            else:
+                queries.end()
         seconds = time.monotonic() - began
-    runs = {
+    counts = {
         run_id: {"events": run.rows_in, "late": run.reasons["late"], "duplicates": run.reasons["duplicate"]}
-        for run_id, run in table.runs.items()
+        | ({"lost": run.reasons["lost"]} if "lost" in run.reasons else {})
+        for run_id, run in store.manifest.runs.items()
     }
     return StreamResult(
-        out=local_path(out),
-        events=batches.events,
-        batches=batches.batches,
-        windows=batches.windows,
+        out=str(out),
+        events=queries.total("events"),
+        batches=queries.total("batches"),
+        windows=queries.total("windows"),
         seconds=seconds,
         start_seconds=began - started,
-        busy_seconds=batches.busy_seconds,
-        runs=runs,
+        busy_seconds=queries.total("busy_seconds"),
+        runs=counts,
         post=None if poster is None else poster.as_json(),
     )
 
 
-def _reader(session: SparkSession, source: Location, table: StreamTable, most_rows: int) -> DataFrame:
-    from pyspark.cloudpickle import register_pickle_by_value
-
-    from triagemq.pipeline.streaming import events, publications, reduction
-
-    # Workers get the code instead of importing it: they start sooner, and a cluster needs no triagemq.
-    for module in (events, publications, reduction):
-        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    session.dataSource.register(publications.PublicationsSource)
-    return (
-        session.readStream.format(publications.PublicationsSource.name())
-        .option("url", source.url if source.local is None else source.local.as_uri())
-        .option("rows", str(most_rows))
-        .option("start", json.dumps(table.offset))
-        .load()
-    )
-
-
-def _follow(
-    query: StreamingQuery,
-    batches: Batches,
-    session: SparkSession,
-    is_over: Callable[[], bool],
-    stopped: threading.Event,
-) -> None:
-    """Until the query ends by itself, fails, or is over; then the batch that is being made is finished first."""
-    from pyspark.errors import StreamingQueryException
-
-    over = False
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """A batch that is being made would report at length that Java has gone."""
+    logging.disable()
     try:
-        while not over and not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
-            over = is_over()
-    except StreamingQueryException as error:
-        if batches.failure is not None:
-            raise batches.failure from error
-        raise PipelineError(f"the stream failed: {cause_of(error)}") from error
+        yield
     finally:
-        if stopped.is_set():
-            # Spark would take its time to come down; whatever is not in the table was never there.
-            batches.end(_HURRIED_SECONDS)
-            abandon(session)
-        else:
-            batches.end()
-            if query.isActive:
-                _stop(query, session)
+        logging.disable(logging.NOTSET)
 
 
-class _Quiet:
-    """For how long a stream has looked for new data and found none."""
-
-    def __init__(self, query: StreamingQuery, batches: Batches) -> None:
-        self._query = query
-        self._batches = batches
-        self._since: float | None = None
-        self._seen = 0
-
-    def seconds(self) -> float:
-        """0 while Spark is still starting the query or works on a batch."""
-        now, done = time.monotonic(), self._batches.batches
-        waits = self._query.status["message"].startswith("Waiting")
-        if done != self._seen or (self._since is None and not waits):
-            self._since, self._seen = (now if waits else None), done
-        elif self._since is None or self._batches.busy:
-            self._since = now
-        return 0.0 if self._since is None else now - self._since
+def _own_session(session: SparkSession, wanted: SparkOptions) -> SparkSession:
+    """With Spark's state in RocksDB, which does not need to fit into Java's memory."""
+    own = session.newSession()
+    for name, value in STATE_STORE.items():
+        if name not in wanted.conf:
+            own.conf.set(name, value)
+    partitions = "spark.sql.shuffle.partitions"
+    if partitions not in wanted.conf and str(session.sparkContext.master).startswith("local"):
+        # Every partition has a state store, which costs time in every batch.
+        most = session.sparkContext.defaultParallelism
+        own.conf.set(partitions, str(min(int(own.conf.get(partitions) or most), most)))
+    return own
 
 
-def _stop(query: StreamingQuery, session: SparkSession) -> None:
-    # Spark reports on standard error that it was interrupted, which is what was asked for.
-    with contextlib.suppress(Exception):
-        session.sparkContext.setLogLevel("OFF")
-    with contextlib.suppress(Exception):
-        query.stop()
-    with contextlib.suppress(Exception):
-        session.sparkContext.setLogLevel("ERROR")
+def _refuse_other(store: Store, settings: StreamSettings) -> None:
+    """A table goes on as it was begun."""
+    wanted, stated = asdict(settings), store.manifest.extra.get("settings")
+    if stated is None:
+        return
+    different = [f"{name} {stated.get(name)}" for name, value in wanted.items() if stated.get(name) != value]
+    if different:
+        raise PipelineError(
+            f"{store.place.given}: holds the table of a stream with {', '.join(different)}; "
+            "go on with that, or choose another directory"
+        )
 
 
-def _progress(batches: Batches, poster: Poster | None, began: float) -> StreamProgress:
-    latest_ns = batches.latest_ns
+def _progress(queries: Queries, poster: Poster | None, began: float) -> StreamProgress:
+    events, latest_ns = queries.total("events"), queries.latest_ns
     return StreamProgress(
-        events=batches.events,
-        batches=batches.batches,
-        windows=batches.windows,
-        events_per_second=batches.events / max(time.monotonic() - began, 1e-9),
+        events=events,
+        batches=queries.total("batches"),
+        windows=queries.total("windows"),
+        events_per_second=events / max(time.monotonic() - began, 1e-9),
         lag_seconds=time.time() - latest_ns * 1e-9 if latest_ns > UNIX_TIMES_FROM_NS else None,
         failed_posts=0 if poster is None else poster.failed,
     )
-
-
-@contextlib.contextmanager
-def _stop_signals(asked: threading.Event) -> Iterator[None]:
-    """Set when SIGINT or SIGTERM asks the stream to stop; a second one does what it usually does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {}
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        asked.set()
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[each] = signal.signal(each, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -21,7 +21,6 @@ from triagemq.plain import plain
 
 __all__ = ["Poster"]
 
-_MOST_ROWS = 5_000
 _MOST_WAITING = 8
 _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.25
@@ -54,13 +53,10 @@ class Poster:
         self._thread = threading.Thread(target=self._work, name="post", daemon=True)
         self._thread.start()
 
-    def put(self, table: str, batch: int, rows: pa.Table) -> None:
-        """Send the latest of these rows when there is time; returns at once."""
-        if not len(rows):
-            return
-        latest = rows.sort_by("window_start_ns").slice(max(0, len(rows) - _MOST_ROWS))
-        self.skipped_rows += len(rows) - len(latest)
-        records = [{name: plain(value) for name, value in row.items()} for row in latest.to_pylist()]
+    def put(self, table: str, batch: int, rows: pa.Table, *, of: int) -> None:
+        """Send these rows, the latest of so many, when there is time; returns at once."""
+        self.skipped_rows += of - len(rows)
+        records = [{name: plain(value) for name, value in row.items()} for row in rows.to_pylist()]
         body = json.dumps({"table": table, "batch": batch, "rows": records}, allow_nan=False).encode()
         while True:
             try:

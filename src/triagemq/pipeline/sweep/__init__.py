@@ -1,6 +1,6 @@
 """Sweeps: many simulations of one situation, with settings varied, as Spark tasks; stopped sweeps continue."""
 
-from triagemq.pipeline.sweep.cases import Case, case_seconds, simulate_cases
+from triagemq.pipeline.sweep.cases import Case, simulate_cases
 from triagemq.pipeline.sweep.results import SCHEMA
 from triagemq.pipeline.sweep.run import run_sweep
 from triagemq.pipeline.sweep.summary import sweep_summary
@@ -11,7 +11,6 @@ __all__ = [
     "VARIABLES",
     "Case",
     "Value",
-    "case_seconds",
     "parse_vary",
     "run_sweep",
     "simulate_cases",

@@ -6,23 +6,19 @@ for every subscription, to the last bit.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from triagemq import __version__
-from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.session import SparkOptions
-from triagemq.pipeline.sweep.jobs import Batches, finished_jobs, simulation_seconds, sweep_session
-from triagemq.pipeline.sweep.parts import PartFiles
+from triagemq.pipeline.store import Store
+from triagemq.pipeline.sweep.jobs import Progress, ResultsTable, simulated, simulation_seconds
 from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Scenario
 from triagemq.simulate import SubscriptionResults, simulate
@@ -30,13 +26,12 @@ from triagemq.simulate import SubscriptionResults, simulate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Case", "case_seconds", "forget_cases", "simulate_cases"]
+__all__ = ["Case", "forget_cases", "simulate_cases"]
 
 _FLOATS = [column.name for column in fields(SubscriptionResults) if column.type == "Floats"]
 _COLUMNS = [column.name for column in fields(SubscriptionResults)]
 _SCHEMA = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in _COLUMNS)])
-# A simulation that cannot be run gives its problem, not a failed task, which Spark would try again.
-_OUTPUT = _SCHEMA.append(pa.field("problem", pa.string()))
+_REPRODUCTION = ResultsTable("reproduction", _SCHEMA, ("key",))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,22 +63,31 @@ class Case:
         ).subscriptions
 
     @property
-    def key(self) -> str:
+    def key(self) -> tuple[str]:
         """Equal for simulations with equal results, whoever runs them."""
         digest = hashlib.blake2b(digest_size=16)
         length = (self.publications, self.duration_seconds, self.warmup)
         chance = (self.seed, self.replications)
         for part in (__version__, self.scenario.fingerprint, dump_plan(self.plan), length, chance):
             digest.update(f"{part!r}\0".encode())
-        return digest.hexdigest()
+        return (digest.hexdigest(),)
 
+    @property
+    def seconds(self) -> float:
+        """About how long a core takes for it."""
+        publications = float(self.publications or 0)
+        if self.duration_seconds is not None:
+            publications = self.duration_seconds * float(self.scenario.publications.rate_per_second.sum())
+        return simulation_seconds(self.scenario, publications * self.replications)
 
-def case_seconds(case: Case) -> float:
-    """About how long a core takes for it."""
-    publications = float(case.publications or 0)
-    if case.duration_seconds is not None:
-        publications = case.duration_seconds * float(case.scenario.publications.rate_per_second.sum())
-    return simulation_seconds(case.scenario, publications * case.replications)
+    def rows(self) -> list[dict[str, Any]]:
+        """One row with all figures, each column of theirs as its octets."""
+        # The other cores have tasks of their own.
+        found = self.simulate(threads=1)
+        return [{"key": self.key[0], **{name: getattr(found, name).tobytes() for name in _COLUMNS}}]
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}"
 
 
 def simulate_cases(
@@ -92,7 +96,7 @@ def simulate_cases(
     out: Path | None = None,
     options: SparkOptions | None = None,
     spark: SparkSession | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[SubscriptionResults]:
     """The results of every case, in their order.
 
@@ -105,63 +109,15 @@ def simulate_cases(
     >>> case = Case(scenario, make_plan(scenario), publications=10_000)
     >>> results = simulate_cases([case])  # doctest: +SKIP
     """
-    keys = [case.key for case in cases]
-    with contextlib.ExitStack() as stack:
-        files = (
-            stack.enter_context(PartFiles.open(out, _SCHEMA, kind="reproduction"))
-            if out is not None
-            else None
-        )
-        kept = files.read(_SCHEMA.names).to_pylist() if files is not None else []
-        found = {row["key"]: _results(row) for row in kept}
-        report = progress or (lambda done, total: None)
-
-        def tell() -> None:
-            report(sum(key in found for key in keys), len(keys))
-
-        left = {key: case for key, case in zip(keys, cases, strict=True) if key not in found}
-        tell()
-        if left:
-            session = stack.enter_context(sweep_session(spark, options or SparkOptions()))
-            seconds = max(map(case_seconds, left.values()))
-            jobs = finished_jobs(session, list(left.items()), seconds, _task_function, _OUTPUT)
-            for rows, _ in stack.enter_context(contextlib.closing(jobs)):
-                for row in rows.to_pylist():
-                    if row["problem"] is not None:
-                        raise PipelineError(f"seed {left[row['key']].seed}: {row['problem']}")
-                    found[row["key"]] = _results(row)
-                if files is not None:
-                    files.add(rows.select(_SCHEMA.names))
-                tell()
-    return [found[key] for key in keys]
+    rows, _ = simulated(cases, _REPRODUCTION, out, options, spark, progress)
+    return [_results(row) for row in rows.to_pylist()]
 
 
 def forget_cases(out: Path) -> None:
     """Remove what `simulate_cases` has kept in a directory, when nobody needs it any more."""
     if out.is_dir():
-        with PartFiles.open(out, _SCHEMA, kind="reproduction") as files:
-            files.remove()
-
-
-def _task_function(tasks: Sequence[Sequence[tuple[str, Case]]]) -> Callable[[Batches], Batches]:
-    content = [zlib.compress(dumps(list(task)), level=1) for task in tasks]
-
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
-            for task in batch.column(0).to_pylist():
-                for key, case in loads(zlib.decompress(content[task])):
-                    yield pa.RecordBatch.from_pylist([_row(key, case)], schema=_OUTPUT)
-
-    return run
-
-
-def _row(key: str, case: Case) -> dict[str, Any]:
-    try:
-        # The other cores have tasks of their own.
-        found = case.simulate(threads=1)
-    except TriageError as error:
-        return {"key": key, "problem": str(error)}
-    return {"key": key, **{name: getattr(found, name).tobytes() for name in _COLUMNS}}
+        with Store.open(out, kind=_REPRODUCTION.name) as store:
+            store.forget()
 
 
 def _results(row: dict[str, Any]) -> SubscriptionResults:

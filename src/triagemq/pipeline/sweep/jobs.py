@@ -1,29 +1,32 @@
-"""Simulations as Spark jobs: several to a task, a job for each core that is free, handed over as it finishes."""
+"""The one engine of sweeps and reproductions: what is not yet simulated becomes Spark tasks, several simulations to a
+task, in jobs that are handed over as they finish. What a job has made survives whatever ends this process then.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import zlib
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+from pickle import dumps, loads
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from triagemq.errors import PipelineError
+from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.store import Location, PublishedRun, Store
 from triagemq.scenario import Scenario
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Batches", "finished_jobs", "simulation_seconds", "sweep_session"]
-
-Item = TypeVar("Item")
-Batches = Iterator[pa.RecordBatch]
-Tasks = Sequence[Sequence[Item]]
+__all__ = ["KeptRows", "Progress", "ResultsTable", "simulated", "simulation_seconds"]
 
 # A task costs some 40 ms and a job 100; what is under way is lost when the sweep is killed.
 _TASK_SECONDS = 2.0
@@ -33,13 +36,81 @@ _SECONDS_PER_SIMULATION = 0.02
 # Jobs that wait in Spark's queue cost nothing; a cluster with more cores than this gets several tasks per job.
 _JOBS_AT_ONCE = 32
 
-_SPARK_TYPES = {
-    "double": "double",
-    "int64": "bigint",
-    "int32": "int",
-    "string": "string",
-    "binary": "binary",
-}
+_TABLE = "results"
+_PROBLEM = "problem"
+Key = tuple[Any, ...]
+Progress = Callable[[int, int], None]
+"""Called with the simulations that are done and all of them."""
+
+
+class Simulation(Protocol):
+    """Something to simulate, which says in its `str` what it is."""
+
+    @property
+    def key(self) -> Key:
+        """Equal for simulations with equal results: what its rows have in the columns of the key."""
+
+    @property
+    def seconds(self) -> float:
+        """About how long a core takes for it."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Simulate it."""
+
+
+Item = TypeVar("Item", bound=Simulation)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTable:
+    """What simulations of one command leave: its name in the store, the rows, and the columns that tell them apart."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+
+    def keys(self, rows: pa.Table) -> list[Key]:
+        """Of every row, which simulation it is of."""
+        return list(zip(*(rows[name].to_pylist() for name in self.key), strict=True))
+
+
+class KeptRows:
+    """The rows of finished simulations, also in a store if there is one. Use `KeptRows.open`."""
+
+    def __init__(self, table: ResultsTable, store: Store | None) -> None:
+        self._table, self._store = table, store
+        self.rows = table.schema.empty_table()
+        if store is not None:
+            try:
+                for kept in store.read(store.manifest.files(_TABLE)):
+                    self.rows = pa.concat_tables([self.rows, self._chosen(kept)])
+            except (pa.ArrowException, KeyError) as error:
+                raise PipelineError(f"{store.place.given}: holds other results: {error}") from error
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, table: ResultsTable, directory: str | Path | None) -> Iterator[KeptRows]:
+        """Take the directory, if one is given, for a command of this kind."""
+        if directory is None:
+            yield cls(table, None)
+            return
+        with Store.open(directory, kind=table.name) as store:
+            yield cls(table, store)
+
+    def add(self, rows: pa.Table) -> None:
+        """Keep the rows of some whole simulations; when this returns, they survive anything."""
+        added = self._chosen(rows)
+        self.rows = pa.concat_tables([self.rows, added])
+        if self._store is None:
+            return
+        if not self._store.token:
+            self._store.begin()
+        files = self._store.appended(self._store.manifest.files(_TABLE), _TABLE, added)
+        name, count = self._table.name, len(self.rows)
+        self._store.publish({name: PublishedRun(name, name, count, count, 0, {}, {_TABLE: files})})
+
+    def _chosen(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self._table.schema.names).cast(self._table.schema)
 
 
 def simulation_seconds(scenario: Scenario, publications: float) -> float:
@@ -51,58 +122,101 @@ def simulation_seconds(scenario: Scenario, publications: float) -> float:
     return _SECONDS_PER_SIMULATION + publications * copies / _COPIES_PER_SECOND
 
 
-@contextlib.contextmanager
-def sweep_session(spark: SparkSession | None, options: SparkOptions) -> Iterator[SparkSession]:
-    """The session that is given, or one for simulations alone."""
-    if spark is not None:
-        yield spark
-        return
-    # A new Python worker for every task would load numba and its kernels again.
-    reuse = {"spark.python.worker.reuse": "true"}
-    with spark_session(replace(options, kind="sweep", conf=reuse | dict(options.conf))) as session:
-        yield session
-
-
-def finished_jobs(
-    spark: SparkSession,
+def simulated(
     items: Sequence[Item],
-    seconds_each: float,
-    task_function: Callable[[Tasks[Item]], Callable[[Batches], Batches]],
-    schema: pa.Schema,
-) -> Generator[tuple[pa.Table, int]]:
-    """What the simulations of each job made, and how many these were, as soon as it has finished.
+    table: ResultsTable,
+    out: str | Path | None,
+    options: SparkOptions | None,
+    spark: SparkSession | None,
+    progress: Progress | None,
+) -> tuple[pa.Table, list[Item]]:
+    """The rows of all items in their order, and the item of every row; what `out` has is not simulated again."""
+    # A new Python worker for every task would load numba and its kernels again.
+    wanted = replace(options or SparkOptions(), kind="sweep")
+    wanted = replace(wanted, conf={"spark.python.worker.reuse": "true"} | dict(wanted.conf))
+    keys = [item.key for item in items]
+    with contextlib.ExitStack() as stack:
+        if spark is None and out is not None and Location.needs_spark(out, published=True):
+            spark = stack.enter_context(spark_session(wanted))
+        kept = stack.enter_context(KeptRows.open(table, out))
+        times = Counter(keys)
+        found = set(table.keys(kept.rows)) & set(times)
+        report = progress or (lambda done, total: None)
+        report(sum(times[key] for key in found), len(keys))
+        left = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
+        if left:
+            session = spark or stack.enter_context(spark_session(wanted))
+            jobs = _finished_jobs(session, list(left.values()), table)
+            for rows in stack.enter_context(contextlib.closing(jobs)):
+                for number, problem in enumerate(rows[_PROBLEM].to_pylist()):
+                    if problem is not None:
+                        raise PipelineError(f"{left[table.keys(rows)[number]]}: {problem}")
+                kept.add(rows)
+                found.update(table.keys(rows))
+                report(sum(times[key] for key in found), len(keys))
+    places: dict[Key, list[int]] = {}
+    for row, key in enumerate(table.keys(kept.rows)):
+        places.setdefault(key, []).append(row)
+    order = [row for key in keys for row in places[key]]
+    owners = [item for key, item in zip(keys, items, strict=True) for _ in places[key]]
+    return kept.rows.take(pa.array(order, pa.int64())), owners
 
-    `task_function` makes of the items of some tasks what `mapInArrow` runs over the numbers of these tasks. A task has
-    as many items as take it about two seconds, but so few that all cores are busy to the end.
+
+def _finished_jobs(
+    spark: SparkSession, items: Sequence[Simulation], table: ResultsTable
+) -> Generator[pa.Table]:
+    """What the simulations of each job made, as soon as it has finished.
+
+    A task has as many as take it about two seconds, but so few that all cores are busy to the end. How many cores there
+    are is asked for every job: a cluster may give more when it sees that there is work.
     """
-    cores = spark.sparkContext.defaultParallelism
-    tasks = _cut(items, max(1, min(int(_TASK_SECONDS / seconds_each), len(items) // (4 * cores))))
-    jobs = _cut(tasks, -(-cores // _JOBS_AT_ONCE))
+    longest = max(item.seconds for item in items)
+    running: set[Future[pa.Table]] = set()
+    begin = 0
     with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-        futures: dict[Future[pa.Table], int] = {
-            pool.submit(_run, spark, len(job), task_function(job), schema): sum(map(len, job)) for job in jobs
-        }
         try:
-            for future in as_completed(futures):
-                yield future.result(), futures[future]
+            while running or begin < len(items):
+                while begin < len(items) and len(running) < _JOBS_AT_ONCE:
+                    cores = spark.sparkContext.defaultParallelism
+                    size = max(1, min(int(_TASK_SECONDS / longest), len(items) // (4 * cores)))
+                    end = begin + size * -(-cores // _JOBS_AT_ONCE)
+                    tasks = [items[each : each + size] for each in range(begin, min(end, len(items)), size)]
+                    running.add(pool.submit(_run, spark, tasks, table))
+                    begin = end
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in finished)
         except BaseException:
-            for future in futures:
+            for future in running:
                 future.cancel()
             with contextlib.suppress(Exception):
                 spark.sparkContext.cancelAllJobs()
             raise
 
 
-def _cut(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], table: ResultsTable) -> pa.Table:
+    from pyspark.sql.pandas.types import from_arrow_schema
 
+    # A simulation that cannot be run gives one row with its problem, not a failed task: Spark would try it again, and
+    # the user would read about it in Spark's words.
+    output = table.schema.append(pa.field(_PROBLEM, pa.string()))
+    packed = [zlib.compress(dumps(list(task)), level=1) for task in tasks]
 
-def _run(
-    spark: SparkSession, tasks: int, function: Callable[[Batches], Batches], schema: pa.Schema
-) -> pa.Table:
-    columns = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in schema)
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                for item in loads(zlib.decompress(packed[task])):
+                    yield pa.RecordBatch.from_pylist(_rows(item, table), schema=output)
+
     try:
-        return spark.range(0, tasks, 1, tasks).mapInArrow(function, columns).toArrow()
+        made = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(output))
+        return made.toArrow()
     except Exception as error:
         # Whatever ends a job in Spark: Java's errors have no base that can be imported without starting it.
         raise PipelineError(f"simulations failed in Spark: {cause_of(error)}") from error
+
+
+def _rows(item: Simulation, table: ResultsTable) -> list[dict[str, Any]]:
+    try:
+        return item.rows()
+    except TriageError as error:
+        return [{**dict(zip(table.key, item.key, strict=True)), _PROBLEM: str(error)}]

@@ -1,4 +1,4 @@
-"""The results table of sweeps, in part files (see parts.py) which say what is done.
+"""The results table of sweeps, which says what is done, and one simulation of a sweep.
 
 A simulation is known by everything that its outcome depends on, and all of that is in its rows: no second record of
 what is done could disagree with the results themselves.
@@ -6,18 +6,20 @@ what is done could disagree with the results themselves.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from triagemq import __version__
-from triagemq.pipeline.sweep.parts import PartFiles
-from triagemq.pipeline.sweep.variables import VARIABLES, Value
+from triagemq.forecast import plan_ahead
+from triagemq.pipeline.sweep.jobs import ResultsTable, simulation_seconds
+from triagemq.pipeline.sweep.variables import VARIABLES, Value, planner_settings, varied_scenario
+from triagemq.scenario import Scenario
+from triagemq.simulate import SimulationResult, simulate
 
-__all__ = ["KEY", "SCHEMA", "Point", "SweepResults", "point_columns"]
+__all__ = ["SCHEMA", "SWEEP", "Point"]
 
 _ARROW = {float: pa.float64(), int: pa.int64(), str: pa.string()}
 
@@ -49,79 +51,91 @@ SCHEMA = pa.schema(
 )
 """One row per simulation and priority class, and one per simulation whose class is null."""
 
-KEY = ("scenario_fingerprint", "version", *VARIABLES, "publications", "seed")
-"""The columns that tell simulations apart."""
-
-Key = tuple[Value | None, ...]
+SWEEP = ResultsTable("sweep", SCHEMA, ("scenario_fingerprint", "version", *VARIABLES, "publications", "seed"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """One simulation to run."""
+    """One simulation: its rows are what `triage simulate` with these settings and this seed gives.
 
-    scenario: str
-    scenario_fingerprint: str
+    >>> from triagemq.scenario.generators import table2
+    >>> situation = table2(seed=1, subscribers=2, subscriptions=(20, 10))
+    >>> [row["priority_class"] for row in Point("table2", situation, 500, 1, {"classes": 2}).rows()]
+    [0, 1, None]
+    """
+
+    name: str
+    scenario: Scenario
     publications: int
     seed: int
     settings: Mapping[str, Value] = field(default_factory=dict)
 
     @property
-    def key(self) -> Key:
-        """What its rows hold in the columns of `KEY`."""
-        columns = point_columns(self)
-        return tuple(columns[name] for name in KEY)
+    def columns(self) -> dict[str, Value | None]:
+        """What says in its rows which simulation it is."""
+        return {
+            "scenario": self.name,
+            "scenario_fingerprint": self.scenario.fingerprint,
+            "version": __version__,
+            **{name: self.settings.get(name) for name in VARIABLES},
+            "publications": self.publications,
+            "seed": self.seed,
+        }
+
+    @property
+    def key(self) -> tuple[Value | None, ...]:
+        """What its rows hold in the columns of the key."""
+        columns = self.columns
+        return tuple(columns[name] for name in SWEEP.key)
+
+    @property
+    def seconds(self) -> float:
+        """About how long a core takes for it."""
+        return simulation_seconds(self.scenario, self.publications)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Its classes in their order, and the whole simulation last."""
+        varied = varied_scenario(self.scenario, self.settings)
+        plan = plan_ahead(varied, seed=self.seed, **planner_settings(self.settings))
+        # The other cores have tasks of their own.
+        found = simulate(varied, plan, publications=self.publications, seed=self.seed, threads=1)
+        ports = plan.ports
+        return _rows(self.columns, found, ports.rho_offered.mean(), ports.rho_planned.mean())
 
     def __str__(self) -> str:
         settings = [f"{name}={value}" for name, value in self.settings.items()]
-        return ", ".join([self.scenario, *settings, f"seed {self.seed}"])
+        return ", ".join([self.name, *settings, f"seed {self.seed}"])
 
 
-def point_columns(point: Point) -> dict[str, Value | None]:
-    """The columns that say which simulation a row belongs to."""
-    return {
-        "scenario": point.scenario,
-        "scenario_fingerprint": point.scenario_fingerprint,
-        "version": __version__,
-        **{name: point.settings.get(name) for name in VARIABLES},
-        "publications": point.publications,
-        "seed": point.seed,
+def _rows(
+    key: dict[str, Any], found: SimulationResult, rho_offered: float, rho_planned: float
+) -> list[dict[str, Any]]:
+    result = found.as_json()
+    classes = [
+        {
+            **key,
+            **{name: row[name] for name in ("priority_class", "count", "delivered", "success_rate")},
+            "mean_latency_seconds": row["mean_latency_seconds"],
+            **{name: row[f"{name}_seconds"] for name in ("p50", "p95", "p99", "max")},
+        }
+        for row in result["classes"]
+    ]
+    latency = sum(row["delivered"] * (row["mean_latency_seconds"] or 0.0) for row in result["classes"])
+    utility = result["utility"]
+    whole = {
+        **key,
+        "priority_class": None,
+        "count": result["copies"],
+        "delivered": result["deliveries"],
+        "success_rate": result["deliveries"] / result["copies"] if result["copies"] else None,
+        "mean_latency_seconds": latency / result["deliveries"] if result["deliveries"] else None,
+        "max": max((row["max"] for row in classes if row["max"] is not None), default=None),
+        "utility": utility["achieved"],
+        "maximum_utility": utility["maximum"],
+        "utility_rate": utility["rate"],
+        "utility_rate_mean": utility["rate_mean"],
+        "rho_offered": float(rho_offered),
+        "rho_planned": float(rho_planned),
+        "simulated_seconds": result["simulated_seconds"],
     }
-
-
-class SweepResults:
-    """The results in a directory; one sweep at a time adds to them. Use `SweepResults.open`."""
-
-    def __init__(self, files: PartFiles) -> None:
-        self._files = files
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls, directory: Path) -> Iterator[SweepResults]:
-        """Take the directory, and remove the part that a killed sweep left unfinished."""
-        with PartFiles.open(directory, SCHEMA) as files:
-            yield cls(files)
-
-    def done(self) -> set[Key]:
-        """The keys of all simulations that are finished."""
-        table = self._files.read([*KEY, "priority_class"])
-        return set(_keys(table.filter(table["priority_class"].is_null())))
-
-    def add(self, rows: pa.Table) -> None:
-        """Keep the rows of some whole simulations; when this returns, they survive anything."""
-        self._files.add(rows)
-
-    def rows(self, points: Sequence[Point]) -> pa.Table:
-        """The rows of these simulations, in their order, classes in theirs and the whole simulation last."""
-        table = self._files.read(SCHEMA.names).sort_by([("priority_class", "ascending")])
-        places: dict[Key, list[int]] = {}
-        for row, key in enumerate(_keys(table)):
-            places.setdefault(key, []).append(row)
-        rows = [row for point in points for row in places[point.key]]
-        names = [point.scenario for point in points for _ in places[point.key]]
-        chosen = table.take(pa.array(rows, pa.int64()))
-        # The same situation may have had another name when it was simulated.
-        return chosen.set_column(0, SCHEMA.field("scenario"), pa.array(names, pa.string()))
-
-
-def _keys(table: pa.Table) -> Iterator[Key]:
-    return zip(*(table[name].to_pylist() for name in KEY), strict=True)
+    return [*classes, whole]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from triagemq.errors import ParameterError, PipelineError
+from triagemq.errors import ParameterError
 from triagemq.pipeline.session import SparkOptions
-from triagemq.pipeline.sweep.jobs import Batches, finished_jobs, simulation_seconds, sweep_session
-from triagemq.pipeline.sweep.results import KEY, SCHEMA, Point, SweepResults
-from triagemq.pipeline.sweep.tasks import OUTPUT, PROBLEM, packed, task_function
+from triagemq.pipeline.sweep.jobs import Progress, simulated
+from triagemq.pipeline.sweep.results import SCHEMA, SWEEP, Point
 from triagemq.pipeline.sweep.variables import Value, checked_vary
 from triagemq.scenario import Scenario
 
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_PUBLICATIONS", "run_sweep"]
 
 DEFAULT_PUBLICATIONS = 100_000
-
-Progress = Callable[[int, int], None]
 
 
 def run_sweep(
@@ -55,37 +51,17 @@ def run_sweep(
     if publications < 1:
         raise ParameterError("publications", f"is {publications}; must be 1 or more")
     scenarios = {scenario.name: scenario} if isinstance(scenario, Scenario) else dict(scenario)
-    points = _points(scenarios, checked_vary(vary), _checked_seeds(seeds), publications)
-    with SweepResults.open(Path(out)) as results:
-        done = results.done()
-        left = list({point.key: point for point in points if point.key not in done}.values())
-        report = progress or (lambda finished, total: None)
-        report(len(points) - len(left), len(points))
-        if left:
-            finished = len(points) - len(left)
-            with (
-                sweep_session(spark, options or SparkOptions()) as session,
-                contextlib.closing(_simulated(session, left, scenarios)) as simulated,
-            ):
-                for rows, count in simulated:
-                    results.add(rows)
-                    finished += count
-                    report(finished, len(points))
-        return results.rows(points)
-
-
-def _points(
-    scenarios: Mapping[str, Scenario],
-    vary: Mapping[str, tuple[Value, ...]],
-    seeds: Sequence[int],
-    publications: int,
-) -> list[Point]:
-    return [
-        Point(name, scenario.fingerprint, publications, seed, dict(zip(vary, values, strict=True)))
-        for name, scenario in scenarios.items()
-        for values in itertools.product(*vary.values())
-        for seed in seeds
+    varied, chosen = checked_vary(vary), _checked_seeds(seeds)
+    points = [
+        Point(name, situation, publications, seed, dict(zip(varied, values, strict=True)))
+        for name, situation in scenarios.items()
+        for values in itertools.product(*varied.values())
+        for seed in chosen
     ]
+    rows, owners = simulated(points, SWEEP, out, options, spark, progress)
+    # The same situation may have had another name when it was simulated.
+    names = pa.array([point.name for point in owners], pa.string())
+    return rows.set_column(0, SCHEMA.field("scenario"), names)
 
 
 def _checked_seeds(seeds: int | Iterable[int]) -> list[int]:
@@ -96,23 +72,3 @@ def _checked_seeds(seeds: int | Iterable[int]) -> list[int]:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise ParameterError("seeds", f"holds {seed!r}; whole numbers of at least 0 are needed")
     return [int(seed) for seed in chosen]
-
-
-def _simulated(
-    spark: SparkSession, points: Sequence[Point], scenarios: Mapping[str, Scenario]
-) -> Generator[tuple[pa.Table, int]]:
-    """The rows of some simulations and how many these were, as soon as a job has finished."""
-    content = {scenario.fingerprint: packed(scenario) for scenario in scenarios.values()}
-    longest = max(simulation_seconds(scenario, points[0].publications) for scenario in scenarios.values())
-
-    def function(tasks: Sequence[Sequence[Point]]) -> Callable[[Batches], Batches]:
-        needed = {point.scenario_fingerprint for task in tasks for point in task}
-        return task_function(tasks, {name: content[name] for name in needed})
-
-    by_key = {point.key: point for point in points}
-    with contextlib.closing(finished_jobs(spark, points, longest, function, OUTPUT)) as jobs:
-        for rows, count in jobs:
-            for row in rows.filter(rows[PROBLEM].is_valid()).slice(0, 1).to_pylist():
-                point = by_key[tuple(row[name] for name in KEY)]
-                raise PipelineError(f"{point}: {row[PROBLEM]}")
-            yield rows.select(SCHEMA.names), count

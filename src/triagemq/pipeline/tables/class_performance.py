@@ -36,7 +36,8 @@ SCHEMA = """
     forecast_sampled               int     COMMENT 'how many of its subscriptions were sampled, not computed',
     forecast_flag                  string  COMMENT 'what makes it approximate; null where it claims to be right',
     forecast_latency_error         double  COMMENT 'the relative error to expect; 0 where it claims to be right',
-    forecast_success_error         double  COMMENT 'the same of the success rate'
+    forecast_success_error         double  COMMENT 'the same of the success rate',
+    bins                           array<bigint> COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'
 """
 
 

@@ -17,6 +17,8 @@ __all__ = ["OUTCOMES", "SCHEMA", "transform"]
 SCHEMA = """
     run_id             string,
     subscription_id    int,
+    subscriber_id      int            COMMENT 'null in runs whose subscriptions are known beforehand',
+    topic_id           int,
     priority_class     int            COMMENT 'that triage gives, where the run says so; null where no plan covers it',
     delivered          bigint,
     dropped_by_policy  bigint,
@@ -37,6 +39,8 @@ _PARTITIONS_PER_FILE = 16
 
 OUTCOMES = tuple(outcome.name for outcome in Outcome)
 
+_WHOSE = ("subscriber_id", "topic_id")
+
 NO_CLASS = 0xFFFF
 """In a packed key: the copy was sent in none."""
 
@@ -48,12 +52,14 @@ def transform(
     *,
     deadlines: DataFrame | None = None,
     judged_until_ns: Column | None = None,
+    whose: bool = False,
 ) -> DataFrame:
     """Count measured deliveries, and bin their latencies.
 
     `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
     `deadlines` has the `deadline_ns` of those that ask for a latency, and `judged_until_ns` is an expression of `run`:
-    what is delivered later is no success; null for runs in which all counts.
+    what is delivered later is no success; null for runs in which all counts. `whose` also finds the subscriber and the
+    topic of each subscription, where nothing else says it.
 
     The exchange comes before the counting: with some hundred bins for each subscription, counting first in every task
     would hardly make fewer rows. All rows of a subscription and class then meet in one task, in a hash table that is
@@ -85,6 +91,7 @@ def transform(
         (key + sent_in).alias("key"),
         value.alias("value"),
         *(mark.alias(name) for name, mark in marks.items()),
+        *(_WHOSE if whose else ()),
     )
     binned = (
         spread(measured, partitions, "key")
@@ -99,6 +106,7 @@ def transform(
                 (F.count_if(name) if name in marks else F.lit(0).cast("bigint")).alias(name)
                 for name in ("late", "in_time")
             ),
+            *((F.min(name) if whose else F.lit(None).cast("int")).alias(name) for name in _WHOSE),
         )
     )
     return _unpacked(_gathered(binned)).coalesce(max(1, partitions // _PARTITIONS_PER_FILE))
@@ -119,6 +127,7 @@ def _gathered(binned: DataFrame) -> DataFrame:
         *counts,
         F.sum("late").alias("late"),
         F.sum("in_time").alias("in_time"),
+        *(F.min(name).alias(name) for name in _WHOSE),
         F.sum(F.call_function("div", F.col("sum"), billion)).alias("seconds"),
         F.sum(F.col("sum") % billion).alias("nanoseconds"),
         F.max("max").alias("latency_max_ns"),

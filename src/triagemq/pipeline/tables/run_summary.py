@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
@@ -56,7 +56,8 @@ def transform(
         F.sum("publications").alias("measured_publications"),
         F.sum(F.col("mean_size_bytes") * F.col("publications")).alias("published_bytes"),
         F.count_distinct("topic_id").alias("topics"),
-        F.max("observed_seconds").alias("observed_seconds"),
+        F.min("first_ns").alias("first_ns"),
+        F.max("last_ns").alias("last_ns"),
     )
     copies = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
     delivered = latency_histogram.groupBy("run").agg(
@@ -66,12 +67,11 @@ def transform(
         F.sum("latency_sum_ns").cast("double").alias("latency_sum_ns"),
         (F.max("latency_max_ns") * 1e-9).alias("max"),
     )
-    worth = subscription_performance.groupBy("run").agg(
-        F.sum("utility").alias("utility"), F.sum("maximum_utility").alias("maximum_utility")
-    )
+    worth = subscription_performance.groupBy("run").agg(_total("utility"), _total("maximum_utility"))
     summary = runs
     for part in (published, profiled, delivered, worth):
         summary = summary.join(F.broadcast(part), "run", "left")
+    begins = F.when(F.col("measured_from_ns") > 0, F.col("measured_from_ns")).otherwise(F.col("first_ns"))
     return (
         summary.fillna(
             0,
@@ -86,7 +86,14 @@ def transform(
             ],
         )
         .withColumn("published_bytes", F.round("published_bytes"))
+        .withColumn("observed_seconds", (F.col("last_ns") - begins) * 1e-9)
         .withColumn("success_rate", F.try_divide(F.col("delivered") - F.col("late"), F.col("count")))
         .withColumn("mean_latency_seconds", F.try_divide(F.col("latency_sum_ns") * 1e-9, F.col("delivered")))
         .withColumn("utility_rate", F.try_divide("utility", "maximum_utility"))
     )
+
+
+def _total(column: str) -> Column:
+    """A sum of floats, the smallest first: the same to the last bit, however the rows are spread."""
+    added = F.aggregate(F.sort_array(F.collect_list(column)), F.lit(0.0), lambda total, each: total + each)
+    return F.when(F.count(column) > 0, added).alias(column)

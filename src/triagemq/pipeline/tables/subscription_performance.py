@@ -65,6 +65,7 @@ def transform(latency_histogram: DataFrame, subscriptions: DataFrame) -> DataFra
     measured = figures(
         ranked.groupBy("run", "subscription_id").agg(
             usual_class,
+            *(F.min(name).alias(f"seen_{name}") for name in ("subscriber_id", "topic_id")),
             *(F.sum(counted).alias(counted) for counted in (*OUTCOMES, "late", "in_time")),
             F.sum("latency_sum_ns").cast("decimal(38,0)").alias("latency_sum_ns"),
             F.max("latency_max_ns").alias("latency_max_ns"),
@@ -74,6 +75,7 @@ def transform(latency_histogram: DataFrame, subscriptions: DataFrame) -> DataFra
     )
     return (
         subscriptions.join(measured, ["run", "subscription_id"], "full")
+        .withColumns({name: F.coalesce(name, f"seen_{name}") for name in ("subscriber_id", "topic_id")})
         .fillna(0, ["count", *OUTCOMES, "late"])
         .withColumn(
             "share_within_max_latency",

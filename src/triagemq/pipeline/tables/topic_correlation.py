@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.partitions import by_group
+from triagemq.pipeline.tables.topic_rates import SHORT_NS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +40,10 @@ _DEVIATIONS = 4.0
 _FOUND = "run int, topic_id int, other_topic_id int, correlation double, windows int, window_seconds double"
 
 
-def transform(topic_rates: DataFrame, topics: DataFrame) -> DataFrame:
-    """The strongest correlations of each run, from the 200 ms rows of topic_rates (which have `run` here)."""
-    found = by_group(_coarse_windows(topic_rates), ["run"], _strongest_pairs, _FOUND)
+def transform(publications: DataFrame, publication_profile: DataFrame, topics: DataFrame) -> DataFrame:
+    """The strongest correlations of measured publications in each run; the profile says when, and who is busy."""
+    counted = _counts(publications.where("measured"), publication_profile)
+    found = by_group(counted, ["run"], _strongest_pairs, _FOUND)
     others = topics.select(
         "run", F.col("topic_id").alias("other_topic_id"), F.col("topic").alias("other_topic")
     )
@@ -50,32 +52,30 @@ def transform(topic_rates: DataFrame, topics: DataFrame) -> DataFrame:
     )
 
 
-def _coarse_windows(topic_rates: DataFrame) -> DataFrame:
-    """Counts of the busiest topics in windows so long that there are at most MOST_WINDOWS of them."""
-    short = topic_rates.where("window_seconds < 1").withColumn(
-        "number", F.call_function("div", F.col("window_start_ns"), F.lit(200_000_000))
+def _counts(publications: DataFrame, profile: DataFrame) -> DataFrame:
+    """Events of the busiest topics in windows so long that there are at most MOST_WINDOWS of them."""
+    number = F.call_function("div", F.col("published_ns"), F.lit(SHORT_NS))
+    first, last = (
+        F.call_function("div", found, F.lit(SHORT_NS)) for found in (F.min("first_ns"), F.max("last_ns"))
     )
-    spans = short.groupBy("run").agg(
-        F.min("number").alias("first"), (F.max("number") - F.min("number") + 1).alias("length")
-    )
+    spans = profile.groupBy("run").agg(first.alias("first"), (last - first + 1).alias("length"))
     busiest = Window.partitionBy("run").orderBy(F.desc("events"), "topic_id")
     busy = (
-        short.groupBy("run", "topic_id")
+        profile.groupBy("run", "topic_id")
         .agg(F.sum("publications").alias("events"))
         .withColumn("place", F.row_number().over(busiest))
         .where(F.col("place") <= MOST_TOPICS)
-        .select("run", "topic_id")
-    )
-    merged = F.ceil(F.col("length") / MOST_WINDOWS).cast("bigint")
-    return (
-        short.join(F.broadcast(busy), ["run", "topic_id"])
         .join(F.broadcast(spans), "run")
-        .withColumn("merged", merged)
-        .withColumn("window", F.call_function("div", F.col("number") - F.col("first"), F.col("merged")))
+        .withColumn("merged", F.ceil(F.col("length") / MOST_WINDOWS).cast("bigint"))
+        .drop("events", "place")
+    )
+    return (
+        publications.join(F.broadcast(busy), ["run", "topic_id"])
+        .withColumn("window", F.call_function("div", number - F.col("first"), F.col("merged")))
         # The last window may be cut short; it would look like a fall of every rate.
         .where((F.col("window") + 1) * F.col("merged") <= F.col("length"))
         .groupBy("run", "topic_id", "merged", "length", "window")
-        .agg(F.sum("publications").cast("double").alias("events"))
+        .agg(F.count("*").cast("double").alias("events"))
     )
 
 

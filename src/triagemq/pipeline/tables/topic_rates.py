@@ -1,19 +1,23 @@
-"""topic_rates: one row per topic and window in which it had events: 200 ms windows, and 10 s ones with burstiness.
+"""topic_rates: one row per topic and window in which it had events: 10 s ones with burstiness, and 200 ms ones.
 
-Windows are cut at whole multiples of their length on the clock of the run. A window without events has no row; the
-figures of the 10 s windows count the empty 200 ms windows in them.
+Windows are cut at whole multiples of their length on the clock of the run. A window without events has no row, and
+200 ms windows are told only where ten events came within 10 s: among fewer they say no more than when each came. The
+figures of the 10 s windows count all 200 ms windows in them.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 __all__ = [
+    "DENSE",
     "LONG_SECONDS",
     "SCHEMA",
+    "SHORT_NS",
     "SHORT_SECONDS",
     "as_rows",
+    "burstiness",
     "event_time",
     "long_windows",
     "short_windows",
@@ -37,16 +41,20 @@ SCHEMA = """
 SHORT_SECONDS = 0.2
 LONG_SECONDS = 10.0
 _SHORT_IN_LONG = 50
-_SHORT_NS = 200_000_000
+SHORT_NS = 200_000_000
 _KEYS = ("run", "topic_id")
+DENSE = 10
+"""Events in 10 s from which on 200 ms windows are told."""
 
 
 def transform(publications: DataFrame, topics: DataFrame) -> DataFrame:
     """Rates of measured publications in both kinds of windows, with names."""
     measured = publications.where("measured")
-    both = as_rows(short_windows(measured), SHORT_SECONDS).unionByName(
-        as_rows(long_windows(measured), LONG_SECONDS)
-    )
+    short = as_rows(short_windows(measured), SHORT_SECONDS)
+    long = F.call_function("div", F.col("window_start_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
+    in_10_seconds = F.sum("publications").over(Window.partitionBy(*_KEYS, long))
+    dense = short.withColumn("in_10_seconds", in_10_seconds).where(F.col("in_10_seconds") >= DENSE)
+    both = dense.drop("in_10_seconds").unionByName(as_rows(long_windows(measured), LONG_SECONDS))
     return both.join(F.broadcast(topics), ["run", "topic_id"], "left")
 
 
@@ -67,7 +75,7 @@ def short_windows(publications: DataFrame, *keys: str) -> DataFrame:
 
 def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
     """Events, bytes and burstiness in 10 s windows. One walk over the sorted times of a window finds all of it."""
-    added = (
+    return burstiness(
         _with_event_time(publications)
         .groupBy(F.window("published_at", "10 seconds"), *(keys or _KEYS))
         .agg(
@@ -75,7 +83,13 @@ def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
             F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"),
             F.sort_array(F.collect_list("published_ns")).alias("times"),
         )
-        .withColumn("squares", _squares(F.col("times")))
+    )
+
+
+def burstiness(windows: DataFrame) -> DataFrame:
+    """10 s windows with both figures, in the place of the sorted `times` of their events."""
+    added = (
+        windows.withColumn("squares", _squares(F.col("times")))
         .withColumn("seconds", (F.element_at("times", -1) - F.col("times")[0]) * 1e-9)
         .drop("times")
     )
@@ -96,7 +110,7 @@ def _squares(sorted_times: Column) -> Column:
     """Sum of the squared counts of the 200 ms windows, and of the squared gaps in seconds, in one walk."""
 
     def add(state: Column, time: Column) -> Column:
-        window = F.call_function("div", time, F.lit(_SHORT_NS))
+        window = F.call_function("div", time, F.lit(SHORT_NS))
         in_same = F.when(window == state["window"], state["in_window"]).otherwise(0)
         gap = (time - state["time"]) * 1e-9
         return F.struct(

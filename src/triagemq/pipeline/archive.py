@@ -1,0 +1,193 @@
+"""`triage pipeline archive`: the events of a log with their payloads, for looking at an incident afterwards.
+
+Payloads are in logs only: a Trace says how large an event was, not what was in it. Each file holds the events of one
+day, so that a day is given up by taking its files out of the manifest; rows that were set aside are counted and not
+kept, because nobody could say when they have to go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline.causes import explained
+from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
+from triagemq.pipeline.mapping import Mapping
+from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
+from triagemq.pipeline.store import Location, PublishedRun, Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["EVENTS", "SCHEMA", "Archived", "archive"]
+
+EVENTS = "events"
+SCHEMA = """
+    run_id        string     COMMENT 'the log',
+    published_at  timestamp  COMMENT 'in whole microseconds, UTC',
+    published_ns  bigint     COMMENT 'since 1970',
+    topic         string,
+    publisher     string,
+    payload       binary     COMMENT 'the octets of the value',
+    size_bytes    int        COMMENT 'as the mapping says; else the number of octets'
+"""
+_DAY_NS = 86_400 * 1_000_000_000
+_OWNER_ALONE = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a command did: logs that were archived or had been, rows of the former, and what is in the archive now."""
+
+    out: str
+    archived: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+    rows_in: int
+    quarantined: int
+    reasons: dict[str, int]
+    useless: tuple[str, ...]
+    """Logs of which every row was set aside."""
+    expired: int
+    """Events that were given up because of their age."""
+    events: int
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for `--json`."""
+        return asdict(self)
+
+
+def archive(
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    mapping: Mapping,
+    keep_days: int | None = None,
+    options: SparkOptions | None = None,
+) -> Archived:
+    """Archive every log that `out` does not have yet, or has in another form; give up days that are older than asked.
+
+    A new `out` can be entered by its owner alone.
+    """
+    wanted = options or SparkOptions()
+    with contextlib.ExitStack() as stack:
+        if Location.needs_spark(out, published=True) or any(map(Location.needs_spark, inputs)):
+            stack.enter_context(spark_session(replace(wanted, rows=SMALL_ROWS)))
+        found, skipped = find_inputs(inputs, mapping)
+        logs = [_with_payloads(each) for each in found]
+        directory = Location(out, published=True).local
+        if directory is not None:
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(mode=_OWNER_ALONE, parents=True)
+        store = stack.enter_context(Store.open(out, inputs, kind="archive"))
+        before = store.manifest.runs
+        todo = [
+            log for log in logs if log.run_id not in before or before[log.run_id].identity != log.identity
+        ]
+        if todo:
+            with spark_session(wanted) as spark, explained("Spark could not archive"):
+                for log in todo:
+                    store.begin()
+                    store.publish({log.run_id: _archive(spark, store, log)})
+        expired = _give_up(store, keep_days) if keep_days is not None else 0
+        now = store.manifest
+    done = [now.runs[log.run_id] for log in todo]
+    reasons: dict[str, int] = {}
+    for run in done:
+        for reason, count in run.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    return Archived(
+        out=str(out),
+        archived=tuple(log.source for log in todo),
+        unchanged=tuple(log.source for log in logs if log not in todo),
+        skipped=tuple(skipped),
+        rows_in=sum(run.rows_in for run in done),
+        quarantined=sum(run.quarantined for run in done),
+        reasons=dict(sorted(reasons.items())),
+        useless=tuple(
+            log.source
+            for log in logs
+            if now.runs[log.run_id].quarantined and not now.runs[log.run_id].rows_in
+        ),
+        expired=expired,
+        events=sum(file.rows for file in now.files(EVENTS)),
+    )
+
+
+def _with_payloads(each: TraceInput | LogInput) -> LogInput:
+    if isinstance(each, TraceInput):
+        raise PipelineError(
+            f"{each.source}: is a trace, which says how large events were and not what was in them; record them with a "
+            "subscriber to everything, and archive its log (see docs/reference/archive.md)"
+        )
+    if each.mapping.value is None and each.mapping.values is None:
+        raise PipelineError(
+            f"{each.source}: the mapping does not say where the payload is; add value: COLUMN"
+        )
+    return each
+
+
+def _archive(spark: SparkSession, store: Store, log: LogInput) -> PublishedRun:
+    from triagemq.pipeline.ingest import ingest, with_plausible_times
+    from triagemq.pipeline.store.writing import write_parts, write_work
+
+    parsed = ingest(spark, log)
+    kept = write_work(parsed.rows.drop("raw"), store.work("log"), what=log.source)
+    parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
+    counts = {row["reason"]: row["count"] for row in parsed.rows.groupBy("reason").count().collect()}
+    days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")
+    files = tuple(file for day in sorted(days) for file in days[day])
+    rows_in = counts.pop(None, 0)
+    aside = sum(counts.values())
+    reasons = dict(sorted(counts.items()))
+    return PublishedRun(
+        log.identity, log.source, rows_in + aside, rows_in, aside, reasons, {EVENTS: files}, log.notes
+    )
+
+
+def transform(readings: DataFrame, run_id: str) -> DataFrame:
+    """The readings of a log as rows of the table, and the `day` of each, in UTC; a day's rows are in order of time."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StructType
+
+    from triagemq.pipeline.tables.topic_rates import event_time
+
+    published = F.col("published_ns")
+    schema = StructType.fromDDL(f"{SCHEMA}, day bigint")
+    assert isinstance(schema, StructType)
+    return (
+        readings.withColumns(
+            {
+                "run_id": F.lit(run_id),
+                "published_at": event_time(published),
+                "day": F.floor(published / _DAY_NS).cast("bigint"),
+            }
+        )
+        .to(schema)
+        .repartition("day")
+        .sortWithinPartitions("day", "published_ns")
+    )
+
+
+def _give_up(store: Store, keep_days: int) -> int:
+    """Take files out of the manifest whose last event is older than so many days; returns how many events went."""
+    import pyarrow.compute as pc
+
+    oldest_ns = time.time_ns() - keep_days * _DAY_NS
+    events = sum(file.rows for file in store.manifest.files(EVENTS))
+    changed = {}
+    for run_id, run in store.manifest.runs.items():
+        files = run.tables[EVENTS]
+        times = (rows["published_ns"] for rows in store.read(files, ["published_ns"]))
+        young = [pc.max(each).as_py() >= oldest_ns for each in times]
+        if not all(young):
+            kept = tuple(file for file, stays in zip(files, young, strict=True) if stays)
+            changed[run_id] = replace(run, tables={EVENTS: kept})
+    if changed:
+        store.publish(changed)
+    return events - sum(file.rows for file in store.manifest.files(EVENTS))

@@ -1,0 +1,172 @@
+"""What each section of the page has to show: rows and figures, or nothing. A template of its name has the words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow.compute as pc
+
+from triagemq.pipeline.report import figures
+from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs, Row, Run, largest
+
+__all__ = ["MOST_PORTS", "SECTIONS", "SHOWN_SUBSCRIPTIONS", "SHOWN_TOPICS"]
+
+SHOWN_SUBSCRIPTIONS = 400
+"""Rows of all runs together; the tables hold the others."""
+SHOWN_TOPICS = 20
+SHOWN_LOSSES = 10
+MOST_PORTS = 6
+MOST_REASONS = 40
+MOST_RUNS_BY_CLASS = 4
+
+Content = Mapping[str, Any]
+
+
+def summary(inputs: Inputs) -> Content:
+    """The runs in short, what each carried and what that was worth."""
+    return {"rows": inputs.rows("run_summary"), "left_out": inputs.runs_left_out, "most": MOST_RUNS}
+
+
+def classes(inputs: Inputs) -> Content:
+    """What became of the copies of each priority class, and how late the delivered ones came."""
+    rows = _classes(inputs)
+    if not rows:
+        return {}
+    return {
+        "rows": [(run, row) for run, own in rows.items() for row in own],
+        "figures": [figures.delivered(rows), figures.latencies(rows)],
+    }
+
+
+def forecast(inputs: Inputs) -> Content:
+    """What the plan of each run promised, beside what came of it: success, mean, 95 % and 99 %, and how sure."""
+    rows, table = _classes(inputs), inputs.subscriptions()
+    subscriptions: list[tuple[Run, Row]] = []
+    for run in rows:
+        own = table.filter(pc.field("run_id") == run.run_id)
+        subscriptions += [(run, row) for row in largest(own, "worth", SHOWN_SUBSCRIPTIONS // len(rows))]
+    return {
+        "rows": [(run, row) for run, own in rows.items() for row in own],
+        "subscriptions": subscriptions,
+        "total": table.num_rows,
+        "judged": any(row["max_latency_share"] is not None for _, row in subscriptions),
+    }
+
+
+def utility(inputs: Inputs) -> Content:
+    """The utility that was captured, against the most there was to have, and where it was lost."""
+    runs = {run.run_id: run for run in inputs.runs}
+    table = inputs.subscriptions().filter(pc.field("worth").is_valid())
+    added = table.group_by(["run_id", "level"], use_threads=False).aggregate(
+        [("captured", "sum"), ("worth", "sum")]
+    )
+    by_class: dict[Run, dict[int, tuple[float, float]]] = {}
+    for row in added.to_pylist():
+        level = -1 if row["level"] is None else int(row["level"])
+        by_class.setdefault(runs[row["run_id"]], {})[level] = (row["captured_sum"], row["worth_sum"])
+    in_order = {run: dict(sorted(by_class[run].items())) for run in inputs.runs if run in by_class}
+    if not in_order:
+        return {}
+    lost = largest(table, "lost", SHOWN_LOSSES)
+    return {
+        "figures": [figures.utility_captured(in_order), figures.utility_by_class(in_order)],
+        "losses": [(runs[row["run_id"]], row) for row in lost if row["lost"] > 0],
+    }
+
+
+def latency(inputs: Inputs) -> Content:
+    """How latencies are distributed, losses included: which share of all copies came within which time."""
+    whole: dict[Run | int, figures.Curve] = {}
+    drawn = []
+    for run, own in _classes(inputs).items():
+        if binned := [row for row in own if row["bins"]]:
+            longest = [row["max"] for row in binned if row["max"] is not None]
+            every = [each for row in binned for each in row["bins"]]
+            copies = sum(row["count"] or 0 for row in own)
+            whole[run] = figures.curve_of_bins(every, copies, max(longest, default=None))
+        curves: dict[Run | int, figures.Curve] = {}
+        for row in own:
+            curve = (
+                figures.curve_of_bins(row["bins"], row["count"] or 0, row["max"])
+                if row["bins"]
+                else figures.curve_of_percentiles(row)
+            )
+            if curve is not None:
+                curves[figures.level_of(row)] = curve
+        # A single class is the curve of the whole run.
+        if len(curves) > (run in whole):
+            drawn.append(figures.distributions(curves, run.name))
+    together = [figures.distributions(whole)] if whole else []
+    return {"figures": together + drawn[:MOST_RUNS_BY_CLASS]}
+
+
+def ports(inputs: Inputs) -> Content:
+    """How much the output ports were asked for, how much they carried, and how long their queues were."""
+    of_port: dict[str, dict[Run, list[Row]]] = {}
+    for run, row in inputs.rows("port_summary"):
+        if row["load"] is not None:
+            of_port.setdefault(row["port"] or "–", {}).setdefault(run, []).append(row)
+
+    def mean_load(port: str) -> float:
+        rows = [row for own in of_port[port].values() for row in own]
+        samples = sum(row["samples"] or 1 for row in rows)
+        return float(sum(row["load"] * (row["samples"] or 1) for row in rows) / samples)
+
+    busiest = sorted(of_port, key=lambda port: (-mean_load(port), port))[:MOST_PORTS]
+    for own in (own for port in busiest for own in of_port[port].values()):
+        own.sort(key=lambda row: row["seconds"] or 0.0)
+    return {"figures": [figures.load(port, of_port[port]) for port in busiest], "total": len(of_port)}
+
+
+def topics(inputs: Inputs) -> Content:
+    """The topics with the most events, how much they send at most, and how bursty they are."""
+    found: dict[tuple[Run, str], Row] = {}
+    most: dict[str, float] = {}
+    for run, row in inputs.rows("topic_summary"):
+        name = row["topic"] or f"topic {row['topic_id']}"
+        found[run, name] = row
+        most[name] = max(most.get(name, 0.0), row["rate_per_second"] or 0.0)
+    shown = sorted(most, key=lambda topic: (-most[topic], topic))[:SHOWN_TOPICS]
+    rows = [
+        (run, topic, found[run, topic]) for topic in shown for run in inputs.runs if (run, topic) in found
+    ]
+    return {
+        "rows": rows,
+        "shown": len(shown),
+        "total": len(most),
+        "figures": [figures.rates(shown, found)] if rows else [],
+    }
+
+
+def quarantine(inputs: Inputs) -> Content:
+    """Input rows that were set aside, why, and where they stand."""
+    read = {run: row["rows_read"] or 0 for run, row in inputs.rows("run_summary")}
+    rows = sorted(inputs.rows("quarantine_summary"), key=lambda each: -(each[1]["rows"] or 0))
+    return {
+        "rows": [
+            (run, row, row["rows"] / read[run] if read.get(run) else None) for run, row in rows[:MOST_REASONS]
+        ],
+        "reasons": len(rows),
+        "set_aside": sum(row["rows"] or 0 for _, row in rows),
+        "read": sum(read.values()),
+    }
+
+
+def _classes(inputs: Inputs) -> dict[Run, list[Row]]:
+    """class_performance by run, classes in their order."""
+    rows = {run: inputs.rows_of("class_performance", run) for run in inputs.runs}
+    return {run: sorted(own, key=figures.level_of) for run, own in rows.items() if own}
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[Inputs], Content]]] = {
+    "summary": ("Summary", summary),
+    "classes": ("Success and latency by class", classes),
+    "forecast": ("Beside the forecast", forecast),
+    "utility": ("Utility captured", utility),
+    "latency": ("Latency distributions", latency),
+    "ports": ("Port load over time", ports),
+    "topics": ("Busiest topics", topics),
+    "quarantine": ("Set aside", quarantine),
+}
+"""In the order of the page: the heading, and what finds what is below it."""

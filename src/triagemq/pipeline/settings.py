@@ -1,0 +1,273 @@
+"""What Spark is told: first what somebody has set, and only then what suits the data and a small machine.
+
+Set are, the later the stronger, spark-defaults.conf (of SPARK_CONF_DIR, else of SPARK_HOME), PYSPARK_SUBMIT_ARGS and
+the command's own --master and --conf. A process that spark-submit has started finds all of that in Java already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from triagemq.errors import ParameterError, PipelineError
+from triagemq.pipeline.class_archive import ClassArchive
+from triagemq.pipeline.java import Java, cache_directory, write_cached
+
+__all__ = ["ONE_PARTITION_ROWS", "SMALL_ROWS", "Settings", "SparkOptions", "shuffle_partitions"]
+
+SMALL_ROWS = 3_000_000
+"""Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
+
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:MetaspaceSize=256m")
+"""One compiler, and no collection of garbage only because many classes are loaded."""
+
+_SPARING_COMPILER = (
+    "-XX:Tier4InvocationThreshold=200000",
+    "-XX:Tier4MinInvocationThreshold=20000",
+    "-XX:Tier4CompileThreshold=500000",
+    "-XX:Tier4BackEdgeThreshold=2000000",
+    "-XX:LoopUnrollLimit=8",
+)
+"""The best compiler only for what runs millions of times: it would take a quarter of the time of 50 million rows."""
+
+_COMPILED_ROWS = 100_000
+"""Below this many rows it takes longer to compile a query than to interpret it."""
+
+ONE_PARTITION_ROWS = 400_000
+"""Below this many rows every table is made by one task: nothing is exchanged, and Spark has less to plan."""
+
+_MOST_PARTITIONS = 512
+
+_MASTERS = ("local", "spark://", "yarn", "k8s://")
+
+_SUBMITTED = "PYSPARK_SUBMIT_ARGS"
+
+_LOGGING = """\
+status = error
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{0}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# The reason of a failed task reaches the user as the error of the command; here it would only come twice.
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.writing.name = org.apache.spark.sql.execution.datasources
+logger.writing.level = off
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """How Spark is run. Without a master it is where Spark's own settings say, else this machine.
+
+    `conf` is handed to Spark as it is, `rows` says about how much data there will be. Commands of the same `kind` share
+    what makes Java start quickly.
+    """
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    ui: bool = False
+    rows: int = 0
+    memory: str | None = None
+    kind: str = "tables"
+
+    def __post_init__(self) -> None:
+        if self.master is not None and self.master.startswith("sc://"):
+            raise PipelineError(_no_connect(self.master))
+        if self.master is not None and not self.master.startswith(_MASTERS):
+            # Spark would say so in a page of Java that nobody can catch.
+            raise ParameterError(
+                "master",
+                f"is {self.master!r}; Spark knows local[*], spark://HOST:PORT, yarn and k8s://HOST:PORT",
+            )
+
+
+def shuffle_partitions(rows: int, cores: int = 1) -> int:
+    """Partitions of an exchange: small enough for a hash table that stays in the processor's cache.
+
+    >>> shuffle_partitions(1000), shuffle_partitions(50_000_000), shuffle_partitions(10**12)
+    (1, 125, 512)
+    """
+    wanted = -(-rows // ONE_PARTITION_ROWS)
+    return max(1 if rows < ONE_PARTITION_ROWS else cores, min(wanted, _MOST_PARTITIONS))
+
+
+class Settings:
+    """What one session is told, `given` being what somebody has set: by it the rest is chosen."""
+
+    def __init__(self, options: SparkOptions, given: Mapping[str, str]) -> None:
+        self._options = options
+        self._given = {**given, **options.conf}
+        if options.master is not None:
+            self._given["spark.master"] = options.master
+        self.master = self._given.get("spark.master", "local[*]")
+        self.local = self.master.startswith("local")
+
+    @classmethod
+    def before_java(cls, options: SparkOptions) -> Settings:
+        """As far as files and the environment say; an error if they ask for what cannot be done."""
+        submitted = _submitted()
+        remote = os.environ.get("SPARK_REMOTE") or submitted.remote
+        if remote:
+            raise PipelineError(_no_connect(remote))
+        given = _defaults(submitted.properties_file)
+        for setting in submitted.conf:
+            name, _, value = setting.partition("=")
+            given[name] = value
+        named = {
+            "spark.master": submitted.master or given.get("spark.master") or os.environ.get("MASTER"),
+            "spark.app.name": submitted.name,
+            "spark.driver.memory": submitted.driver_memory,
+            "spark.driver.extraJavaOptions": submitted.driver_java_options,
+        }
+        return cls(options, given | {name: value for name, value in named.items() if value})
+
+    def chosen(self) -> dict[str, str]:
+        """What is set for this session besides what was given, with the options of the command."""
+        options, rows = self._options, self._options.rows
+        cores = len(os.sched_getaffinity(0))
+        settings = {
+            "spark.app.name": "triagemq",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": str(shuffle_partitions(rows, cores)),
+            # Everything the tables are keyed by is small beside the rows; a hash table beats a sort.
+            "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+            "spark.sql.parquet.compression.codec": "zstd",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+            # Plans are changed on the way by what the first parts found; for little data that costs more than it saves.
+            "spark.sql.adaptive.enabled": str(rows >= SMALL_ROWS).lower(),
+            # Else pyspark tells Java for every column and function in which line it stands: half of all calls to Java.
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
+            "spark.sql.dataFrameQueryContext.enabled": "false",
+        }
+        if rows < ONE_PARTITION_ROWS:
+            # Two sides in one partition are joined where they are; a broadcast is a job of its own.
+            settings |= {
+                "spark.sql.optimizer.disableHints": "true",
+                "spark.sql.autoBroadcastJoinThreshold": "-1",
+            }
+            # Each hash table and each sort takes a page at once, of 64 MB if it may.
+            settings["spark.buffer.pageSize"] = "2m"
+        if rows < _COMPILED_ROWS:
+            settings |= {
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            }
+        if self.local:
+            settings |= {"spark.ui.enabled": "false", "spark.local.dir": tempfile.gettempdir()}
+        if self._on_this_machine:
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        chosen = {name: value for name, value in settings.items() if name not in self._given}
+        # These are no tuning: times without a zone, and what says that a table is whole, mean one thing everywhere.
+        chosen["spark.sql.session.timeZone"] = "UTC"
+        chosen["spark.sql.execution.arrow.pyspark.enabled"] = "true"
+        chosen["spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs"] = "false"
+        if options.ui:
+            chosen["spark.ui.enabled"] = "true"
+        if options.master is not None:
+            chosen["spark.master"] = options.master
+        return chosen | dict(options.conf)
+
+    def environment(self, java: Java, archive: ClassArchive | None) -> dict[str, str]:
+        """What must be in the environment when Java starts."""
+        java_options = [] if self._has_logging else [f"-Dlog4j2.configurationFile={_logging_file().as_uri()}"]
+        arguments = [each for each in shlex.split(os.environ.get(_SUBMITTED, "")) if each != "pyspark-shell"]
+        if self.local:
+            java_options += ["-XX:+UseSerialGC", "-XX:-UsePerfData"]
+            java_options += _QUICK_START if self._options.rows < SMALL_ROWS else _SPARING_COMPILER
+            memory = self._given.get("spark.driver.memory") or self._options.memory or _driver_memory()
+            arguments += ["--driver-memory", memory]
+        if archive is not None:
+            java_options += archive.java_options()
+        java_options.append(self._given.get("spark.driver.extraJavaOptions", ""))
+        arguments += ["--driver-java-options", " ".join(java_options).strip(), "pyspark-shell"]
+        wanted = {
+            "JAVA_HOME": str(java.wrapped()),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            _SUBMITTED: shlex.join(arguments),
+        }
+        if self._on_this_machine:
+            # Our process is the driver of what it has just started itself, on this machine, as this user.
+            wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+            if "spark.pyspark.python" not in self._given:
+                wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        return wanted
+
+    @property
+    def _on_this_machine(self) -> bool:
+        return self.local or "://127.0.0.1" in self.master or "://localhost" in self.master
+
+    @property
+    def _has_logging(self) -> bool:
+        """Whether somebody says what Spark is to log."""
+        return (
+            "log4j" in self._given.get("spark.driver.extraJavaOptions", "")
+            or (_conf_directory() / "log4j2.properties").is_file()
+        )
+
+
+def _submitted() -> argparse.Namespace:
+    """What concerns us of the arguments that pyspark is to start spark-submit with."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("master", "remote", "name", "driver-memory", "driver-java-options", "properties-file"):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    return parser.parse_known_args(shlex.split(os.environ.get(_SUBMITTED, "")))[0]
+
+
+def _defaults(properties_file: str | None) -> dict[str, str]:
+    """The settings in spark-defaults.conf, or in the file that was named instead of it."""
+    path = Path(properties_file) if properties_file else _conf_directory() / "spark-defaults.conf"
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise PipelineError(f"{path}: cannot be read: {error.strerror}") from error
+    found = (re.match(r"\s*([^#!\s=:][^\s=:]*)\s*[\s=:]\s*(.*?)\s*$", line) for line in text.splitlines())
+    return {setting[1]: setting[2] for setting in found if setting is not None}
+
+
+def _conf_directory() -> Path:
+    stated = os.environ.get("SPARK_CONF_DIR")
+    if stated:
+        return Path(stated)
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Path(home) / "conf"
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "conf"
+
+
+def _no_connect(remote: str) -> str:
+    return (
+        f"{remote}: Spark Connect has no access to the cluster's file systems, which tables are published with; "
+        "unset SPARK_REMOTE, and name a cluster with --master"
+    )
+
+
+def _driver_memory() -> str:
+    """Half of the machine, at most 2.5 GiB: with Python's part, all processes of a command fit into 4 GiB."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"{max(512, min(2560, total // 2 // 2**20))}m"
+
+
+def _logging_file() -> Path:
+    path = cache_directory() / "spark-log4j2.properties"
+    write_cached(path, _LOGGING)
+    return path

@@ -1,0 +1,415 @@
+"""Where something lies: a path or a URI, and what can be done there, on this machine or wherever Spark or Arrow can go.
+
+Plain paths are on this machine, whatever a cluster's default is. What is published elsewhere goes through the session's
+Hadoop file systems; what is read goes through Arrow's as long as these know the URI, so that nobody waits for Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triagemq.errors import ParameterError, PipelineError
+from triagemq.trace.manifest import flush_directory
+
+__all__ = ["InputFile", "Location"]
+
+_AS_IN_PYTHON: dict[str, type[OSError]] = {
+    "FileNotFoundException": FileNotFoundError,
+    "FileAlreadyExistsException": FileExistsError,
+    "ParentNotDirectoryException": NotADirectoryError,
+}
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file as it was when it was looked at."""
+
+    url: str
+    size_bytes: int
+    modified_ns: int
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def spark_path(self) -> str:
+        """The URL as Spark must be given it to read."""
+        return _as_it_is(self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEntry:
+    """A file or a directory. What is neither, or leads elsewhere, counts as a file: nobody goes into it."""
+
+    name: str
+    is_directory: bool
+    size_bytes: int
+    modified_ns: int
+
+
+class LocalFiles:
+    """The disks of this machine, and what is mounted on it.
+
+    Like all of the three: errors are OSError, and FileNotFoundError where nothing is. `write` makes a new file and the
+    directories above it, `create` one that is there as a whole or not at all (FileExistsError if there is one already),
+    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `finished` has what
+    somebody wrote survive a power cut, and gives the rows of the Parquet file that it must be.
+    """
+
+    def entry(self, path: str) -> DirectoryEntry:
+        """Follows links: what a user names may be one."""
+        stated = os.stat(path)
+        return DirectoryEntry(os.path.basename(path), os.path.isdir(path), stated.st_size, stated.st_mtime_ns)
+
+    def entries(self, path: str) -> list[DirectoryEntry]:
+        """Links to directories are no directories here."""
+        with os.scandir(path) as found:
+            return [
+                DirectoryEntry(
+                    each.name, each.is_dir(follow_symlinks=False), stated.st_size, stated.st_mtime_ns
+                )
+                for each in found
+                for stated in [each.stat(follow_symlinks=each.is_file())]
+            ]
+
+    def read(self, path: str, most_bytes: int | None) -> bytes:
+        with open(path, "rb") as file:
+            return file.read(-1 if most_bytes is None else most_bytes)
+
+    def write(self, path: str, content: bytes) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def create(self, path: str, content: bytes, hidden: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(hidden)
+        self.write(hidden, content)
+        try:
+            os.link(hidden, path)
+        finally:
+            os.unlink(hidden)
+        flush_directory(Path(path).parent)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_empty(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+    def finished(self, path: str) -> int:
+        import pyarrow.parquet as pq
+
+        with open(path, "rb") as written:
+            os.fsync(written.fileno())
+        return int(pq.read_metadata(path).num_rows)
+
+
+class ArrowFiles:
+    """A file system of Arrow's, to read from."""
+
+    def __init__(self, system: Any) -> None:
+        self.system = system
+
+    def entry(self, path: str) -> DirectoryEntry:
+        from pyarrow import fs
+
+        info = self._asked(self.system.get_file_info, path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(path)
+        return _arrow_entry(info)
+
+    def entries(self, path: str) -> list[DirectoryEntry]:
+        from pyarrow import fs
+
+        return [_arrow_entry(info) for info in self._asked(self.system.get_file_info, fs.FileSelector(path))]
+
+    def read(self, path: str, most_bytes: int | None) -> bytes:
+        with self._asked(self.system.open_input_stream, path) as stream:
+            return bytes(self._asked(stream.read, most_bytes))
+
+    def _refused(self, path: str, *_: object) -> Any:
+        raise OSError(f"{path}: can only be written with Spark")
+
+    write = create = remove = remove_empty = finished = _refused
+
+    def _asked(self, question: Any, *arguments: object) -> Any:
+        import pyarrow as pa
+
+        try:
+            return question(*arguments)
+        except pa.ArrowException as error:
+            raise OSError(str(error)) from error
+
+
+class HadoopFiles:
+    """Whatever file system the Spark session has for a URI, by the settings of the cluster."""
+
+    def __init__(self, spark: Any) -> None:
+        self._java = spark.sparkContext._jvm
+        self._conf = spark.sparkContext._jsc.hadoopConfiguration()
+
+    def entry(self, path: str) -> DirectoryEntry:
+        system, place = self._open(path)
+        return _hadoop_entry(_asked(system.getFileStatus, place))
+
+    def entries(self, path: str) -> list[DirectoryEntry]:
+        system, place = self._open(path)
+        return [_hadoop_entry(status) for status in _asked(system.listStatus, place)]
+
+    def read(self, path: str, most_bytes: int | None) -> bytes:
+        system, place = self._open(path)
+        stream = _asked(system.open, place)
+        try:
+            return bytes(_asked(stream.readNBytes, 2**31 - 1 if most_bytes is None else most_bytes))
+        finally:
+            stream.close()
+
+    def write(self, path: str, content: bytes) -> None:
+        system, place = self._open(path)
+        stream = _asked(system.create, place, False)
+        _asked(stream.write, bytearray(content))
+        _asked(stream.close)
+
+    def create(self, path: str, content: bytes, hidden: str) -> None:
+        system, place = self._open(path)
+        self.remove(hidden)
+        self.write(hidden, content)
+        # To rename a file is atomic wherever there are directories, and to copy one where there are none.
+        if _asked(system.exists, place) or not _asked(system.rename, self._open(hidden)[1], place):
+            self.remove(hidden)
+            raise FileExistsError(path)
+
+    def remove(self, path: str) -> None:
+        system, place = self._open(path)
+        # Not recursively: a directory that has taken the name of a file stays.
+        _asked(system.delete, place, False)
+
+    def remove_empty(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            self.remove(path)
+
+    def finished(self, path: str) -> int:
+        parquet = self._java.org.apache.parquet.hadoop
+        file = _asked(parquet.util.HadoopInputFile.fromPath, self._open(path)[1], self._conf)
+        reader = _asked(parquet.ParquetFileReader.open, file)
+        try:
+            return int(reader.getRecordCount())
+        finally:
+            reader.close()
+
+    def _open(self, path: str) -> tuple[Any, Any]:
+        place = _asked(self._java.org.apache.hadoop.fs.Path, path)
+        return _asked(place.getFileSystem, self._conf), place
+
+
+class Location:
+    """A path or URI. `published` is where results go: elsewhere than on this machine that needs a Spark session.
+
+    `local` is the path on this machine, None elsewhere; `path` is what its file system calls it, `url` what Spark does.
+    """
+
+    def __init__(self, given: str | Path, *, published: bool = False) -> None:
+        self.given = str(given)
+        scheme = _SCHEME.match(self.given)
+        self.local: Path | None = None
+        self._files: LocalFiles | ArrowFiles | HadoopFiles
+        if scheme is None or scheme[1].lower() == "file":
+            text = self.given if scheme is None else "/" + self.given[scheme.end() :].lstrip("/")
+            self.local = Path(text).absolute()
+            self.path, self._files = str(self.local), LocalFiles()
+            self.url = f"file://{self.path}"
+        else:
+            self.url = self.path = self.given.rstrip("/")
+            self._files = self._remote(published)
+
+    def _remote(self, published: bool) -> ArrowFiles | HadoopFiles:
+        import pyarrow as pa
+        from pyarrow import fs
+
+        spark = _active_session()
+        # Arrow would load a second Java into this process for Hadoop's own file systems.
+        if spark is not None and (published or self.given.startswith(("hdfs:", "viewfs:"))):
+            return HadoopFiles(spark)
+        try:
+            system, path = fs.FileSystem.from_uri(_arrow_url(self.given))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if spark is not None:
+                return HadoopFiles(spark)
+            why = str(error).partition("\n")[0]
+            raise PipelineError(f"{self.given}: cannot be opened without Spark: {why}") from error
+        self.path = path
+        return ArrowFiles(system)
+
+    @staticmethod
+    def needs_spark(given: str | Path, *, published: bool = False) -> bool:
+        """Whether nothing can be done there without a session of Spark."""
+        if published:
+            scheme = _SCHEME.match(str(given))
+            return scheme is not None and scheme[1].lower() != "file"
+        try:
+            Location(given)
+        except PipelineError:
+            return True
+        return False
+
+    def __truediv__(self, name: str) -> Location:
+        below = object.__new__(Location)
+        below.given, below.url = f"{self.given.rstrip('/')}/{name}", f"{self.url}/{name}"
+        below.local = None if self.local is None else self.local / name
+        below.path, below._files = f"{self.path.rstrip('/')}/{name}", self._files
+        return below
+
+    @property
+    def shown(self) -> Path | None:
+        """The path on this machine as the user gave it; None elsewhere."""
+        return self.local if _SCHEME.match(self.given) else Path(self.given)
+
+    @property
+    def arrow(self) -> Any:
+        """The file system as Arrow's readers take it; None for this machine's disks."""
+        if isinstance(self._files, HadoopFiles):
+            raise PipelineError(f"{self.given}: Arrow has no way to this file system; read it with Spark")
+        return self._files.system if isinstance(self._files, ArrowFiles) else None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def spark_path(self) -> str:
+        """The URI as Spark must be given it to read: it takes what it reads for a pattern."""
+        return _as_it_is(self.url)
+
+    def _entry(self) -> DirectoryEntry | None:
+        """What is at this place; None if there is nothing."""
+        try:
+            return self._asked("entry")  # type: ignore[no-any-return]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def is_directory(self) -> bool:
+        """Whether it is a directory; an error if there is nothing."""
+        found = self._entry()
+        if found is None:
+            raise ParameterError(self.given, "there is no such file or directory")
+        return found.is_directory
+
+    def exists(self) -> bool:
+        """Whether there is anything at this place."""
+        return self._entry() is not None
+
+    def file(self) -> InputFile:
+        """What is known about this file."""
+        found = self._entry()
+        return InputFile(self.url, found.size_bytes if found else 0, found.modified_ns if found else 0)
+
+    def entries(self) -> list[DirectoryEntry]:
+        """What is in this directory, by name; FileNotFoundError if it is not there."""
+        return sorted(self._asked("entries"), key=lambda entry: str(entry.name))
+
+    def files(self, *, recursive: bool = False) -> list[InputFile]:
+        """The files directly in this directory, or also in those below, by name, without hidden ones."""
+        found: list[InputFile] = []
+        for entry in self.entries():
+            if entry.name[0] in "._":
+                continue
+            if not entry.is_directory:
+                found.append(InputFile(f"{self.url}/{entry.name}", entry.size_bytes, entry.modified_ns))
+            elif recursive:
+                found += (self / entry.name).files(recursive=True)
+        return sorted(found, key=lambda file: file.url)
+
+    def directories(self) -> list[str]:
+        """Names of the directories directly in this one."""
+        return [entry.name for entry in self.entries() if entry.is_directory]
+
+    def read(self, most_bytes: int | None = None) -> bytes:
+        """The content of this file, or its beginning."""
+        try:
+            return self._asked("read", most_bytes)  # type: ignore[no-any-return]
+        except FileNotFoundError as error:
+            raise PipelineError(f"{self.given}: cannot be read: it is not there") from error
+
+    def write(self, content: bytes) -> None:
+        """Make this file, which must be new."""
+        self._files.write(self.path, content)
+
+    def create(self, content: bytes, *, hidden: str) -> None:
+        """Make this file, as a whole or not at all, under the name `hidden` beside it at first."""
+        self._files.create(self.path, content, f"{self.path.rpartition('/')[0]}/{hidden}")
+
+    def remove(self) -> None:
+        """Remove this one file, if it is there."""
+        self._files.remove(self.path)
+
+    def remove_empty(self) -> None:
+        """Remove this one directory, if nothing is in it."""
+        self._files.remove_empty(self.path)
+
+    def finished(self) -> int:
+        """The rows of a Parquet file that has just been written here."""
+        return self._files.finished(self.path)
+
+    def _asked(self, question: str, *arguments: object) -> Any:
+        try:
+            return getattr(self._files, question)(self.path, *arguments)
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise PipelineError(f"{self.given}: cannot be read: {error.strerror or error}") from error
+
+
+def _as_it_is(url: str) -> str:
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", url)
+
+
+def _arrow_url(url: str) -> str:
+    # Hadoop calls Amazon's storage s3a, Arrow s3.
+    return re.sub(r"^s3[an]://", "s3://", url)
+
+
+def _active_session() -> Any:
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _arrow_entry(info: Any) -> DirectoryEntry:
+    return DirectoryEntry(info.base_name, not info.is_file, int(info.size or 0), int(info.mtime_ns or 0))
+
+
+def _hadoop_entry(status: Any) -> DirectoryEntry:
+    name, modified_ns = str(status.getPath().getName()), int(status.getModificationTime()) * 1_000_000
+    return DirectoryEntry(name, bool(status.isDirectory()), int(status.getLen()), modified_ns)
+
+
+def _asked(question: Any, *arguments: object) -> Any:
+    """What Java answers; its exceptions as Python has them."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+
+    from triagemq.pipeline.causes import cause_of
+
+    try:
+        return question(*arguments)
+    except Py4JJavaError as error:
+        kind = str(error.java_exception.getClass().getName()).rpartition(".")[2]
+        raise _AS_IN_PYTHON.get(kind, OSError)(cause_of(error)) from error
+    except Py4JError as error:
+        raise OSError(cause_of(error)) from error

@@ -1,0 +1,333 @@
+"""Publishes: takes a directory, names what it is going to write, lists what was written, clears away what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import itertools
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triagemq.errors import OutputError, PipelineError, TriageError
+from triagemq.pipeline.store.manifest import (
+    PublishedRun,
+    TableFile,
+    TablesManifest,
+    current_manifest,
+    manifest_name,
+    read_version,
+    versions,
+)
+from triagemq.pipeline.store.places import Location
+from triagemq.trace.manifest import flush_directory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Store"]
+
+WORK = "_work"
+_LOCK_NAME = ".lock"
+_LOCK = b"held while triage writes here\n"
+"""What a lock says that a store has made; somebody else's file of this name serves as well, and stays."""
+_COMMANDS = {
+    "run": "triage pipeline run",
+    "archive": "triage pipeline archive",
+    "stream": "triage pipeline stream",
+    "sweep": "triage sweep",
+    "reproduction": "triage reproduce",
+}
+_PART = r"part-(?:\d{5,}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9})\.parquet"
+"""What Spark, with the number of a task and the id of a job, and this package call the files that they write."""
+_LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/(?:run|day)=-?\d+/{_PART}")
+_MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
+_HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
+
+_MERGED_AT_ONCE = 16
+_LARGE_BYTES = 16_000_000
+"""A file of this size is not merged any more."""
+
+
+class Store:
+    """The results in a directory; one command at a time writes to it. Use `Store.open`."""
+
+    def __init__(self, place: Location, manifest: TablesManifest) -> None:
+        self.place = place
+        self.manifest = manifest
+        self.token = ""
+        self._numbers = itertools.count()
+        self._left = set(manifest.removing)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str) -> Iterator[Store]:
+        """Take the directory, remove what a killed command left in it, and give it back at the end.
+
+        It must be empty or hold results of this kind, and neither be, hold nor lie in one of the `inputs`.
+        """
+        place = Location(out, published=True)
+        _refuse_overlap(place, inputs)
+        _own_manifest(place, kind)
+        with _held(place):
+            manifest = _own_manifest(place, kind)
+            store = cls(place, manifest or TablesManifest(secrets.token_hex(8), kind))
+            if manifest is None:
+                # From now on a reader finds empty tables, and another command finds whose directory this is.
+                store._publish(store.manifest)
+            store._clear()
+            try:
+                yield store
+            finally:
+                store._clear()
+
+    def begin(self) -> None:
+        """From now on files are written, under a token of their own."""
+        self.token = secrets.token_hex(8)
+        self._publish(replace(self.manifest, making=(*self.manifest.making, self.token)))
+
+    def folder(self, table: str) -> Location:
+        """Where a table is written, in folders called run=<n> or day=<n>. Nothing is there yet."""
+        return self.place / table / self.token
+
+    def work(self, name: str) -> Location:
+        """Where something is written that is needed only until tables are published."""
+        return self.place / WORK / self.token / name
+
+    def written(self, table: str) -> dict[int, tuple[TableFile, ...]]:
+        """What Spark's tasks have written of a table, by the number of the run or day."""
+        folder = self.folder(table)
+        found: dict[int, tuple[TableFile, ...]] = {}
+        for name in folder.directories() if folder.exists() else ():
+            if re.fullmatch(r"(?:run|day)=-?\d+", name):
+                found[int(name[4:])] = tuple(
+                    TableFile(
+                        f"{table}/{self.token}/{name}/{entry.name}",
+                        (folder / name / entry.name).finished(),
+                        entry.size_bytes,
+                    )
+                    for entry in (folder / name).entries()
+                    if re.fullmatch(_PART, entry.name)
+                )
+        return found
+
+    def write(self, table: str, rows: pa.Table, *, run: int = 0) -> TableFile:
+        """Write rows that are in this process."""
+        import pyarrow.parquet as pq
+
+        content = io.BytesIO()
+        pq.write_table(rows, content, compression="zstd", compression_level=1)
+        name = f"{table}/{self.token}/run={run}/part-{next(self._numbers):09d}.parquet"
+        with self._explained():
+            (self.place / name).write(content.getvalue())
+        return TableFile(name, len(rows), len(content.getvalue()))
+
+    def read(self, files: Iterable[TableFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
+        """What is in some files, each a table."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        tables = []
+        for place in (self.place / file.name for file in files):
+            try:
+                # Not read_table with a path, which would make columns of folder names.
+                tables.append(pq.ParquetFile(io.BytesIO(place.read())).read(columns=columns))
+            except pa.ArrowException as error:
+                raise PipelineError(f"{place.given}: damaged: {error}; make it again elsewhere") from error
+        return tables
+
+    def appended(self, files: Sequence[TableFile], table: str, rows: pa.Table) -> tuple[TableFile, ...]:
+        """These files and one with more rows; of sixteen small ones one is made, or there would be too many."""
+        import pyarrow as pa
+
+        small = [file for file in files if file.size_bytes < _LARGE_BYTES]
+        if len(small) + 1 < _MERGED_AT_ONCE:
+            return (*files, self.write(table, rows))
+        merged = pa.concat_tables([*self.read(small), rows])
+        return (*(file for file in files if file not in small), self.write(table, merged))
+
+    def publish(
+        self,
+        runs: Mapping[str, PublishedRun],
+        *,
+        kept: tuple[TableFile, ...] = (),
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add these runs, or put them in the place of older ones of the same id; the files are written."""
+        before = self.manifest.names()
+        added = {**self.manifest.runs, **runs}
+        manifest = replace(self.manifest, runs=added, kept=kept, extra=extra or {})
+        self._settle(manifest.names() - before)
+        self._publish(replace(manifest, removing=tuple(sorted(self._left | before - manifest.names()))))
+        # A reader that still follows the old manifest finds a file missing, never half of a table, and reads again.
+        self._remove_listed()
+
+    def forget(self) -> None:
+        """Nothing of it is needed any more: take away what this store made, and the directory if it is empty then."""
+        names = sorted(self.manifest.names())
+        self._publish(replace(self.manifest, runs={}, kept=(), removing=tuple(names)))
+        self._clear()
+        for table in {name.partition("/")[0] for name in names}:
+            (self.place / table).remove_empty()
+        (self.place / manifest_name(self.manifest.version)).remove()
+        lock = self.place / _LOCK_NAME
+        if lock.exists() and lock.read() == _LOCK:
+            lock.remove()
+        self.place.remove_empty()
+
+    def _publish(self, manifest: TablesManifest) -> None:
+        version = self.manifest.version + 1
+        changed = replace(manifest, version=version)
+        path = self.place / manifest_name(version)
+        with self._explained():
+            try:
+                path.create(changed.to_json(), hidden=f".manifest-{changed.mark}")
+            except FileExistsError as error:
+                raise OutputError(
+                    f"{self.place.given}: another command has written there meanwhile; nothing is published, run again"
+                ) from error
+        before, self.manifest = self.manifest.version, changed
+        if before:
+            with contextlib.suppress(OSError):
+                (self.place / manifest_name(before)).remove()
+
+    def _clear(self) -> None:
+        """Remove what is written and not published, and say so in the manifest."""
+        if not (self.manifest.making or self.manifest.removing):
+            return
+        # Java may be gone, or a disk full: then the next command clears this away.
+        with contextlib.suppress(OSError, TriageError):
+            self._remove_listed()
+            listed = self.manifest.names()
+            for table in self.place.directories():
+                for token in self.manifest.making:
+                    if re.fullmatch("[0-9a-f]{16}", token) and (self.place / table / token).exists():
+                        _remove_made(self.place / table / token, f"{table}/{token}", listed)
+            (self.place / WORK).remove_empty()
+            for version in versions(self.place):
+                if version < self.manifest.version and self._is_own(version):
+                    (self.place / manifest_name(version)).remove()
+            self._publish(replace(self.manifest, making=(), removing=tuple(sorted(self._left))))
+
+    def _is_own(self, version: int) -> bool:
+        with contextlib.suppress(Exception):
+            return read_version(self.place, version).mark == self.manifest.mark
+        return False
+
+    def _remove_listed(self) -> None:
+        """Remove what this manifest lists no more; what cannot be removed now is tried again the next time."""
+        self._left = {name for name in self.manifest.removing if _LISTED.fullmatch(name)}
+        with contextlib.suppress(OSError):
+            for name in sorted(self._left):
+                folder, _, file = name.rpartition("/")
+                (self.place / name).remove()
+                # Hadoop's checksum of it, where executors write to a disk.
+                (self.place / folder / f".{file}.crc").remove()
+                (self.place / folder).remove_empty()
+                (self.place / folder.rpartition("/")[0]).remove_empty()
+                self._left.discard(name)
+
+    def _settle(self, names: Iterable[str]) -> None:
+        """Have the names of new files survive a power cut, as the manifest that lists them does."""
+        if self.place.local is not None:
+            with self._explained():
+                folders = {folder for name in names for folder in Path(name).parents}
+                for folder in sorted(folders, reverse=True):
+                    flush_directory(self.place.local / folder)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"{self.place.given}: cannot be written: {error.strerror or error}; make room and run again"
+            ) from error
+
+
+def _remove_made(folder: Location, name: str, listed: set[str]) -> None:
+    """Remove what Spark or a store wrote here and no manifest lists, and the folders that are empty then."""
+    for entry in folder.entries():
+        if entry.is_directory:
+            _remove_made(folder / entry.name, f"{name}/{entry.name}", listed)
+        elif _MADE.fullmatch(entry.name) and _listed_as(name, entry.name) not in listed:
+            (folder / entry.name).remove()
+    folder.remove_empty()
+
+
+def _listed_as(folder: str, name: str) -> str:
+    """The file that a manifest lists: a checksum belongs to it."""
+    return f"{folder}/{name[1:].removesuffix('.crc') if name.endswith('.crc') else name}"
+
+
+def _own_manifest(place: Location, kind: str) -> TablesManifest | None:
+    """The manifest of a directory that a command of this kind may write to; None if it is empty or not there."""
+    if not versions(place):
+        _refuse_foreign(place)
+        return None
+    manifest = current_manifest(place)
+    if manifest is not None and manifest.kind != kind:
+        raise OutputError(
+            f"{place.given}: holds tables of `{_COMMANDS.get(manifest.kind, manifest.kind)}`; "
+            f"give `{_COMMANDS[kind]}` a directory of its own"
+        )
+    return manifest
+
+
+def _refuse_foreign(place: Location) -> None:
+    """An error if a directory without our manifest holds anything at all."""
+    try:
+        names = [entry.name for entry in place.entries()]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise OutputError(f"{place.given}: is a file; tables need a directory") from None
+    names = [name for name in names if name != _LOCK_NAME and not _HIDDEN.fullmatch(name)]
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise OutputError(
+            f"{place.given}: holds other files ({names[0]}{more}); tables need an empty directory, or one of their own"
+        )
+
+
+def _refuse_overlap(place: Location, inputs: Iterable[str | Path]) -> None:
+    """An error if the output is an input, holds one or lies in one."""
+    out = _resolved(place)
+    for given in map(Location, inputs):
+        read = _resolved(given)
+        if out.startswith(read) or read.startswith(out):
+            how = "holds the input" if len(out) < len(read) else "lies in the input"
+            what = f"{how} {given.given}" if out != read else "is what is read"
+            raise OutputError(f"{place.given}: {what}; give the output a directory of its own")
+
+
+def _resolved(place: Location) -> str:
+    """Where it is, links followed, such that what lies within begins with it."""
+    return str(place.local.resolve() if place.local is not None else place.url).rstrip("/") + "/"
+
+
+@contextlib.contextmanager
+def _held(place: Location) -> Iterator[None]:
+    """Keep other commands out, where there are locks; elsewhere the second to publish a version is refused."""
+    if place.local is None:
+        yield
+        return
+    try:
+        place.local.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), (place.local / _LOCK_NAME).open("xb") as made:
+            made.write(_LOCK)
+        lock = (place.local / _LOCK_NAME).open("ab")
+    except OSError as error:
+        raise OutputError(f"{place.given}: tables cannot be written there: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OutputError(
+                f"{place.given}: another command is writing tables there; wait for it, or choose another directory"
+            ) from error
+        yield

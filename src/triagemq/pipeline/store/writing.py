@@ -1,0 +1,113 @@
+"""A table of a batch as Parquet files, one folder a run, with as many rows in them as were made.
+
+Large tables are written where their rows are, by Spark's tasks. A table that one task makes is handed over and written
+here: Spark would first set up its committer, make a dozen folders and files, and call `chmod` for every one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline.store.manifest import TableFile
+from triagemq.pipeline.store.places import Location
+from triagemq.pipeline.store.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["write_parts", "write_table", "write_work"]
+
+# Where Spark looks for its own schema, with what each column means, in a Parquet file.
+_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+
+Written = dict[int, tuple[TableFile, ...]]
+
+
+def write_table(rows: DataFrame, store: Store, table: str, runs: int, partitions: int) -> Written:
+    """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files."""
+    if partitions == 1:
+        return _write_here(rows, store, table, runs)
+    return write_parts(rows if runs > 1 else rows.drop("run"), store, table, by="run" if runs > 1 else None)
+
+
+def write_parts(rows: DataFrame, store: Store, table: str, *, by: str | None) -> Written:
+    """Have Spark's tasks write rows, for each value of the whole number `by` into a folder of its own."""
+    folder = store.folder(table)
+    made = _write(rows, folder, [by]) if by is not None else _write(rows, folder / "run=0")
+    written = store.written(table)
+    _compare(table, made, sum(file.rows for files in written.values() for file in files), folder)
+    return written
+
+
+def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
+    """Write rows that are needed again while tables are made, and read them from there."""
+    made = _write(rows, place)
+    found = [(place / entry.name).finished() for entry in place.entries() if entry.name.startswith("part-")]
+    _compare(what, made, sum(found), place)
+    return rows.sparkSession.read.schema(rows.schema).parquet(place.spark_path)
+
+
+def append_table(
+    rows: DataFrame, store: Store, table: str, run: int, *, summed: Sequence[str] = ()
+) -> tuple[tuple[TableFile, ...], dict[str, int]]:
+    """Have Spark's tasks write more rows of a run; the new files, none of them empty, and the sums of some columns."""
+    folder = store.folder(table) / f"run={run}"
+    before = {entry.name for entry in folder.entries()} if folder.exists() else set()
+    made, sums = _write_and_sum(rows, folder, summed=summed)
+    files = []
+    for entry in folder.entries() if folder.exists() else ():
+        if entry.name not in before and re.fullmatch(r"part-[\w.-]+\.parquet", entry.name):
+            found = (folder / entry.name).finished()
+            if found:
+                name = f"{table}/{store.token}/run={run}/{entry.name}"
+                files.append(TableFile(name, found, entry.size_bytes))
+            else:
+                (folder / entry.name).remove()
+                (folder / f".{entry.name}.crc").remove()
+    _compare(table, made, sum(file.rows for file in files), folder)
+    return tuple(files), sums
+
+
+def _write(rows: DataFrame, place: Location, partition_by: Sequence[str] = ()) -> int:
+    return _write_and_sum(rows, place, partition_by)[0]
+
+
+def _write_and_sum(
+    rows: DataFrame, place: Location, partition_by: Sequence[str] = (), summed: Sequence[str] = ()
+) -> tuple[int, dict[str, int]]:
+    """Have Spark's tasks write rows; how many they counted, and the sums of some columns."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counted = Observation()
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in summed]
+    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
+    rows.write.mode("append").partitionBy(*partition_by).parquet(place.url)
+    return int(counted.get["rows"]), {name: int(counted.get[name]) for name in summed}
+
+
+def _compare(what: str, made: int, found: int, place: Location) -> None:
+    """Executors that have another disk than this machine write their rows where nobody finds them."""
+    if found != made:
+        raise PipelineError(
+            f"{what}: {made:,} rows were made and {found:,} are in {place.url}; nothing is published. Do all "
+            "executors share this disk? Give a directory that they do, or run with --master 'local[*]'"
+        )
+
+
+def _write_here(rows: DataFrame, store: Store, table: str, runs: int) -> Written:
+    schema = rows.drop("run").schema
+    made = rows.toArrow()
+    kept = made.drop_columns(["run"]).replace_schema_metadata({_SPARK_SCHEMA: schema.json()})
+    written: Written = {}
+    for run in range(runs):
+        part = kept if runs == 1 else kept.filter(pc.equal(made["run"], pa.scalar(run, pa.int32())))
+        if part.num_rows or runs == 1:
+            written[run] = (store.write(table, part, run=run),)
+    return written

@@ -1,0 +1,184 @@
+"""The queries of a stream: one for each run, since every run has its own clock, and so its own watermark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline.causes import cause_of
+from triagemq.pipeline.store import Store
+from triagemq.pipeline.streaming import broker, events, publications
+from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
+from triagemq.pipeline.streaming.post import Poster
+from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
+from triagemq.pipeline.streaming.settings import StreamSettings
+from triagemq.pipeline.streaming.sink import Sink, publishing
+from triagemq.pipeline.streaming.windows import cells
+
+__all__ = ["Queries"]
+
+_CHECKPOINT = "_checkpoint"
+_MOST_AT_ONCE = 4
+"""A query has a process that looks for news; what is quiet makes room for a run that waits."""
+_QUIET_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+"""Between two looks for new runs."""
+
+
+@dataclass(eq=False)
+class Queries:
+    """Starts a query for every run that appears, and knows how all of them are doing."""
+
+    session: SparkSession
+    store: Store
+    settings: StreamSettings
+    runs: TraceRuns | BrokerRuns
+    poster: Poster | None
+    trigger: Mapping[str, Any]
+    most_rows: int
+    _waiting: deque[FoundRun] = field(default_factory=deque)
+    _active: list[_Active] = field(default_factory=list)
+    _sinks: list[Sink] = field(default_factory=list)
+    _since: float = field(default_factory=time.monotonic)
+    _events: int = 0
+    _next_look: float = 0.0
+    _looked: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # Workers get the code instead of importing it: they start sooner, and a cluster needs no triagemq.
+        for module in (events, publications):
+            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        self.session.dataSource.register(publications.PublicationsSource)
+        self.session.dataSource.register(broker.MqttSource)
+        self.store.begin()
+
+    def follow(self, until_idle_seconds: float | None) -> bool:
+        """Look for new runs, and for queries that have ended; False when all is done."""
+        once = "availableNow" in self.trigger
+        if time.monotonic() >= self._next_look:
+            self._waiting.extend(run for run in self.runs.found() if not self._is_done(run))
+            self._next_look = math.inf if once else time.monotonic() + _LOOK_SECONDS
+        for each in list(self._active):
+            if not each.query.isActive or each.sink.ended:
+                self._retire(each)
+        if self._waiting and len(self._active) >= _MOST_AT_ONCE:
+            quietest = max(self._active, key=_Active.quiet_seconds)
+            if quietest.quiet_seconds() >= _QUIET_SECONDS:
+                self._retire(quietest)
+                self._waiting.append(quietest.run)
+        while self._waiting and len(self._active) < _MOST_AT_ONCE:
+            self._start(self._waiting.popleft())
+        if once:
+            return bool(self._active)
+        return until_idle_seconds is None or self._idle_seconds() < until_idle_seconds
+
+    def _idle_seconds(self) -> float:
+        """For how long every run that is there has been looked at, and none had news."""
+        self._looked |= {each.run.run_id for each in self._active if each.quiet_seconds()}
+        is_new = {run.run_id for run in (*self._waiting, *(each.run for each in self._active))} - self._looked
+        events = self.total("events")
+        if is_new or events != self._events or any(each.sink.busy for each in self._active):
+            self._since, self._events = time.monotonic(), events
+        return time.monotonic() - self._since
+
+    def end(self, seconds: float = -1) -> None:
+        """Take no more batches; those that are being made are waited for, for so long."""
+        for each in self._active:
+            each.sink.end(seconds)
+        if seconds < 0:
+            while self._active:
+                self._retire(self._active[0])
+
+    def total(self, name: str) -> Any:
+        """The sum of a figure of all sinks."""
+        return sum(getattr(sink, name) for sink in self._sinks)
+
+    @property
+    def latest_ns(self) -> int:
+        """The time of the latest event of all runs."""
+        return max((sink.latest_ns for sink in self._sinks), default=NEVER_NS)
+
+    def _is_done(self, run: FoundRun) -> bool:
+        """Whether all of a run that has ended is in the table; a new one gets its number, for good."""
+        with publishing:
+            manifest = self.store.manifest
+            states = manifest.extra.get("runs", {})
+            if run.run_id in states:
+                return bool(states[run.run_id]["closed_ns"] == FOREVER_NS)
+            new = {"number": len(states), "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
+            extra = {"settings": asdict(self.settings), "runs": {**states, run.run_id: new}}
+            self.store.publish({}, kept=manifest.kept, extra=extra)
+        return False
+
+    def _start(self, run: FoundRun) -> None:
+        state = self.store.manifest.extra["runs"][run.run_id]
+        checkpoint = self.store.place / _CHECKPOINT / f"run={state['number']}"
+        if state["batch"] >= 0 and not (checkpoint / "offsets").exists():
+            raise PipelineError(
+                f"{checkpoint.given}: is gone, and with it what was not in the table yet; choose another directory"
+            )
+        packing = Packing(self.settings.cell_ns, self.settings.delay_ns, run.topics)
+        rows = (
+            self.session.readStream.format(run.format)
+            .options(rows=self.most_rows, open_ns=self.settings.open_ns, packing=json.dumps(asdict(packing)))
+            .options(**run.options)
+            .load()
+        )
+        sink = Sink(self.store, self.settings, run, state["number"], checkpoint, self.poster)
+        query = (
+            cells(rows, self.settings)
+            .writeStream.foreachBatch(sink)
+            .option("checkpointLocation", checkpoint.url)
+            .trigger(**self.trigger)
+            .start()
+        )
+        self._sinks.append(sink)
+        self._active.append(_Active(run, sink, query))
+
+    def _retire(self, each: _Active) -> None:
+        """Stop a query that has nothing to do any more, or has ended; its error, if that is why."""
+        each.sink.end()
+        failure = each.query.exception()
+        if each.query.isActive:
+            # Spark reports on standard error that it was interrupted, which is what was asked for.
+            with contextlib.suppress(Exception):
+                self.session.sparkContext.setLogLevel("OFF")
+                each.query.stop()
+                self.session.sparkContext.setLogLevel("ERROR")
+        self._active.remove(each)
+        if failure is not None:
+            if each.sink.failure is not None:
+                raise each.sink.failure from failure
+            raise PipelineError(f"the stream failed: {cause_of(failure)}") from failure
+
+
+class _Active:
+    """A query that runs."""
+
+    def __init__(self, run: FoundRun, sink: Sink, query: StreamingQuery) -> None:
+        self.run = run
+        self.sink = sink
+        self.query = query
+        self._since: float | None = None
+        self._seen = 0
+
+    def quiet_seconds(self) -> float:
+        """For how long it has looked for news and found none; 0 while Spark still starts it or works on a batch."""
+        now, done = time.monotonic(), self.sink.events
+        waits = self.query.status["message"].startswith("Waiting")
+        if done != self._seen or (self._since is None and not waits):
+            self._since, self._seen = (now if waits else None), done
+        elif self._since is None or self.sink.busy:
+            self._since = now
+        return 0.0 if self._since is None else now - self._since

@@ -1,0 +1,46 @@
+"""topic_summary: one row per topic that had measured publications: how much it sends, at most too, and how burstily."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.tables.figures import exact_mean
+from triagemq.pipeline.tables.topic_rates import LONG_SECONDS
+
+__all__ = ["SCHEMA", "transform"]
+
+SCHEMA = """
+    run_id                string,
+    topic_id              int,
+    topic                 string  COMMENT 'null where the run came without a scenario',
+    publications          bigint,
+    rate_per_second       double  COMMENT 'over all the time that the run was observed',
+    peak_rate_per_second  double  COMMENT 'in the busiest of its windows, of 200 ms if it has such',
+    bytes_per_second      double,
+    index_of_dispersion   double  COMMENT 'mean of its 10 s windows; Poisson is 1'
+"""
+
+
+def transform(topic_rates: DataFrame, publication_profile: DataFrame, measured_from_ns: Column) -> DataFrame:
+    """Add the windows of every topic up; the profile says for how long its run was observed."""
+    long = F.col("window_seconds") == LONG_SECONDS
+    added = topic_rates.groupBy("run", "topic_id", "topic").agg(
+        F.sum(F.when(long, F.col("publications"))).alias("publications"),
+        F.sum(F.when(long, F.col("bytes"))).alias("bytes"),
+        F.max("rate_per_second").alias("peak_rate_per_second"),
+        exact_mean("index_of_dispersion"),
+    )
+    ends = publication_profile.groupBy("run").agg(
+        F.min("first_ns").alias("first"), F.max("last_ns").alias("last")
+    )
+    begins = F.when(measured_from_ns > 0, measured_from_ns).otherwise(F.col("first"))
+    # All events in one instant leave no time to divide by; there is one window of them.
+    passed = (F.col("last") - begins) * 1e-9
+    seconds = F.when(passed > 0, passed).otherwise(LONG_SECONDS)
+    return added.join(F.broadcast(ends.select("run", seconds.alias("seconds"))), "run").withColumns(
+        {
+            "rate_per_second": F.col("publications") / F.col("seconds"),
+            "bytes_per_second": F.col("bytes") / F.col("seconds"),
+        }
+    )

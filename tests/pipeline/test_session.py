@@ -1,0 +1,158 @@
+"""Who says how Spark runs: whoever set anything is heard, and only what nobody set is chosen here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from triagemq.errors import PipelineError
+from triagemq.pipeline import SparkOptions
+from triagemq.pipeline.causes import cause_of
+from triagemq.pipeline.java import find_java
+from triagemq.pipeline.session import _package_sent
+from triagemq.pipeline.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+NOBODY = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME", "SPARK_REMOTE", "MASTER", "SPARK_LOCAL_IP")
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of Spark's settings, and nothing set anywhere else."""
+    for name in NOBODY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("conf")
+def test_where_nobody_set_anything_it_is_this_machine_and_tuned_for_it() -> None:
+    settings = Settings.before_java(SparkOptions())
+    assert settings.local
+    assert settings.chosen()["spark.driver.host"] == "127.0.0.1"
+    assert settings.chosen()["spark.sql.shuffle.partitions"] == "1"
+    assert "spark.master" not in settings.chosen(), "Spark's own default is this machine"
+    arguments = settings.environment(find_java(), None)["PYSPARK_SUBMIT_ARGS"]
+    assert "--driver-memory" in arguments
+    assert "UseSerialGC" in arguments
+
+
+def test_spark_defaults_are_heard(conf: Path) -> None:
+    (conf / "spark-defaults.conf").write_text(
+        "# ours\nspark.master   spark://head:7077\nspark.sql.shuffle.partitions=77\n"
+        "spark.driver.extraJavaOptions: -Dmine=1 -Dtwo=2\n\n"
+    )
+    settings = Settings.before_java(SparkOptions())
+    assert (settings.master, settings.local) == ("spark://head:7077", False)
+    chosen = settings.chosen()
+    assert "spark.master" not in chosen
+    assert "spark.sql.shuffle.partitions" not in chosen
+    assert "spark.driver.host" not in chosen
+    wanted = settings.environment(find_java(), None)
+    assert "--driver-memory" not in wanted["PYSPARK_SUBMIT_ARGS"]
+    assert "-Dmine=1 -Dtwo=2" in wanted["PYSPARK_SUBMIT_ARGS"]
+    assert "PYSPARK_PYTHON" not in wanted, "what this machine calls Python may not be there"
+
+
+def test_what_pyspark_is_to_be_submitted_with_is_heard_before_the_defaults(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (conf / "spark-defaults.conf").write_text("spark.master yarn\nspark.app.name theirs\n")
+    given = "--master spark://a:1 --conf spark.buffer.pageSize=9m --name mine --jars x.jar pyspark-shell"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
+    settings = Settings.before_java(SparkOptions())
+    assert settings.master == "spark://a:1"
+    assert not {"spark.app.name", "spark.buffer.pageSize"} & set(settings.chosen())
+    arguments = settings.environment(find_java(), None)["PYSPARK_SUBMIT_ARGS"]
+    assert arguments.startswith(given.removesuffix("pyspark-shell"))
+    assert arguments.endswith("pyspark-shell")
+
+
+def test_the_command_is_heard_before_everything_else(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (conf / "spark-defaults.conf").write_text("spark.master yarn\n")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://a:1 pyspark-shell")
+    chosen = Settings.before_java(SparkOptions("local[3]", {"spark.app.name": "ours"})).chosen()
+    assert (chosen["spark.master"], chosen["spark.app.name"]) == ("local[3]", "ours")
+
+
+def test_spark_home_has_the_defaults_where_no_folder_is_named(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.setenv("SPARK_HOME", str(conf))
+    (conf / "conf").mkdir()
+    (conf / "conf" / "spark-defaults.conf").write_text("spark.master local[7]\n")
+    assert Settings.before_java(SparkOptions()).master == "local[7]"
+
+
+@pytest.mark.usefixtures("conf")
+def test_connect_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PipelineError, match="sc://host: Spark Connect has no access"):
+        SparkOptions(master="sc://host")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://other")
+    with pytest.raises(PipelineError, match="sc://other: Spark Connect has no access"):
+        Settings.before_java(SparkOptions())
+
+
+def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
+    class Context:
+        sent = Path()
+
+        def addPyFile(self, path: str) -> None:  # noqa: N802
+            self.sent = Path(path)
+
+    class Session:
+        sparkContext = Context()  # noqa: N815
+
+    with _package_sent(Session()):  # type: ignore[arg-type]
+        names = zipfile.ZipFile(Session.sparkContext.sent).namelist()
+    assert {"triagemq/__init__.py", "triagemq/pipeline/sweep/results.py"} <= set(names)
+    assert not any("__pycache__" in name for name in names)
+    assert not Session.sparkContext.sent.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+            "  File \"worker.py\", line 1\nModuleNotFoundError: No module named 'numba.core'\n",
+            "the executors' Python has no package 'numba'; install it",
+        ),
+        (
+            'Caused by: java.io.IOException: Cannot run program "python3": error=2, No such file or directory',
+            "the executors have no python3; set PYSPARK_PYTHON",
+        ),
+    ],
+)
+def test_what_executors_lack_is_named(said: str, cause: str) -> None:
+    assert cause_of(RuntimeError(said)).startswith(cause)
+
+
+@pytest.mark.timeout(300)
+def test_spark_submit_runs_a_command_where_it_says(trace: Path, tmp_path: Path) -> None:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environment = {name: value for name, value in os.environ.items() if name not in NOBODY} | {
+        "JAVA_HOME": str(find_java().wrapped()),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+    command = [home / "bin" / "spark-submit", "--master", "local[1]", "--name", "submitted"]
+    command += ["--conf", f"spark.eventLog.dir={tmp_path.as_uri()}", "--conf", "spark.eventLog.enabled=true"]
+    command += ["--conf", "spark.eventLog.compress=false", "--conf", "spark.ui.enabled=false"]
+    command += [ROOT / "examples" / "spark_submit.py", "pipeline", "run", trace, "--out", tmp_path / "out"]
+    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["added"] == ["one"]
+    said = "".join(log.read_text() for log in tmp_path.rglob("events_*"))
+    assert '"spark.master":"local[1]"' in said
+    assert '"spark.app.name":"submitted"' in said

@@ -1,0 +1,174 @@
+"""`triage pipeline stream mqtt://…`: what is learned of a broker that knows nothing of TriageMQ."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scipy import stats
+from tests.exchange.real import Mosquitto
+
+from triagemq.errors import ParameterError, PipelineError
+from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.exchange.mqtt.packets import encode_connect, encode_publish
+from triagemq.pipeline import Tables, estimate_scenario
+from triagemq.pipeline.streaming import read_stream_table, stream_pipeline
+from triagemq.pipeline.streaming.runs import BrokerRuns
+from triagemq.scenario import ArrivalProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+needs_mosquitto = pytest.mark.skipif(
+    find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)"
+)
+
+
+class Publisher:
+    """A client that knows only MQTT: one topic, at random or by the clock, until it is told to end."""
+
+    def __init__(self, port: int, topic: str, rate: float, size: int, *, clockwork: bool = False) -> None:
+        self.topic, self.rate, self.size, self.clockwork = topic, rate, size, clockwork
+        self.sent = 0
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.sendall(
+            encode_connect(4, f"device-{topic}", clean=True, keep_alive_seconds=0, user=None, password=None)
+        )
+        self._socket.recv(64)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        chance = random.Random(self.topic)
+        due = time.monotonic()
+        while True:
+            due += 1 / self.rate if self.clockwork else chance.expovariate(self.rate)
+            if self._ended.wait(max(0.0, due - time.monotonic())):
+                return
+            self._socket.sendall(encode_publish(4, self.topic.encode(), b"x" * self.size))
+            self.sent += 1
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    started = Mosquitto(tmp_path / "broker", "log_type all\n")
+    yield started
+    started.end()
+
+
+def publishers(broker: Mosquitto) -> list[Publisher]:
+    return [
+        Publisher(broker.port, "hall/smoke", 30.0, 60),
+        Publisher(broker.port, "hall/heat", 12.0, 200),
+        Publisher(broker.port, "hall/door", 4.0, 40),
+        Publisher(broker.port, "roof/wind", 20.0, 90, clockwork=True),
+        Publisher(broker.port, "roof/light", 5.0, 120, clockwork=True),
+    ]
+
+
+@needs_mosquitto
+def test_every_message_is_counted_once_with_its_topic_and_size(
+    spark: SparkSession, broker: Mosquitto, tmp_path: Path
+) -> None:
+    started: list[Publisher] = []
+
+    def produce() -> None:
+        # What comes before Spark has begun nobody has heard.
+        while "SUBSCRIBE from triagemq-" not in (tmp_path / "broker" / "log").read_text():
+            time.sleep(0.05)
+        started.extend(publishers(broker))
+        time.sleep(3)
+        for each in started:
+            each.end()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    options: dict[str, Any] = {"window_seconds": 1.0, "watermark_seconds": 0.0, "trigger_seconds": 0.3}
+    done = stream_pipeline(
+        f"{broker.url}/hall/+", tmp_path / "out", spark=spark, until_idle_seconds=4, **options
+    )
+    producer.join()
+    sent = {
+        each.topic: (each.sent, each.sent * each.size) for each in started if each.topic.startswith("hall")
+    }
+    assert done.events == sum(count for count, _ in sent.values())
+    (run_id,) = done.runs
+    assert done.runs[run_id] == {"events": done.events, "late": 0, "duplicates": 0}
+    rates = read_stream_table(tmp_path / "out")
+    found: dict[str, tuple[int, int]] = {}
+    for row in rates.to_pylist():
+        if row["window_seconds"] == 1.0:
+            count, size = found.get(row["topic"], (0, 0))
+            found[row["topic"]] = (count + row["publications"], size + row["bytes"])
+    assert found == sent
+    assert set(rates["topic_id"].to_pylist()) == {None}
+
+
+COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
+
+
+@needs_mosquitto
+@pytest.mark.slow
+def test_a_scenario_of_five_unknown_publishers_within_a_minute(broker: Mosquitto, tmp_path: Path) -> None:
+    began = time.monotonic()
+    devices = publishers(broker)
+    command = [sys.executable, "-c", COMMAND, broker.url, "--out", str(tmp_path / "out"), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    time.sleep(45)
+    os.killpg(process.pid, signal.SIGINT)
+    answer, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert json.loads(answer)["events"] > 0
+    found = estimate_scenario(Tables(tmp_path / "out"), bandwidth_bps=1e6)
+    assert time.monotonic() - began < 60
+    seconds = len(set(read_stream_table(tmp_path / "out")["window_start_ns"].to_pylist()))
+    assert found.scenario.publishers.name == ("unknown",)
+    for each in devices:
+        each.end()
+        topic = found.scenario.topics.name.index(each.topic)
+        (place,) = [at for at, its in enumerate(found.scenario.publications.topic) if its == topic]
+        publication = found.scenario.publications
+        measured = publication.rate_per_second[place] * seconds
+        low, high = stats.poisson.interval(0.99, each.rate * seconds)
+        assert low <= measured <= high, each.topic
+        assert publication.size_bytes[place] == each.size
+        wanted = ArrivalProcess.PERIODIC if each.clockwork else ArrivalProcess.POISSON
+        assert publication.arrival_process[place] == wanted, each.topic
+
+
+@needs_mosquitto
+def test_a_broker_that_refuses_says_why(spark: SparkSession, tmp_path: Path) -> None:
+    closed = Mosquitto(tmp_path / "broker", "allow_anonymous false\n")
+    try:
+        with pytest.raises(PipelineError, match=f"127.0.0.1:{closed.port}: refuses the connection"):
+            stream_pipeline(f"mqtt://fire:wrong@127.0.0.1:{closed.port}", tmp_path / "out", spark=spark)
+    finally:
+        closed.end()
+
+
+def test_what_is_no_broker_or_no_filter_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="is no topic filter"):
+        stream_pipeline("mqtt://localhost/a#b", tmp_path / "out")
+    with pytest.raises(ParameterError, match="cannot be read"):
+        stream_pipeline("mqtt://fire:s3cret@localhost:port/#", tmp_path / "out")
+    with pytest.raises(ParameterError, match="until-idle"):
+        stream_pipeline("mqtt://localhost", tmp_path / "out", once=True)
+    assert not (tmp_path / "out").exists()
+    assert "s3cret" not in BrokerRuns("mqtt://fire:s3cret@localhost/hall/#").source
