@@ -116,10 +116,10 @@ def _terminal_shows(text: str, figures: dict[str, Any]) -> None:
 
 
 def _report_shows(page: str, summaries: dict[str, Any], classes: dict[str, list[dict[str, Any]]]) -> None:
-    cards = re.findall(r'<div class="card".*?</dl></div>', page)
+    cards = re.findall(r'<div class="card".*?</dl></div>', page, re.DOTALL)
     lines = [
         [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", line)]
-        for line in re.findall(r"<tr>(<td.*?)</tr>", page)
+        for line in re.findall(r"<tr>\s*(<td.*?)</tr>", page, re.DOTALL)
     ]
     for name, card in zip(NAMES, cards, strict=True):
         summary = summaries[name]
