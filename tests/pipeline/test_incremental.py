@@ -15,7 +15,7 @@ import pytest
 from triagemq.errors import OutputError, PipelineError, TraceError
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline import run as run_module
-from triagemq.pipeline.store import PublishedRun, Store
+from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.store.places import LocalFiles
 from triagemq.trace import TraceWriter
 
@@ -103,7 +103,7 @@ def test_the_directory_of_a_trace_is_not_taken_for_tables(trace: Path) -> None:
         Tables(trace)
 
 
-def run_of(opened: Store, number: int) -> dict[str, PublishedRun]:
+def run_of(opened: TableStore, number: int) -> dict[str, PublishedRun]:
     """A run of one row, whose file is written now."""
     opened.begin()
     file = opened.write("numbers", pa.table({"run_id": ["r"], "number": [number]}))
@@ -122,7 +122,7 @@ STEPS = ["write", "create", "remove", "remove_empty"]
 def test_a_kill_at_any_step_of_publishing_leaves_whole_tables_and_the_next_command_goes_on(
     step: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Store.open(tmp_path, kind="run") as opened:
+    with TableStore.open(tmp_path, kind="run") as opened:
         opened.publish(run_of(opened, 1))
     left = [calls]
     done = getattr(LocalFiles, step)
@@ -135,11 +135,11 @@ def test_a_kill_at_any_step_of_publishing_leaves_whole_tables_and_the_next_comma
 
     with monkeypatch.context() as patched:
         patched.setattr(LocalFiles, step, crash)
-        with contextlib.suppress(Killed), Store.open(tmp_path, kind="run") as opened:
+        with contextlib.suppress(Killed), TableStore.open(tmp_path, kind="run") as opened:
             opened.publish(run_of(opened, 2))
     assert [row["number"] for row in Tables(tmp_path).records("numbers")] in ([1], [2])
 
-    with Store.open(tmp_path, kind="run") as opened:
+    with TableStore.open(tmp_path, kind="run") as opened:
         opened.publish(run_of(opened, 3))
     assert [row["number"] for row in Tables(tmp_path).records("numbers")] == [3]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
@@ -147,7 +147,7 @@ def test_a_kill_at_any_step_of_publishing_leaves_whole_tables_and_the_next_comma
 
 
 def test_a_reader_of_the_old_manifest_reads_the_new_tables_when_a_run_is_replaced(tmp_path: Path) -> None:
-    with Store.open(tmp_path, kind="run") as opened:
+    with TableStore.open(tmp_path, kind="run") as opened:
         opened.publish(run_of(opened, 1))
         reader = Tables(tmp_path)
         opened.publish(run_of(opened, 2))
@@ -162,7 +162,7 @@ def test_tables_can_be_read_by_a_plain_glob(tables: Tables, tmp_path: Path) -> N
 
 
 def test_who_publishes_a_version_second_is_refused(tmp_path: Path) -> None:
-    with Store.open(tmp_path, kind="run") as opened:
+    with TableStore.open(tmp_path, kind="run") as opened:
         made = run_of(opened, 1)
         (tmp_path / f"manifest-{opened.manifest.version + 1:09d}.json").write_text("of somebody faster")
         with pytest.raises(OutputError, match="another command has written there meanwhile"):
@@ -171,9 +171,9 @@ def test_who_publishes_a_version_second_is_refused(tmp_path: Path) -> None:
 
 def test_only_one_command_at_a_time_makes_tables_in_a_directory(tmp_path: Path) -> None:
     with (
-        Store.open(tmp_path, kind="run"),
+        TableStore.open(tmp_path, kind="run"),
         pytest.raises(OutputError, match="another command is writing tables"),
-        Store.open(tmp_path, kind="run"),
+        TableStore.open(tmp_path, kind="run"),
     ):
         pass
 

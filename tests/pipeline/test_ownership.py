@@ -21,7 +21,7 @@ from triagemq.cli.main import run as triage
 from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.pipeline import Mapping, Tables, archive, run, run_pipeline
 from triagemq.pipeline.report import write_report
-from triagemq.pipeline.store import PublishedRun, Store, TablesManifest
+from triagemq.pipeline.store import PublishedRun, TablesManifest, TableStore
 from triagemq.pipeline.store.places import LocalFiles
 from triagemq.pipeline.streaming import job as stream_job
 from triagemq.pipeline.streaming import read_stream_table, stream_pipeline
@@ -235,7 +235,7 @@ def test_foreign_files_survive_every_command_and_every_kill(
                 assert {name: after.get(name) for name in before} == before, command
 
 
-def _one_row(todo: list[Any], store: Store, options: object, progress: object) -> None:
+def _one_row(todo: list[Any], store: TableStore, options: object, progress: object) -> None:
     for each in todo:
         store.begin()
         rows = pa.table({"run_id": [each.run_id]})
@@ -243,7 +243,7 @@ def _one_row(todo: list[Any], store: Store, options: object, progress: object) -
         store.publish({each.run_id: PublishedRun(each.identity, each.source, 1, 1, 0, {}, made)})
 
 
-def _one_event(spark: object, store: Store, log: Any) -> PublishedRun:
+def _one_event(spark: object, store: TableStore, log: Any) -> PublishedRun:
     made = {"events": (store.write("events", pa.table({"published_ns": [0]})),)}
     return PublishedRun(log.identity, log.source, 1, 1, 0, {}, made)
 
@@ -321,7 +321,7 @@ MADE = "part-00000-0a1b2c3d-0a1b-4c3d-8e5f-0a1b2c3d4e5f.c000.zstd.parquet"
 def test_even_in_a_folder_that_a_killed_command_made_foreign_files_survive(tree: Files, table: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        with contextlib.suppress(KeyboardInterrupt), Store.open(out, kind="run") as store:
+        with contextlib.suppress(KeyboardInterrupt), TableStore.open(out, kind="run") as store:
             store.begin()
             token = store.token
             kept = store.write("numbers", pa.table({"number": [1]}))
@@ -340,7 +340,7 @@ def test_even_in_a_folder_that_a_killed_command_made_foreign_files_survive(tree:
 def test_what_a_link_leads_to_survives(tmp_path: Path) -> None:
     mine = {f"mine/{MADE}": b"mine", "mine/part-000000000.parquet": b"mine"}
     put(tmp_path, mine)
-    with Store.open(tmp_path / "out", kind="run") as store:
+    with TableStore.open(tmp_path / "out", kind="run") as store:
         store.begin()
         place = tmp_path / "out" / "numbers" / store.token
         place.mkdir(parents=True)
@@ -366,7 +366,7 @@ def test_a_manifest_that_lists_what_no_store_writes_removes_nothing(name: str, t
     manifest = TablesManifest("0123456789abcdef", "run", 7, removing=(name,), making=("..", "numbers", ""))
     put(out, {"manifest-000000007.json": manifest.to_json()})
     before = {each: octets for each, octets in content(tmp_path).items() if "manifest" not in each}
-    with Store.open(out, kind="run"):
+    with TableStore.open(out, kind="run"):
         pass
     after = content(tmp_path)
     assert {each: after.get(each) for each in before} == before
@@ -386,6 +386,9 @@ def test_a_manifest_under_the_name_of_another_version_is_refused(tmp_path: Path)
     manifest = TablesManifest("0123456789abcdef", "run", 7).to_json()
     put(tmp_path, {"manifest-000000009.json": manifest, "manifest-000000006.json": b"mine"})
     before = content(tmp_path)
-    with pytest.raises(PipelineError, match="is not a manifest of tables"), Store.open(tmp_path, kind="run"):
+    with (
+        pytest.raises(PipelineError, match="is not a manifest of tables"),
+        TableStore.open(tmp_path, kind="run"),
+    ):
         pass
     assert content(tmp_path) == before

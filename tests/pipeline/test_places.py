@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from triagemq.errors import OutputError, PipelineError
 from triagemq.pipeline import Tables, run_pipeline
-from triagemq.pipeline.store import Location, Store, current_manifest
+from triagemq.pipeline.store import Location, TableStore, current_manifest
 from triagemq.pipeline.sweep.jobs import KeptRows
 from triagemq.pipeline.sweep.results import SCHEMA, SWEEP
 
@@ -106,7 +106,7 @@ def test_foreign_files_there_are_refused_and_kept(elsewhere: str, tmp_path: Path
     (tmp_path / "out" / "manifest.json").write_text("mine")
     with (
         pytest.raises(OutputError, match=r"holds other files \(manifest.json\)"),
-        Store.open(f"{elsewhere}/out", kind="run"),
+        TableStore.open(f"{elsewhere}/out", kind="run"),
     ):
         pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
@@ -114,8 +114,8 @@ def test_foreign_files_there_are_refused_and_kept(elsewhere: str, tmp_path: Path
 
 def test_the_second_of_two_commands_that_publish_at_once_is_refused(elsewhere: str) -> None:
     with (
-        Store.open(f"{elsewhere}/out", kind="run") as first,
-        Store.open(f"{elsewhere}/out", kind="run") as second,
+        TableStore.open(f"{elsewhere}/out", kind="run") as first,
+        TableStore.open(f"{elsewhere}/out", kind="run") as second,
     ):
         second.begin()
         with pytest.raises(OutputError, match="another command has written there meanwhile"):

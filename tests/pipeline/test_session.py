@@ -16,7 +16,7 @@ from triagemq.pipeline import SparkOptions
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.java import find_java
 from triagemq.pipeline.session import _package_sent
-from triagemq.pipeline.settings import Settings
+from triagemq.pipeline.settings import SparkSettings
 
 ROOT = Path(__file__).parents[2]
 NOBODY = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME", "SPARK_REMOTE", "MASTER", "SPARK_LOCAL_IP")
@@ -33,7 +33,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("conf")
 def test_where_nobody_set_anything_it_is_this_machine_and_tuned_for_it() -> None:
-    settings = Settings.before_java(SparkOptions())
+    settings = SparkSettings.before_java(SparkOptions())
     assert settings.local
     assert settings.chosen()["spark.driver.host"] == "127.0.0.1"
     assert settings.chosen()["spark.sql.shuffle.partitions"] == "1"
@@ -48,7 +48,7 @@ def test_spark_defaults_are_heard(conf: Path) -> None:
         "# ours\nspark.master   spark://head:7077\nspark.sql.shuffle.partitions=77\n"
         "spark.driver.extraJavaOptions: -Dmine=1 -Dtwo=2\n\n"
     )
-    settings = Settings.before_java(SparkOptions())
+    settings = SparkSettings.before_java(SparkOptions())
     assert (settings.master, settings.local) == ("spark://head:7077", False)
     chosen = settings.chosen()
     assert "spark.master" not in chosen
@@ -66,7 +66,7 @@ def test_what_pyspark_is_to_be_submitted_with_is_heard_before_the_defaults(
     (conf / "spark-defaults.conf").write_text("spark.master yarn\nspark.app.name theirs\n")
     given = "--master spark://a:1 --conf spark.buffer.pageSize=9m --name mine --jars x.jar pyspark-shell"
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
-    settings = Settings.before_java(SparkOptions())
+    settings = SparkSettings.before_java(SparkOptions())
     assert settings.master == "spark://a:1"
     assert not {"spark.app.name", "spark.buffer.pageSize"} & set(settings.chosen())
     arguments = settings.environment(find_java(), None)["PYSPARK_SUBMIT_ARGS"]
@@ -77,7 +77,7 @@ def test_what_pyspark_is_to_be_submitted_with_is_heard_before_the_defaults(
 def test_the_command_is_heard_before_everything_else(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (conf / "spark-defaults.conf").write_text("spark.master yarn\n")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://a:1 pyspark-shell")
-    chosen = Settings.before_java(SparkOptions("local[3]", {"spark.app.name": "ours"})).chosen()
+    chosen = SparkSettings.before_java(SparkOptions("local[3]", {"spark.app.name": "ours"})).chosen()
     assert (chosen["spark.master"], chosen["spark.app.name"]) == ("local[3]", "ours")
 
 
@@ -88,7 +88,7 @@ def test_spark_home_has_the_defaults_where_no_folder_is_named(
     monkeypatch.setenv("SPARK_HOME", str(conf))
     (conf / "conf").mkdir()
     (conf / "conf" / "spark-defaults.conf").write_text("spark.master local[7]\n")
-    assert Settings.before_java(SparkOptions()).master == "local[7]"
+    assert SparkSettings.before_java(SparkOptions()).master == "local[7]"
 
 
 @pytest.mark.usefixtures("conf")
@@ -97,7 +97,7 @@ def test_connect_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None
         SparkOptions(master="sc://host")
     monkeypatch.setenv("SPARK_REMOTE", "sc://other")
     with pytest.raises(PipelineError, match="sc://other: Spark Connect has no access"):
-        Settings.before_java(SparkOptions())
+        SparkSettings.before_java(SparkOptions())
 
 
 def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
-from triagemq.pipeline.store import Location, Store, current_manifest
+from triagemq.pipeline.store import Location, TableStore, current_manifest
 from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.publications import PublicationsReader
@@ -172,11 +172,11 @@ def stream(spark: SparkSession, source: Path, out: Path, **options: Any) -> Stre
 
 def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
-    with Store.open(tmp_path / "tables", kind="run"):
+    with TableStore.open(tmp_path / "tables", kind="run"):
         pass
     with pytest.raises(OutputError, match="pipeline run"):
         stream_pipeline(tmp_path / "source", tmp_path / "tables")
-    with Store.open(tmp_path / "other", kind="stream") as store:
+    with TableStore.open(tmp_path / "other", kind="stream") as store:
         store.publish({}, extra={"settings": asdict(StreamSettings("elsewhere")), "runs": {}})
     with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
         stream_pipeline(tmp_path / "source", tmp_path / "other")
@@ -251,11 +251,11 @@ def test_a_batch_is_published_once_and_many_have_few_files(
         "published_ns array<bigint>, late bigint, duplicates bigint"
     )
     new = {"number": 0, "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
-    with Store.open(tmp_path / "out", kind="stream") as store:
+    with TableStore.open(tmp_path / "out", kind="stream") as store:
         store.publish({}, extra={"settings": asdict(how), "runs": {"one": new}})
         store.begin()
         run = FoundRun("one", "x", "publications", {})
-        taken = sink.Sink(store, how, run, 0, Location(tmp_path / "checkpoint"), None)
+        taken = sink.BatchSink(store, how, run, 0, Location(tmp_path / "checkpoint"), None)
         for batch in range(8):
             metadata = json.dumps({"batchWatermarkMs": (batch + 1) * 2000})
             offset = json.dumps({"events": 2 * batch + 2, "latest_ns": 0})

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, run_pipeline
-from triagemq.pipeline.store import Store
+from triagemq.pipeline.store import TableStore
 from triagemq.pipeline.store.writing import write_table
 
 
@@ -40,7 +40,7 @@ def test_rows_that_are_all_there_are_written(
     spark: SparkSession, rows: int, runs: int, partitions: int, tmp_path: Path
 ) -> None:
     out = tmp_path / "100 % of [these] {rows}"
-    with Store.open(out, kind="run") as store:
+    with TableStore.open(out, kind="run") as store:
         store.begin()
         files = write_table(rows_of(spark, rows, runs), store, "numbers", runs, partitions)
         listed = [file for run in range(runs) for file in files.get(run, ())]
@@ -54,7 +54,7 @@ def test_rows_that_are_all_there_are_written(
 @pytest.mark.usefixtures("_another_disk")
 @pytest.mark.parametrize("runs", [1, 3])
 def test_a_file_that_is_not_on_this_disk_is_missed(spark: SparkSession, runs: int, tmp_path: Path) -> None:
-    with Store.open(tmp_path, kind="run") as store:
+    with TableStore.open(tmp_path, kind="run") as store:
         store.begin()
         with pytest.raises(
             PipelineError, match=r"^numbers: 1,000 rows were made and \d+ are in .*share this disk"

@@ -19,7 +19,7 @@ from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-from triagemq.pipeline.store import Location, PublishedRun, Store
+from triagemq.pipeline.store import Location, PublishedRun, TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,7 +84,7 @@ def archive(
         if directory is not None:
             with contextlib.suppress(FileExistsError):
                 directory.mkdir(mode=_OWNER_ALONE, parents=True)
-        store = stack.enter_context(Store.open(out, inputs, kind="archive"))
+        store = stack.enter_context(TableStore.open(out, inputs, kind="archive"))
         before = store.manifest.runs
         todo = [
             log for log in logs if log.run_id not in before or before[log.run_id].identity != log.identity
@@ -132,7 +132,7 @@ def _with_payloads(each: TraceInput | LogInput) -> LogInput:
     return each
 
 
-def _archive(spark: SparkSession, store: Store, log: LogInput) -> PublishedRun:
+def _archive(spark: SparkSession, store: TableStore, log: LogInput) -> PublishedRun:
     from triagemq.pipeline.ingest import ingest, with_plausible_times
     from triagemq.pipeline.store.writing import write_parts, write_work
 
@@ -174,7 +174,7 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
     )
 
 
-def _give_up(store: Store, keep_days: int) -> int:
+def _give_up(store: TableStore, keep_days: int) -> int:
     """Take files out of the manifest whose last event is older than so many days; returns how many events went."""
     import pyarrow.compute as pc
 

@@ -19,7 +19,7 @@ from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
 from triagemq.pipeline.inputs import LogInput, TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
 from triagemq.pipeline.progress import TableProgress
-from triagemq.pipeline.store import PublishedRun, Store, TableFile
+from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.writing import write_table, write_work
 from triagemq.pipeline.tables import (
     class_performance,
@@ -72,7 +72,11 @@ class Batch:
     """The tables of some runs, made together and written to a store. `run` numbers them within the batch."""
 
     def __init__(
-        self, spark: SparkSession, store: Store, inputs: list[TraceInput | LogInput], progress: TableProgress
+        self,
+        spark: SparkSession,
+        store: TableStore,
+        inputs: list[TraceInput | LogInput],
+        progress: TableProgress,
     ) -> None:
         self._spark = spark
         self._store = store

@@ -14,7 +14,7 @@ from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-from triagemq.pipeline.store import Location, Store
+from triagemq.pipeline.store import Location, TableStore
 
 __all__ = ["PipelineResult", "run_pipeline"]
 
@@ -68,7 +68,7 @@ def run_pipeline(
             # How much there is to read is not known before.
             stack.enter_context(spark_session(replace(wanted, rows=SMALL_ROWS)))
         found, skipped = find_inputs(inputs, mapping)
-        store = stack.enter_context(Store.open(out, inputs, kind="run"))
+        store = stack.enter_context(TableStore.open(out, inputs, kind="run"))
         before = store.manifest.runs
         todo = [
             each
@@ -105,7 +105,9 @@ def run_pipeline(
         )
 
 
-def _process(todo: list[TraceInput | LogInput], store: Store, options: SparkOptions, progress: bool) -> None:
+def _process(
+    todo: list[TraceInput | LogInput], store: TableStore, options: SparkOptions, progress: bool
+) -> None:
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
     with TableProgress(enabled=progress) as shown, spark_session(replace(options, rows=most)) as spark:

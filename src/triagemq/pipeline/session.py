@@ -22,7 +22,7 @@ from triagemq.errors import MissingDependencyError, PipelineError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import find_java
-from triagemq.pipeline.settings import SMALL_ROWS, Settings, SparkOptions, shuffle_partitions
+from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings, shuffle_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
         settings = _of_running_java(options)
         spark = _start(settings)
     else:
-        settings = Settings.before_java(options)
+        settings = SparkSettings.before_java(options)
         java = find_java()
         # Another Spark than pyspark's own has other classes.
         if settings.local and "SPARK_HOME" not in os.environ:
@@ -109,7 +109,7 @@ def _active() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _start(settings: Settings) -> SparkSession:
+def _start(settings: SparkSettings) -> SparkSession:
     try:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -144,13 +144,13 @@ def _without_signals() -> Iterator[None]:
         module.signal = before
 
 
-def _of_running_java(options: SparkOptions) -> Settings:
+def _of_running_java(options: SparkOptions) -> SparkSettings:
     """What spark-submit was told, by its own arguments and files."""
     from pyspark import SparkConf, SparkContext
 
     with _without_signals():
         SparkContext._ensure_initialized()
-    return Settings(options, dict(SparkConf().getAll()))
+    return SparkSettings(options, dict(SparkConf().getAll()))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import Java, cache_directory, write_cached
 
-__all__ = ["ONE_PARTITION_ROWS", "SMALL_ROWS", "Settings", "SparkOptions", "shuffle_partitions"]
+__all__ = ["ONE_PARTITION_ROWS", "SMALL_ROWS", "SparkOptions", "SparkSettings", "shuffle_partitions"]
 
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
@@ -106,7 +106,7 @@ def shuffle_partitions(rows: int, cores: int = 1) -> int:
     return max(1 if rows < ONE_PARTITION_ROWS else cores, min(wanted, _MOST_PARTITIONS))
 
 
-class Settings:
+class SparkSettings:
     """What one session is told, `given` being what somebody has set: by it the rest is chosen."""
 
     def __init__(self, options: SparkOptions, given: Mapping[str, str]) -> None:
@@ -118,7 +118,7 @@ class Settings:
         self.local = self.master.startswith("local")
 
     @classmethod
-    def before_java(cls, options: SparkOptions) -> Settings:
+    def before_java(cls, options: SparkOptions) -> SparkSettings:
         """As far as files and the environment say; an error if they ask for what cannot be done."""
         submitted = _submitted()
         remote = os.environ.get("SPARK_REMOTE") or submitted.remote

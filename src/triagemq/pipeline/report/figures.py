@@ -14,7 +14,7 @@ from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
 __all__ = [
     "Curve",
-    "Figure",
+    "Plot",
     "curve_of_bins",
     "curve_of_percentiles",
     "delivered",
@@ -46,7 +46,7 @@ Curve = tuple[list[float], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Plot:
     """A drawing with its title; `name` is the part of it that comes from a table."""
 
     title: str
@@ -62,14 +62,14 @@ def level_of(row: Row) -> int:
     return -1 if row["priority_class"] is None else int(row["priority_class"])
 
 
-def delivered(rows: Rows) -> Figure:
+def delivered(rows: Rows) -> Plot:
     """A bar for each class and run."""
     data = [
         _bars(run, [level_of(row) for row in own], [row["success_rate"] for row in own])
         | {"hovertemplate": "class %{x}: %{y:.2%} delivered"}
         for run, own in rows.items()
     ]
-    return Figure(
+    return Plot(
         "Delivered copies",
         "Share of the copies of each class that reached their subscriber. The rest was dropped on purpose, found a "
         "full buffer, was lost on a link, or came late: after the last publication, when queues ran empty.",
@@ -79,7 +79,7 @@ def delivered(rows: Rows) -> Figure:
     )
 
 
-def latencies(rows: Rows) -> Figure:
+def latencies(rows: Rows) -> Plot:
     """A dot, a diamond and a line for each class and run."""
     data: list[Trace] = []
     shown: list[float] = []
@@ -119,7 +119,7 @@ def latencies(rows: Rows) -> Figure:
                 "hovertemplate": "95 % of them within %{y:.3s}s",
             },
         ]
-    return Figure(
+    return Plot(
         "Latency of delivered copies",
         "From publication to delivery, on a logarithmic scale. Dot: half of the copies came within this time. Open "
         "diamond: 95 %. End of the line: 99 %.",
@@ -130,7 +130,7 @@ def latencies(rows: Rows) -> Figure:
     )
 
 
-def utility_captured(rows: Utilities) -> Figure:
+def utility_captured(rows: Utilities) -> Plot:
     """A bar of what each run captured, within one of all that there was to have."""
     places = list(range(len(rows)))
     shared = {"type": "bar", "orientation": "h", "hoverinfo": "skip"}
@@ -165,10 +165,10 @@ def utility_captured(rows: Utilities) -> Figure:
         "yaxis": _names_axis(run.name for run in rows),
     }
     caption = "The full width is the utility of a network in which everything arrives at once."
-    return Figure("Captured against the maximum", caption, data, layout, height=110 + 48 * len(rows))
+    return Plot("Captured against the maximum", caption, data, layout, height=110 + 48 * len(rows))
 
 
-def utility_by_class(rows: Utilities) -> Figure:
+def utility_by_class(rows: Utilities) -> Plot:
     """What was captured of each class and run, and on top of it what was lost."""
     data: list[Trace] = []
     for place, (run, own) in enumerate(rows.items()):
@@ -202,7 +202,7 @@ def utility_by_class(rows: Utilities) -> Figure:
         "xaxis": _class_axis("priority class of the subscription", levels),
         "yaxis": {"title": {"text": "utility"}, "rangemode": "tozero"},
     }
-    return Figure("By class", caption, data, layout)
+    return Plot("By class", caption, data, layout)
 
 
 def curve_of_bins(packed: Sequence[int], copies: int, longest_seconds: float | None) -> Curve:
@@ -233,7 +233,7 @@ def curve_of_percentiles(row: Row) -> Curve | None:
     return list(known), [share * row["success_rate"] for share in known.values()]
 
 
-def distributions(curves: Mapping[Run | int, Curve], name: str = "") -> Figure:
+def distributions(curves: Mapping[Run | int, Curve], name: str = "") -> Plot:
     """A line for each run, or for each class of the run of this name."""
     few = all(len(seconds) <= len(_PERCENTILES) for seconds, _ in curves.values()) and bool(name)
     data = []
@@ -263,12 +263,12 @@ def distributions(curves: Mapping[Run | int, Curve], name: str = "") -> Figure:
         "yaxis": {"title": {"text": "share of copies"}, "tickformat": ".0%", "range": [0, 1.02]},
     }
     if not name:
-        return Figure("All copies", "All classes together.", data, layout, height=360)
+        return Plot("All copies", "All classes together.", data, layout, height=360)
     source = "From four percentiles each." if few else "Classes are served in the order of their numbers."
-    return Figure("By class: ", source, data, layout, height=360, name=name)
+    return Plot("By class: ", source, data, layout, height=360, name=name)
 
 
-def load(port: str, rows: Rows) -> Figure:
+def load(port: str, rows: Rows) -> Plot:
     """What a port carried and what was offered to it, over time."""
     data: list[Trace] = []
     for run, own in rows.items():
@@ -299,10 +299,10 @@ def load(port: str, rows: Rows) -> Figure:
         "yaxis": {"title": {"text": "load"}, "tickformat": ".0%", "rangemode": "tozero"},
         "shapes": [full | {"line": {"color": "--quiet", "width": 1, "dash": "dash"}}],
     }
-    return Figure("", "", data, layout, height=280, name=port)
+    return Plot("", "", data, layout, height=280, name=port)
 
 
-def rates(topics: Sequence[str], found: Mapping[tuple[Run, str], Row]) -> Figure:
+def rates(topics: Sequence[str], found: Mapping[tuple[Run, str], Row]) -> Plot:
     """A bar for each topic and run."""
     runs = list(dict.fromkeys(run for run, _ in found))
     nothing = Row()
@@ -323,7 +323,7 @@ def rates(topics: Sequence[str], found: Mapping[tuple[Run, str], Row]) -> Figure
         "yaxis": _names_axis(topics),
     }
     height = 110 + len(topics) * max(20, 9 * len(runs))
-    return Figure("Mean rate", "Mean over the whole time that was observed.", data, layout, height=height)
+    return Plot("Mean rate", "Mean over the whole time that was observed.", data, layout, height=height)
 
 
 def _bars(run: Run, x: Sequence[Any], y: Sequence[Any]) -> Trace:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from triagemq import __version__
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.report.figures import Figure
+from triagemq.pipeline.report.figures import Plot
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.pipeline.report.words import FILTERS
@@ -108,7 +108,7 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     drawn: list[dict[str, Any]] = []
 
-    def place(figure: Figure) -> int:
+    def place(figure: Plot) -> int:
         """The number of a figure that the page draws."""
         drawn.append(_finite({"data": figure.data, "layout": figure.layout}))
         return len(drawn) - 1

@@ -26,14 +26,14 @@ from triagemq.pipeline.store.manifest import (
     current_manifest,
 )
 from triagemq.pipeline.store.places import InputFile, Location
-from triagemq.pipeline.store.store import Store
+from triagemq.pipeline.store.store import TableStore
 
 __all__ = [
     "InputFile",
     "Location",
     "PublishedRun",
-    "Store",
     "TableFile",
+    "TableStore",
     "TablesManifest",
     "current_manifest",
 ]

@@ -29,7 +29,7 @@ from triagemq.trace.manifest import flush_directory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Store"]
+__all__ = ["TableStore"]
 
 WORK = "_work"
 _LOCK_NAME = ".lock"
@@ -53,8 +53,8 @@ _LARGE_BYTES = 16_000_000
 """A file of this size is not merged any more."""
 
 
-class Store:
-    """The results in a directory; one command at a time writes to it. Use `Store.open`."""
+class TableStore:
+    """The results in a directory; one command at a time writes to it. Use `TableStore.open`."""
 
     def __init__(self, place: Location, manifest: TablesManifest) -> None:
         self.place = place
@@ -65,7 +65,7 @@ class Store:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str) -> Iterator[Store]:
+    def open(cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str) -> Iterator[TableStore]:
         """Take the directory, remove what a killed command left in it, and give it back at the end.
 
         It must be empty or hold results of this kind, and neither be, hold nor lie in one of the `inputs`.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from triagemq.errors import PipelineError
 from triagemq.pipeline.store.manifest import TableFile
 from triagemq.pipeline.store.places import Location
-from triagemq.pipeline.store.store import Store
+from triagemq.pipeline.store.store import TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,14 +29,14 @@ _SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 Written = dict[int, tuple[TableFile, ...]]
 
 
-def write_table(rows: DataFrame, store: Store, table: str, runs: int, partitions: int) -> Written:
+def write_table(rows: DataFrame, store: TableStore, table: str, runs: int, partitions: int) -> Written:
     """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files."""
     if partitions == 1:
         return _write_here(rows, store, table, runs)
     return write_parts(rows if runs > 1 else rows.drop("run"), store, table, by="run" if runs > 1 else None)
 
 
-def write_parts(rows: DataFrame, store: Store, table: str, *, by: str | None) -> Written:
+def write_parts(rows: DataFrame, store: TableStore, table: str, *, by: str | None) -> Written:
     """Have Spark's tasks write rows, for each value of the whole number `by` into a folder of its own."""
     folder = store.folder(table)
     made = _write(rows, folder, [by]) if by is not None else _write(rows, folder / "run=0")
@@ -54,7 +54,7 @@ def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
 
 
 def append_table(
-    rows: DataFrame, store: Store, table: str, run: int, *, summed: Sequence[str] = ()
+    rows: DataFrame, store: TableStore, table: str, run: int, *, summed: Sequence[str] = ()
 ) -> tuple[tuple[TableFile, ...], dict[str, int]]:
     """Have Spark's tasks write more rows of a run; the new files, none of them empty, and the sums of some columns."""
     folder = store.folder(table) / f"run={run}"
@@ -101,7 +101,7 @@ def _compare(what: str, made: int, found: int, place: Location) -> None:
         )
 
 
-def _write_here(rows: DataFrame, store: Store, table: str, runs: int) -> Written:
+def _write_here(rows: DataFrame, store: TableStore, table: str, runs: int) -> Written:
     schema = rows.drop("run").schema
     made = rows.toArrow()
     kept = made.drop_columns(["run"]).replace_schema_metadata({_SPARK_SCHEMA: schema.json()})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
-from triagemq.pipeline.store import Location, Store
+from triagemq.pipeline.store import Location, TableStore
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import BrokerRuns, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
@@ -134,7 +134,7 @@ def stream_pipeline(
         )
         if Location.needs_spark(out, published=True):
             spark = spark or stack.enter_context(spark_session(wanted))
-        store = stack.enter_context(Store.open(out, runs.inputs, kind="stream"))
+        store = stack.enter_context(TableStore.open(out, runs.inputs, kind="stream"))
         _refuse_other(store, settings)
         session = spark or stack.enter_context(spark_session(wanted))
         from triagemq.pipeline.streaming.queries import Queries
@@ -209,7 +209,7 @@ def _own_session(session: SparkSession, wanted: SparkOptions) -> SparkSession:
     return own
 
 
-def _refuse_other(store: Store, settings: StreamSettings) -> None:
+def _refuse_other(store: TableStore, settings: StreamSettings) -> None:
     """A table goes on as it was begun."""
     wanted, stated = asdict(settings), store.manifest.extra.get("settings")
     if stated is None:

@@ -17,13 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import cause_of
-from triagemq.pipeline.store import Store
+from triagemq.pipeline.store import TableStore
 from triagemq.pipeline.streaming import broker, events, publications
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
-from triagemq.pipeline.streaming.sink import Sink, publishing
+from triagemq.pipeline.streaming.sink import BatchSink, publishing
 from triagemq.pipeline.streaming.windows import cells
 
 __all__ = ["Queries"]
@@ -41,7 +41,7 @@ class Queries:
     """Starts a query for every run that appears, and knows how all of them are doing."""
 
     session: SparkSession
-    store: Store
+    store: TableStore
     settings: StreamSettings
     runs: TraceRuns | BrokerRuns
     poster: Poster | None
@@ -49,7 +49,7 @@ class Queries:
     most_rows: int
     _waiting: deque[FoundRun] = field(default_factory=deque)
     _active: list[_Active] = field(default_factory=list)
-    _sinks: list[Sink] = field(default_factory=list)
+    _sinks: list[BatchSink] = field(default_factory=list)
     _since: float = field(default_factory=time.monotonic)
     _events: int = 0
     _next_look: float = 0.0
@@ -135,7 +135,7 @@ class Queries:
             .options(**run.options)
             .load()
         )
-        sink = Sink(self.store, self.settings, run, state["number"], checkpoint, self.poster)
+        sink = BatchSink(self.store, self.settings, run, state["number"], checkpoint, self.poster)
         query = (
             cells(rows, self.settings)
             .writeStream.foreachBatch(sink)
@@ -166,7 +166,7 @@ class Queries:
 class _Active:
     """A query that runs."""
 
-    def __init__(self, run: FoundRun, sink: Sink, query: StreamingQuery) -> None:
+    def __init__(self, run: FoundRun, sink: BatchSink, query: StreamingQuery) -> None:
         self.run = run
         self.sink = sink
         self.query = query

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.store import Location, PublishedRun, Store, TableFile
+from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.writing import append_table
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
 from triagemq.pipeline.streaming.post import Poster
@@ -28,7 +28,7 @@ from triagemq.pipeline.streaming.runs import FoundRun
 from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, counters, rates, recent
 
-__all__ = ["Sink", "publishing"]
+__all__ = ["BatchSink", "publishing"]
 
 _CELLS = "_cells"
 _COUNTED = ("events", "late", "duplicates")
@@ -43,10 +43,10 @@ publishing = threading.Lock()
 
 
 @dataclass(eq=False)
-class Sink:
+class BatchSink:
     """Takes the batches of one run, as `foreachBatch` calls it, and remembers how it went."""
 
-    store: Store
+    store: TableStore
     settings: StreamSettings
     run: FoundRun
     number: int

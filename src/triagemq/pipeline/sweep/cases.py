@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from triagemq import __version__
 from triagemq.pipeline.session import SparkOptions
-from triagemq.pipeline.store import Store
+from triagemq.pipeline.store import TableStore
 from triagemq.pipeline.sweep.jobs import Progress, ResultsTable, simulated, simulation_seconds
 from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Scenario
@@ -116,7 +116,7 @@ def simulate_cases(
 def forget_cases(out: Path) -> None:
     """Remove what `simulate_cases` has kept in a directory, when nobody needs it any more."""
     if out.is_dir():
-        with Store.open(out, kind=_REPRODUCTION.name) as store:
+        with TableStore.open(out, kind=_REPRODUCTION.name) as store:
             store.forget()
 
 

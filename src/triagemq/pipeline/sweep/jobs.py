@@ -20,7 +20,7 @@ import pyarrow as pa
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.session import SparkOptions, spark_session
-from triagemq.pipeline.store import Location, PublishedRun, Store
+from triagemq.pipeline.store import Location, PublishedRun, TableStore
 from triagemq.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ResultsTable:
 class KeptRows:
     """The rows of finished simulations, also in a store if there is one. Use `KeptRows.open`."""
 
-    def __init__(self, table: ResultsTable, store: Store | None) -> None:
+    def __init__(self, table: ResultsTable, store: TableStore | None) -> None:
         self._table, self._store = table, store
         self.rows = table.schema.empty_table()
         if store is not None:
@@ -94,7 +94,7 @@ class KeptRows:
         if directory is None:
             yield cls(table, None)
             return
-        with Store.open(directory, kind=table.name) as store:
+        with TableStore.open(directory, kind=table.name) as store:
             yield cls(table, store)
 
     def add(self, rows: pa.Table) -> None:
