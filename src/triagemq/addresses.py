@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from triagemq.errors import ParameterError
 
-__all__ = ["GatewayAddress", "at_host", "host_and_port", "host_of", "is_loopback", "place", "with_brackets"]
-
 
 def host_and_port(text: str, parameter: str = "gateway", *, lowest_port: int = 1) -> tuple[str, int]:
     """The two parts of HOST:PORT; port 0 is for those who listen, and leave the choice to the system.

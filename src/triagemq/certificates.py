@@ -12,8 +12,6 @@ from pathlib import Path
 
 from triagemq.errors import MissingDependencyError, TriageError
 
-__all__ = ["LOOK_EVERY_SECONDS", "RenewalWatch", "own_certificate"]
-
 LOOK_EVERY_SECONDS = 1.0
 """How often whoever has a RenewalWatch lets it look."""
 

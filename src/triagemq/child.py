@@ -16,8 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from triagemq.errors import ParameterError, TriageError
 
-__all__ = ["load_config", "run_child", "say_ready"]
-
 Config = TypeVar("Config")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["UNIX_TIMES_FROM_NS", "unix_clock"]
-
 UNIX_TIMES_FROM_NS = 10**18
 """2001-09-09. Times below are of simulations, which begin at 0, or of a clock that was not set."""
 

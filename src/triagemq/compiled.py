@@ -16,8 +16,6 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.core import caching, event
 
-__all__ = ["SAY_COMPILING", "compiled", "inlined", "kernel", "step"]
-
 SAY_COMPILING = "TRIAGE_SAY_COMPILING"
 """An environment variable: somebody waits at a terminal, and is told why."""
 

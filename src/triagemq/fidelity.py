@@ -25,19 +25,6 @@ from triagemq.plan.demand import copy_rate
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
 
-__all__ = [
-    "ALLOWED",
-    "KNOWN",
-    "MEANS",
-    "PERCENTILES",
-    "TAIL_ALLOWED",
-    "Comparison",
-    "Figure",
-    "Kind",
-    "compare",
-    "seconds_for_copies",
-]
-
 ALLOWED = CLAIMED
 """An unflagged success or mean claims to be within this share of the truth; so many of the cells may fail by chance."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["without_key", "without_password"]
-
 # A session key, or a whole token, behind a client's name and before the number of its connection.
 _KEY = re.compile(r"\.(?:triage_[A-Za-z0-9_-]{43}|[A-Za-z0-9_-]{22})(?=~[0-9]+$|$)", re.ASCII)
 

@@ -20,24 +20,6 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_ty
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import is_shared, publishable_topic_name, valid_topic_filter
 
-__all__ = [
-    "PUBLISHER",
-    "SUBSCRIBER",
-    "Declared",
-    "Intent",
-    "Name",
-    "PublisherIntent",
-    "PublisherTerms",
-    "Share",
-    "SubscriberIntent",
-    "SubscriberTerms",
-    "TopicFilter",
-    "TopicText",
-    "Utility",
-    "Wanted",
-    "utility_parts",
-]
-
 PUBLISHER, SUBSCRIBER = "publisher", "subscriber"
 DEFAULT_LEASE_SECONDS = 10.0
 MOST_ITEMS = 1_000_000

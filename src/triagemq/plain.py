@@ -6,8 +6,6 @@ import math
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["plain"]
-
 
 def plain(value: Any) -> Any:
     """NaN and infinity are null, decimals are numbers, and what JSON has no word for (times) is text.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 
-__all__ = ["find_program", "search_path"]
-
 _SERVERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/opt/homebrew/sbin")
 
 

@@ -7,8 +7,6 @@ import threading
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
-__all__ = ["LINE_SECONDS", "Bar"]
-
 LINE_SECONDS = 5.0
 
 

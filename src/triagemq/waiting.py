@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from typing import Any
 
-__all__ = ["end", "is_set_within"]
-
 
 async def end(*tasks: asyncio.Future[Any] | None) -> None:
     """Cancel tasks, as far as there are any, and wait until they have ended."""

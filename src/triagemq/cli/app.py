@@ -26,8 +26,6 @@ from triagemq.cli import (
     validate,
 )
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="triage",
     help="Decides, when a network cannot carry everything, which IoT events go first and which not at all.",

@@ -8,8 +8,6 @@ import typer
 
 from triagemq.cli.options import File, Json, print_json
 
-__all__ = ["check"]
-
 
 def check(file: File, json: Json = False) -> None:
     """Name every mistake in a scenario: file, line, field and the fix. Exit code 2 if there is one."""

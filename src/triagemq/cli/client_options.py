@@ -11,8 +11,6 @@ import typer
 
 from triagemq.errors import ParameterError
 
-__all__ = ["Whom"]
-
 DEFAULT_COORDINATOR = "http://127.0.0.1:8080"
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from triagemq.live.up.run import LiveResult
     from triagemq.scenario import Scenario
 
-__all__ = ["demo"]
-
 WITH, WITHOUT = "with triage", "without triage"
 
 Output = Annotated[

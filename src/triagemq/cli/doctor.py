@@ -16,8 +16,6 @@ from triagemq.cli.options import Json, print_json, screen
 from triagemq.errors import MissingDependencyError
 from triagemq.programs import find_program
 
-__all__ = ["doctor"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
     from triagemq.live.emulate.run import EmulationResult
 
-__all__ = ["emulate"]
-
 DEFAULT_SECONDS = 30.0
 
 

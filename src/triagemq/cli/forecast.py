@@ -11,8 +11,6 @@ from triagemq.cli.groups import with_groups
 from triagemq.cli.options import best_forecast, class_table, print_deadlines, print_json, screen, utility_line
 from triagemq.cli.planning import PlannerOptions
 
-__all__ = ["forecast"]
-
 
 @with_groups
 def forecast(

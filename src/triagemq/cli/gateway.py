@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
     from triagemq.exchange import BrokerAddress, BrokerProcess, Gateway, GatewaySettings, LiveTrace, Numbers
 
-__all__ = ["gateway"]
-
 _LOOK_SECONDS = 0.5
 
 

@@ -14,8 +14,6 @@ from triagemq.cli.groups import with_groups
 from triagemq.cli.options import Json, Seed, print_json
 from triagemq.errors import ParameterError
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Write a scenario: the papers' tables, or a building on fire.", no_args_is_help=True)
 
 Out = Annotated[

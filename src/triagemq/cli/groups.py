@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-__all__ = ["with_groups"]
-
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of a record in the place of each parameter that is one: they are its options.

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from triagemq.cli.stopping import INTERRUPTED, Listening
 
-__all__ = ["main", "run"]
-
 UNTIL_ENDED = (("up",), ("gateway",), ("sub",), ("pipeline", "stream"))
 """Commands that run until Ctrl-C: for them it is no failure."""
 

@@ -10,8 +10,6 @@ from triagemq.cli import options
 from triagemq.cli.options import print_json
 from triagemq.errors import NetworkError
 
-__all__ = ["app"]
-
 app = typer.Typer(help="The network of this machine.", no_args_is_help=True)
 
 

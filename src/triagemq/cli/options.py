@@ -26,41 +26,6 @@ if TYPE_CHECKING:
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
 
-__all__ = [
-    "BrokerAuthority",
-    "Classes",
-    "ClientAuthority",
-    "Drops",
-    "File",
-    "Flows",
-    "FlowsPerSubscriber",
-    "Formulas",
-    "Json",
-    "PlanFile",
-    "Priorities",
-    "RhoTolerance",
-    "Scope",
-    "Seed",
-    "SparkConf",
-    "SparkMaster",
-    "algorithms",
-    "best_forecast",
-    "broker_address",
-    "class_table",
-    "duration",
-    "figure_table",
-    "percent",
-    "print_deadlines",
-    "print_json",
-    "progress_bar",
-    "require",
-    "screen",
-    "seconds_of",
-    "spark_options",
-    "traffic_bar",
-    "utility_line",
-]
-
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 File = Annotated[Path, typer.Argument(help="Scenario: a YAML file, or a directory with Parquet tables.")]

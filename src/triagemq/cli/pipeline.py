@@ -17,8 +17,6 @@ from triagemq.errors import PipelineError
 if TYPE_CHECKING:
     from triagemq.pipeline import PipelineResult
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Turn what happened into tables, on Spark, and look at them.", no_args_is_help=True)
 app.command("stream")(stream)
 

@@ -17,8 +17,6 @@ from triagemq.progress import Bar
 if TYPE_CHECKING:
     from triagemq.pipeline.streaming import StreamProgress, StreamResult
 
-__all__ = ["stream"]
-
 
 def stream(
     source: Annotated[

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from triagemq.coordinator.decide.orders import Orders
     from triagemq.scenario import Scenario
 
-__all__ = ["plan"]
-
 SHOWN_PORTS = 20
 SHOWN_FLOWS = 40
 SHOWN_TOPICS = 3

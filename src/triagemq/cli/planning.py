@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
 
-__all__ = ["PlannerOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:

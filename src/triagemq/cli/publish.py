@@ -22,8 +22,6 @@ from triagemq.waiting import end
 if TYPE_CHECKING:
     from triagemq.client import Publisher
 
-__all__ = ["pub"]
-
 _LINES_AHEAD = 100
 
 

@@ -16,8 +16,6 @@ from triagemq.cli.options import print_json, screen
 if TYPE_CHECKING:
     from triagemq.papers import Files, PrintedTable, Reproduction
 
-__all__ = ["reproduce"]
-
 
 def reproduce(
     paper: Annotated[str, typer.Argument(help="priodex or firedex.")],

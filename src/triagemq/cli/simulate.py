@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from triagemq.simulate import SimulationResult
     from triagemq.trace import TraceWriter
 
-__all__ = ["simulate", "trace_writer"]
-
 
 @with_groups
 def simulate(

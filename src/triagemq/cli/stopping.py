@@ -27,16 +27,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = [
-    "GRACE_SECONDS",
-    "INTERRUPTED",
-    "Listening",
-    "leaving",
-    "on_stop",
-    "on_stop_anywhere",
-    "stop_on_signals",
-]
-
 INTERRUPTED = 130
 """What a shell expects of a program ended by Ctrl-C."""
 

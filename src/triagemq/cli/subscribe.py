@@ -19,8 +19,6 @@ from triagemq.waiting import end
 if TYPE_CHECKING:
     from triagemq.client import Event, Subscriber, Wanted
 
-__all__ = ["sub"]
-
 
 @with_groups
 def sub(

@@ -19,8 +19,6 @@ from triagemq.progress import Bar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["sweep"]
-
 SHOWN_SETTINGS = 100
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from triagemq.coordinator.access.token_file import TokenFile
     from triagemq.coordinator.access.token_watch import StoredTokens
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_args_is_help=True)
 
 

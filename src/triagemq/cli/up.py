@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange, ExchangeOptions
     from triagemq.live.up.run import Glance, LiveResult
 
-__all__ = ["up"]
-
 PLAIN_PORT = "port"
 """The output port of an exchange without a scenario."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange
     from triagemq.live.up.run import Glance, LiveResult, Snapshot
 
-__all__ = ["comparison_table", "live_screen", "live_table", "next_steps"]
-
 
 @contextmanager
 def live_screen(*, wanted: bool) -> Iterator[Live | None]:

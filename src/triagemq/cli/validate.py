@@ -17,8 +17,6 @@ from triagemq.errors import ParameterError
 if TYPE_CHECKING:
     from triagemq.fidelity import Comparison
 
-__all__ = ["validate"]
-
 _SHOWN = 40
 """Cells in the table; --json has all."""
 

@@ -21,8 +21,6 @@ from triagemq.client.subscriber import Subscriber
 from triagemq.errors import ClosedError
 from triagemq.intents import Wanted
 
-__all__ = ["BlockingPublisher", "BlockingSubscriber"]
-
 _Result = TypeVar("_Result")
 _Participant = TypeVar("_Participant", Publisher, Subscriber)
 

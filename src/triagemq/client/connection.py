@@ -43,8 +43,6 @@ from triagemq.mqttsn import (
     decode,
 )
 
-__all__ = ["Connection", "ConnectionCounters"]
-
 _LONGEST_SECURE_PAYLOAD = LONGEST_MESSAGE - 16
 
 

@@ -19,8 +19,6 @@ from triagemq.addresses import GatewayAddress
 from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
 from triagemq.hiding import without_password
 
-__all__ = ["Announced", "Assignment", "Coordinator"]
-
 _MOST_FLOWS = 1_000
 _LONGEST_LINE_BYTES = 65_536
 _LONGEST_BODY_BYTES = 64 << 20

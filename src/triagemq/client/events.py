@@ -33,8 +33,6 @@ from triagemq.mqttsn import (
 )
 from triagemq.mqttsn.timestamps import split_payload
 
-__all__ = ["Event", "EventQueue", "Inbox", "Overflow", "ReceivedCounts"]
-
 _REMEMBERED = 1024
 _REMEMBERED_SECONDS = 60.0
 _MOST_HELD = 256

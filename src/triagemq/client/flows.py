@@ -16,8 +16,6 @@ from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError
 from triagemq.waiting import end, is_set_within
 
-__all__ = ["FLOW_MARK", "FlowConnections", "flow_client_id"]
-
 FLOW_MARK = "~"
 """Between the client id that the coordinator gave and the number of a slot."""
 

@@ -34,8 +34,6 @@ from triagemq.mqttsn import (
 )
 from triagemq.waiting import end, is_set_within
 
-__all__ = ["Handshake", "LifeMessage", "Lifeline", "State"]
-
 LifeMessage = ConnAck | WillTopicReq | WillMsgReq | PingResp | Disconnect
 
 _SLOWER = 1.7

@@ -31,8 +31,6 @@ from triagemq.errors import (
 from triagemq.intents import Declared, PublisherTerms, SubscriberTerms, Wanted
 from triagemq.waiting import end
 
-__all__ = ["Lease", "Participant"]
-
 _BEATS_PER_LEASE = 3
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 2.0

@@ -27,8 +27,6 @@ from triagemq.intents import Declared, PublisherTerms
 from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload
 
-__all__ = ["Publisher", "publish_without_connection"]
-
 
 class Publisher(Participant[Declared]):
     """See the module's text. With `stamp` events carry the time of their publication in front of the payload."""

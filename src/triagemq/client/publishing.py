@@ -26,8 +26,6 @@ from triagemq.mqttsn import (
     ReturnCode,
 )
 
-__all__ = ["Dispatch", "Outbox", "Outgoing"]
-
 _MOST_REGISTRATIONS = 5
 _SYSTEM_IS_BUSY_SECONDS = 0.001
 

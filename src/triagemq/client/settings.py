@@ -10,8 +10,6 @@ from triagemq.dtls import ClientSecurity
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import valid_topic_name
 
-__all__ = ["ConnectionSettings", "Will"]
-
 
 @dataclass(frozen=True, slots=True)
 class Will:

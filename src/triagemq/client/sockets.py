@@ -17,8 +17,6 @@ from typing import Any
 from triagemq.client.wire import unreachable
 from triagemq.dtls import LONGEST_MESSAGE, Association, ClientSecurity, is_alert_without_association
 
-__all__ = ["DatagramSocket", "SecureSocket"]
-
 _RECEIVE_BUFFER_BYTES = 4 << 20
 _LARGEST_DATAGRAM = 65_535
 _DATAGRAMS_AT_ONCE = 64

@@ -31,8 +31,6 @@ from triagemq.errors import (
 from triagemq.intents import SubscriberTerms, Utility, Wanted
 from triagemq.waiting import end
 
-__all__ = ["Subscriber"]
-
 _SUBSCRIBE_AT_ONCE = 32
 _POLL_SECONDS = 20.0
 _POLL_PAUSE_SECONDS = 0.05

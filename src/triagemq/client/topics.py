@@ -30,16 +30,6 @@ from triagemq.mqttsn import (
 )
 from triagemq.waiting import end
 
-__all__ = [
-    "Answer",
-    "Questions",
-    "TopicIds",
-    "TopicReference",
-    "filter_reference",
-    "require_topic_name",
-    "without_registration",
-]
-
 TopicReference = tuple[TopicIdType, int]
 """What a PUBLISH calls a topic."""
 

@@ -9,8 +9,6 @@ from typing import Protocol
 from triagemq.errors import GatewayUnreachableError, RefusedError
 from triagemq.mqttsn import Message, ReturnCode
 
-__all__ = ["DOUBT_AFTER_ATTEMPTS", "Wire", "pause_before", "refused", "unreachable"]
-
 DOUBT_AFTER_ATTEMPTS = 2
 """Whoever has sent a message so often without an answer has the wire find out whether the gateway is there."""
 

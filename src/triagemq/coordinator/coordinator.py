@@ -36,8 +36,6 @@ from triagemq.coordinator.store.store import Store
 from triagemq.intents import PUBLISHER, SUBSCRIBER, PublisherIntent, SubscriberIntent
 from triagemq.waiting import end
 
-__all__ = ["Coordinator"]
-
 _BEHIND_SECONDS = 3.0
 """What is wanted and not in force for longer than this is a matter of health."""
 

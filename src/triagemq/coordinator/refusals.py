@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from triagemq.errors import TriageError
 
-__all__ = [
-    "ConflictError",
-    "ForbiddenError",
-    "MissingError",
-    "RequestError",
-    "StoreError",
-    "TooMuchError",
-    "UnauthorisedError",
-    "UnavailableError",
-]
-
 
 class StoreError(TriageError):
     """The database cannot be opened, read or written, or was written by a newer TriageMQ."""

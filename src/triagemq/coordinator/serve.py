@@ -38,8 +38,6 @@ from triagemq.exchange.private_files import PRIVATE_UMASK
 from triagemq.plan.planner import algorithms
 from triagemq.scenario import load
 
-__all__ = ["main", "serve"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -34,8 +34,6 @@ from triagemq.coordinator.store.store import Store
 from triagemq.intents import Intent
 from triagemq.plan import Decision
 
-__all__ = ["Service"]
-
 _LOG = logging.getLogger("triagemq.coordinator")
 _STOOD_STILL_SECONDS = 1.0
 _LEASES_SECONDS = 0.2

@@ -13,8 +13,6 @@ from triagemq.child import load_config
 from triagemq.errors import ParameterError
 from triagemq.exchange.exposure import Exposed, check_listeners
 
-__all__ = ["Algorithms", "Settings", "check_listening", "load_settings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithms:

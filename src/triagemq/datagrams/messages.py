@@ -10,18 +10,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-__all__ = [
-    "BATCH",
-    "CONTROL_DSCP",
-    "SPARED_DSCP",
-    "Address",
-    "AddressList",
-    "MessageBatch",
-    "dscp_mark",
-    "sendmmsg",
-    "socket_address",
-]
-
 CONTROL_DSCP: Final = 48
 """CS6: the mark of control packets, which every data plane lets pass first."""
 

@@ -27,8 +27,6 @@ from triagemq.datagrams.messages import (
     socket_address,
 )
 
-__all__ = ["CONTROL_CLASS", "DatagramSender", "Datagrams", "Seal", "Unsent"]
-
 CONTROL_CLASS: Final = -1
 """The priority class of control packets: before all others."""
 

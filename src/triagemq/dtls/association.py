@@ -9,8 +9,6 @@ from typing import Any, Final
 from triagemq.dtls.records import APPLICATION_DATA, HANDSHAKE, HEADER, LONGEST_MESSAGE, in_datagrams
 from triagemq.errors import MissingDependencyError
 
-__all__ = ["Association", "openssl", "reason"]
-
 _MOST_REPEATS: Final = 8
 _ROOM_BYTES: Final = LONGEST_MESSAGE + 256
 

@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "APPLICATION_DATA",
-    "HANDSHAKE",
-    "HEADER",
-    "LONGEST_MESSAGE",
-    "MTU",
-    "RECORD_BYTES",
-    "as_sent_once",
-    "client_random",
-    "in_datagrams",
-    "is_alert_without_association",
-    "no_association_alert",
-]
-
 RECORD_BYTES: Final = 37
 """What a record adds to a datagram: header 13, explicit nonce 8, tag 16 (AES-GCM; others less)."""
 

@@ -14,8 +14,6 @@ from triagemq.dtls.association import Association, openssl, reason
 from triagemq.dtls.records import MTU, as_sent_once
 from triagemq.errors import ParameterError
 
-__all__ = ["ClientSecurity", "Listener", "ServerSecurity"]
-
 _DTLS_1_2: Final = 0xFEFD
 _COOKIE_BYTES: Final = 32
 _LONGEST_HELLO: Final = 4_096

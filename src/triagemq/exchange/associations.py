@@ -21,8 +21,6 @@ from triagemq.dtls import (
 )
 from triagemq.mqttsn import MessageType
 
-__all__ = ["TICK_SECONDS", "AssociationLimits", "Associations"]
-
 TICK_SECONDS = 0.25
 """How often `tick` is to be called."""
 

@@ -16,8 +16,6 @@ from triagemq.plan import Fate, FlowKey, OutgoingPacket
 if TYPE_CHECKING:
     from triagemq.plan import Egress
 
-__all__ = ["EgressOutlet"]
-
 
 class EgressOutlet:
     """Through a data plane, which paces, ranks and drops; `settled` is the OnFate that it has to be given.

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from triagemq.addresses import at_host, host_of, is_loopback
 from triagemq.errors import ParameterError
 
-__all__ = ["Exposed", "check_listeners", "reached_by"]
-
 
 @dataclass(frozen=True, slots=True)
 class Exposed:

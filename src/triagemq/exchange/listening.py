@@ -21,8 +21,6 @@ from triagemq.exchange.gateway.leaving import estrange
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
 
-__all__ = ["DtlsListener", "bind_udp", "control_socket", "received"]
-
 _SOCKET_BUFFER_BYTES = 8 << 20
 # What waits in queues of this machine counts against its sender: room for all that the queues of a port may hold (nine
 # of 16,384 packets), so that their limits decide what has to go, and a starved class never stops an urgent one.

@@ -26,8 +26,6 @@ from triagemq.trace.manifest import CLASSES
 if TYPE_CHECKING:
     from triagemq.trace import Manifest
 
-__all__ = ["FlowOf", "LiveTrace"]
-
 FlowOf = Callable[[str], tuple[int, int] | None]
 """Flow id and priority class of what goes to a client, by its id, if a plan covers it."""
 

@@ -15,8 +15,6 @@ from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subs
 from triagemq.exchange.gateway.model.sessions import Group, Session
 from triagemq.trace.schema import Outcome
 
-__all__ = ["DirectOutlet", "Outlet", "settle_copy"]
-
 
 class Outlet(Protocol):
     """Sends what the core wants sent, and tells it what became of it."""

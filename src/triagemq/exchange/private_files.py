@@ -8,8 +8,6 @@ from pathlib import Path
 
 from triagemq.errors import ParameterError
 
-__all__ = ["PRIVATE_UMASK", "only_ours", "private_directory", "private_file", "write_private"]
-
 PRIVATE_UMASK = 0o077
 """Of every process that keeps state: whatever it makes, by whatever library, is this user's alone."""
 

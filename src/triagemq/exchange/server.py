@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from triagemq.exchange.live_trace import LiveTrace
     from triagemq.plan import Egress, Fate, OnFate
 
-__all__ = ["Gateway", "MakeEgress", "Presence"]
-
 MakeEgress = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
 """Makes a data plane that sends from this socket, reports to that, and takes the time from there."""
 

@@ -17,8 +17,6 @@ from triagemq.exchange.gateway.model.rows import TABLES, Row
 from triagemq.exchange.mqtt.session import MqttSession
 from triagemq.exchange.private_files import private_directory, private_file
 
-__all__ = ["GatewayStore", "Storing"]
-
 TRY_AGAIN_SECONDS = 0.5
 _VERSION: Final = 3
 

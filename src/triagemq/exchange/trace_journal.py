@@ -21,8 +21,6 @@ from triagemq.trace.columns import blocks
 from triagemq.trace.parts import PartFiles, Rotation
 from triagemq.trace.schema import TABLES
 
-__all__ = ["DELIVERY_COLUMNS", "OutcomeJournal", "recover"]
-
 DELIVERY_COLUMNS = tuple(TABLES["deliveries"].names)
 """What a row has, in this order."""
 

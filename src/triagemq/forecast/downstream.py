@@ -20,8 +20,6 @@ from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hop
 from triagemq.theory import Cumulants, FirstPackets, Times
 from triagemq.theory.cumulants import ByRow
 
-__all__ = ["Crossing", "cross_network"]
-
 MOST_TOGETHER = 1 << 14
 """Ports are crossed by about so many copies at a time: what these need stays in the processor's cache."""
 

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.scenario import Floats
 from triagemq.theory import Times, percentile
 
-__all__ = ["CLAIMED", "REASONS", "Doubts", "Forecast", "Reason"]
-
 CLAIMED = 0.02
 """An unflagged forecast claims to be within this share of the truth."""
 

@@ -17,8 +17,6 @@ from triagemq.plan import LEAST_GAIN, Decision, LatencyFactors, Plan, carry, mak
 from triagemq.scenario import Floats, Scenario, deadline_factor, deadline_figures
 from triagemq.theory import share_within
 
-__all__ = ["MOST_ROUNDS", "judged_by_latency", "latency_factors", "plan_ahead"]
-
 MOST_ROUNDS = 4
 """Plans made after the first one, each from the forecast of the one before; later ones hardly ever gain."""
 

@@ -31,8 +31,6 @@ from triagemq.theory import (
 )
 from triagemq.theory.work_level import CopyBatches, Work, copies_ahead
 
-__all__ = ["AtPorts", "Crossed", "cross_ports", "overlapped"]
-
 NEGLIGIBLE = 1e-3
 """Copies that come within this share of the time at a port of each other come together."""
 

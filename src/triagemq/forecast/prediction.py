@@ -23,8 +23,6 @@ from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maxi
 from triagemq.theory import Times, share_within
 from triagemq.theory.interval import t_quantile
 
-__all__ = ["MOST_COPIES", "best_forecast", "forecast"]
-
 MOST_COPIES = 16_000_000
 """Followed at most; about two seconds on one core."""
 

@@ -21,15 +21,6 @@ from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile, percentile
 
-__all__ = [
-    "explanation",
-    "figures_by_class",
-    "port_loads",
-    "subscription_rows",
-    "summary",
-    "utility_figures",
-]
-
 NEGLIGIBLE_SHARE = 1e-9
 """A class's latency is unknown as soon as more than this share of what it delivers has no known latency."""
 

@@ -12,8 +12,6 @@ from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
 from triagemq.theory import mm1_sojourn
 
-__all__ = ["Lookup", "Lookups", "broker_outbound", "lookups"]
-
 _NEARLY_SATURATED = 1e-9
 _SHARPNESS = 0.9
 """Of the overlap at lookups, which are exponential and drawn for every copy (fitted, see tandem.py)."""

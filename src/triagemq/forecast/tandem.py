@@ -27,20 +27,6 @@ from triagemq.theory.cumulants import ByRow
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.work_level import CopyBatches
 
-__all__ = [
-    "OVERLAP_DOUBT",
-    "BatchAt",
-    "Before",
-    "Spread",
-    "batch_at",
-    "batch_of",
-    "met_waits",
-    "overlap",
-    "passed_before",
-    "sharpness",
-    "slower",
-]
-
 _INDEPENDENT_AT, _INDEPENDENT_POWER = 1.2, 1.5
 _LAST = 0.4
 _NONE, _BUSIEST = 1e-12, 0.999

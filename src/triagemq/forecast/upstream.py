@@ -34,8 +34,6 @@ from triagemq.theory import (
     split_ca2,
 )
 
-__all__ = ["TopicArrivals", "topic_arrivals"]
-
 NOT_POISSON = 0.44
 """How irregular a process that is not Poisson is at least, as a deviation of its ca2 from 1. A ca2 does not say all: of
 a Poisson process' gaps 44 % are shorter than the shortest of a Pareto process of the same ca2."""

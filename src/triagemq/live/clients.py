@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from triagemq.simulate.replay import RecordedStream
     from triagemq.simulate.source import PublicationStream
 
-__all__ = ["LoadConfig", "listening", "main", "tell"]
-
 SETTLING_SECONDS = 2.0
 """From the publishers' declarations to their first event: planning, and subscribers opening their flows."""
 

@@ -31,21 +31,6 @@ from triagemq.theory.interval import half_width, t_quantile
 from triagemq.trace import Outcome, Trace, runs
 from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
-__all__ = [
-    "FRAGMENT_BYTES",
-    "BySubscription",
-    "LiveFigures",
-    "Transmission",
-    "by_subscription",
-    "copies_in",
-    "load_reading",
-    "measure",
-    "of_scenario",
-    "packets_of",
-    "utility_figures",
-    "wire_bytes",
-]
-
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
 _CONFIDENCE = 0.99

@@ -20,8 +20,6 @@ from triagemq.exchange.broker.process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
 from triagemq.waiting import end
 
-__all__ = ["HURRY_SECONDS", "Child", "ChildError", "EndedError", "last_words"]
-
 HURRY_SECONDS = 0.5
 """What a process that may be killed at any moment gets to end by itself, when the user waits for it."""
 

@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RECEIPT", "SENT", "LastArrival", "Receipts", "TimedSocket", "read_receipts"]
-
 RECEIPT = np.dtype(
     [("subscriber", np.int64), ("topic", np.int64), ("published_ns", np.int64), ("received_ns", np.int64)]
 )

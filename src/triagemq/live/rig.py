@@ -22,8 +22,6 @@ from triagemq.exchange.private_files import write_private
 from triagemq.live.processes import HURRY_SECONDS, Child
 from triagemq.waiting import end
 
-__all__ = ["EMBEDDED_CLASSES", "GATEWAY_MODULE", "KERNEL_CLASSES", "Rig", "RigOptions"]
-
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 """Priority classes of the two data planes."""
 

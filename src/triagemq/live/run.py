@@ -16,16 +16,6 @@ from triagemq.plan import Plan
 from triagemq.scenario import Integers, Scenario, SendingOrder
 from triagemq.waiting import is_set_within
 
-__all__ = [
-    "Promise",
-    "as_sent",
-    "let_run",
-    "measured_from",
-    "planner_settings",
-    "promise",
-    "stop_publishing",
-]
-
 _TICK_SECONDS = 1.0
 _MOST_DRAINING_SECONDS = 15.0
 """From the publishers' last event to the end: what waits in queues still goes out."""

@@ -5,16 +5,6 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import Final
 
-__all__ = [
-    "MAXIMUM_MESSAGE_BYTES",
-    "PROTOCOL_ID",
-    "RESERVED_TOPIC_IDS",
-    "MessageType",
-    "RejectionReason",
-    "ReturnCode",
-    "TopicIdType",
-]
-
 PROTOCOL_ID: Final = 0x01
 """The only ProtocolId that a CONNECT may carry (5.3.8)."""
 

@@ -47,8 +47,6 @@ from triagemq.mqttsn.messages import (
 )
 from triagemq.mqttsn.topics import topic_filter_problem, topic_name_problem
 
-__all__ = ["decode"]
-
 _ONE: Final = Struct(">B")
 _TWO: Final = Struct(">H")
 _ADVERTISE: Final = Struct(">BH")

@@ -48,8 +48,6 @@ from triagemq.mqttsn.messages import (
 from triagemq.mqttsn.publish import encode_publish
 from triagemq.mqttsn.topics import short_topic_id, topic_filter_problem, topic_name_problem
 
-__all__ = ["encapsulation_header", "encode"]
-
 _LARGEST_NODE_ID: Final = 0xFF - 3
 
 

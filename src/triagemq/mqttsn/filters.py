@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["TopicTree", "covers", "has_wildcard", "matches", "overlap", "within"]
-
 
 def has_wildcard(topic_filter: str) -> bool:
     """Does it take in more than the topic of the same name?

@@ -11,8 +11,6 @@ from typing import Final
 from triagemq.errors import DecodeError
 from triagemq.mqttsn.codes import MessageType, RejectionReason
 
-__all__ = ["peek"]
-
 _ENCAPSULATED: Final = int(MessageType.ENCAPSULATED)
 _MESSAGE_TYPES: Final = {int(message_type): message_type for message_type in MessageType}
 

@@ -12,39 +12,6 @@ from typing import ClassVar, TypeAlias
 
 from triagemq.mqttsn.codes import MessageType, ReturnCode, TopicIdType
 
-__all__ = [
-    "Advertise",
-    "ConnAck",
-    "Connect",
-    "Disconnect",
-    "Encapsulated",
-    "GwInfo",
-    "Message",
-    "PingReq",
-    "PingResp",
-    "PlainMessage",
-    "PubAck",
-    "PubComp",
-    "PubRec",
-    "PubRel",
-    "Publish",
-    "RegAck",
-    "Register",
-    "SearchGw",
-    "SubAck",
-    "Subscribe",
-    "UnsubAck",
-    "Unsubscribe",
-    "WillMsg",
-    "WillMsgReq",
-    "WillMsgResp",
-    "WillMsgUpd",
-    "WillTopic",
-    "WillTopicReq",
-    "WillTopicResp",
-    "WillTopicUpd",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Advertise:

@@ -14,8 +14,6 @@ from triagemq.errors import ParameterError
 from triagemq.mqttsn.codes import MAXIMUM_MESSAGE_BYTES, MessageType, TopicIdType
 from triagemq.mqttsn.topics import short_topic_name
 
-__all__ = ["encode_publish", "publish_header"]
-
 _SHORT_HEADER: Final = Struct(">BBBHH")
 _LONG_HEADER: Final = Struct(">BHBBHH")
 _PUBLISH: Final = int(MessageType.PUBLISH)

@@ -9,15 +9,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-__all__ = [
-    "PREFIX_BYTES",
-    "PUBLISHER_PROPERTY",
-    "USER_PROPERTY",
-    "published_ns_of",
-    "split_payload",
-    "stamp_payload",
-]
-
 USER_PROPERTY: Final = "triage-published-ns"
 """Name of the MQTT 5 user property; its value is the time in decimal digits."""
 

@@ -14,19 +14,6 @@ from typing import Final
 from triagemq.errors import ParameterError
 from triagemq.mqttsn.codes import RejectionReason
 
-__all__ = [
-    "MAXIMUM_TOPIC_LEVELS",
-    "is_brokers_own",
-    "is_shared",
-    "publishable_topic_name",
-    "short_topic_id",
-    "short_topic_name",
-    "topic_filter_problem",
-    "topic_name_problem",
-    "valid_topic_filter",
-    "valid_topic_name",
-]
-
 MAXIMUM_TOPIC_LEVELS: Final = 200
 
 _MAXIMUM_TOPIC_BYTES = 0xFFFF

@@ -19,17 +19,6 @@ from typing import Any, Literal
 
 from triagemq.errors import NetworkError
 
-__all__ = [
-    "Entry",
-    "Journal",
-    "Kind",
-    "default_journal_directory",
-    "open_entries",
-    "owner_lives",
-    "process_start",
-    "this_boot",
-]
-
 Kind = Literal["qdisc", "namespace", "interface", "process", "directory"]
 
 

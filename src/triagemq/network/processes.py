@@ -21,8 +21,6 @@ from triagemq.errors import NetworkError
 from triagemq.network.journal import Journal, process_start
 from triagemq.network.linux.namespaces import namespace_path
 
-__all__ = ["GRACE_SECONDS", "LAUNCHER", "Processes", "Running", "end_session"]
-
 LAUNCHER = Path(__file__).with_name("launch.py")
 
 GRACE_SECONDS = 5.0

@@ -38,8 +38,6 @@ from triagemq.plan import (
 )
 from triagemq.trace import Outcome
 
-__all__ = ["UDP_HEADER_BYTES", "ReportedDataPlane"]
-
 UDP_HEADER_BYTES = 8
 
 # A packet may be on its way to the queue while that is read.

@@ -24,8 +24,6 @@ from triagemq.network.linux.netlink import Netlink, find_link, remove_link
 from triagemq.network.linux.port import former_root, put_back
 from triagemq.network.processes import end_session
 
-__all__ = ["Restored", "restore"]
-
 Undo = Callable[[Entry], bool]
 """Undoes what an entry names; false if it was gone already. NetworkError or OSError if that is impossible now."""
 

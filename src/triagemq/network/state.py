@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow, SetPort
 
-__all__ = ["PlanState", "StateChange"]
-
 
 @dataclass(slots=True)
 class StateChange:

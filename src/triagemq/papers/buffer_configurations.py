@@ -41,8 +41,6 @@ from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
 
-__all__ = ["BUFFER_CONFIGURATIONS"]
-
 CLASSES = 9
 PRINTED_CLASS_8_SECONDS = 0.647
 

@@ -27,8 +27,6 @@ from triagemq.plan.demand import total_by
 from triagemq.plan.ranking import group_rows
 from triagemq.scenario import Floats, Integers
 
-__all__ = ["CLASS_VARIANCE", "lloyd", "paper_variances"]
-
 FLOWS = 70
 CLASS_COUNTS = tuple(range(2, FLOWS + 1))
 SHOWN_CLASS_COUNTS = (2, 3, 5, 7, 9, 16, 35, 70)

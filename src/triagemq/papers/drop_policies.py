@@ -25,8 +25,6 @@ from triagemq.plan import DROP_POLICIES, DropProblem, Plan, demand, make_plan
 from triagemq.scenario import Floats, Scenario, achieved_utility, maximum_utility, port_paths
 from triagemq.scenario.generators import table2
 
-__all__ = ["DROP_POLICY_UTILITY"]
-
 POLICIES = ("flat", "linear", "exponential", "optimal")
 SUBSCRIPTION_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)
 """Of Table 2's 70 + 42; at 1.4 a subscriber asks for 59 of the 60 event topics."""

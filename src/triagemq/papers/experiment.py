@@ -11,23 +11,6 @@ from numpy.typing import ArrayLike
 
 from triagemq.errors import ParameterError
 
-__all__ = [
-    "Claim",
-    "Difference",
-    "Effort",
-    "Experiment",
-    "Findings",
-    "Panel",
-    "PrintedTable",
-    "Progress",
-    "Series",
-    "Style",
-    "duration",
-    "part_of",
-    "percent",
-    "signed",
-]
-
 Progress = Callable[[float], None]
 """Told the share done, from 0 to 1."""
 

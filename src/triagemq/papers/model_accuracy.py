@@ -33,8 +33,6 @@ from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
 from triagemq.theory.interval import half_width
 
-__all__ = ["BY_LOAD", "BY_SUBSCRIBERS"]
-
 CLASSES = 9
 ALLOWED = np.array([0.01] * 8 + [0.02])
 """Ours must be this near the simulation per class, or inside its 95 % interval."""

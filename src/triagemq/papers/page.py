@@ -9,8 +9,6 @@ from pathlib import Path
 from triagemq.errors import OutputError
 from triagemq.papers.experiment import Findings, PrintedTable
 
-__all__ = ["Files", "write_files"]
-
 STYLE = """
 body { font-family: system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; margin: 1rem 0 2rem; }

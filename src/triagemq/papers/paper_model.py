@@ -10,8 +10,6 @@ from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Scenario
 from triagemq.theory import mm1_sojourn
 
-__all__ = ["paper_latency"]
-
 
 def paper_latency(scenario: Scenario, plan: Plan) -> Floats:
     """Mean response time of every subscription by the paper's formulas; infinite where a class is overloaded.

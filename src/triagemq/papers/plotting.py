@@ -14,8 +14,6 @@ from plotly.subplots import make_subplots
 from triagemq.papers.experiment import Panel, Series
 from triagemq.plain import plain
 
-__all__ = ["draw_png", "plots_as_html"]
-
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f")
 PANELS_PER_ROW = 3
 PANEL_INCHES = (5.6, 4.4)

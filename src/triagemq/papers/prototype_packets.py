@@ -37,8 +37,6 @@ from triagemq.plain import plain
 from triagemq.scenario import Floats, save
 from triagemq.scenario.generators import prototype
 
-__all__ = ["PROTOTYPE_PACKETS"]
-
 CLASSES = 7
 FEW_SUBSCRIBERS = 10
 """The port has 320 kbit/s then: the case in which latencies are compared."""

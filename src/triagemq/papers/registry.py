@@ -18,8 +18,6 @@ from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
 from triagemq.papers.utility_gains import UTILITY_GAINS
 
-__all__ = ["PAPERS", "Reproduction", "experiment", "figures_of", "reproduce"]
-
 # PrioDeX (Bouloukakis et al., ACM TOIT 2021), section 6.
 _PRIODEX: dict[str, Experiment] = {
     "6": BUFFER_CONFIGURATIONS,

@@ -26,21 +26,6 @@ from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.simulate import SubscriptionResults
 
-__all__ = [
-    "REPLICATIONS",
-    "TABLE2_BUFFER_PACKETS",
-    "ClassFigures",
-    "OnSpark",
-    "class_figures",
-    "forecast_figures",
-    "grouped",
-    "median_seconds",
-    "on_spark",
-    "simulated",
-    "simulated_figures",
-    "table2_case",
-]
-
 TABLE2_BUFFER_PACKETS = 2000.0
 """The switch buffer k of PrioDeX 6.2 and FireDeX 5.3."""
 

@@ -27,8 +27,6 @@ from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Subscriptions, achieved_utility, maximum_utility
 from triagemq.scenario.generators import table2
 
-__all__ = ["UTILITY_GAINS"]
-
 CONFIGURATIONS = {
     "no priorities": ("none", "none"),
     "random": ("random", "none"),

@@ -24,8 +24,6 @@ from triagemq.pipeline.store import Location, PublishedRun, TableStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["EVENTS", "SCHEMA", "Archived", "archive"]
-
 EVENTS = "events"
 SCHEMA = """
     run_id        string     COMMENT 'the log',

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from triagemq.errors import PipelineError
 
-__all__ = ["cause_of", "explained"]
-
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED = "Caused by: "
 _NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")

@@ -21,8 +21,6 @@ from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.trace import TABLES, Outcome
 
-__all__ = ["Checked", "check_runs", "spark_schema"]
-
 # What must not come twice, as two numbers for each table.
 _KEYS = {
     "publications": ("publication_id", "0"),

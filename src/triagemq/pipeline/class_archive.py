@@ -16,8 +16,6 @@ from pathlib import Path
 
 from triagemq.pipeline.java import Java, cache_directory, is_interrupted_write
 
-__all__ = ["ClassArchive"]
-
 _QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off:stderr")
 _BASE_SECONDS = 120
 

@@ -17,8 +17,6 @@ from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import from_arrow, in_one_piece
 from triagemq.scenario import Scenario, port_depths
 
-__all__ = ["Dimensions"]
-
 _FORECAST = {
     "forecast_success_rate": "success_rate",
     "forecast_mean_latency_seconds": "mean_latency_seconds",

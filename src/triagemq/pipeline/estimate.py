@@ -37,8 +37,6 @@ from triagemq.scenario import (
 from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
 from triagemq.scenario.model import SomeTable, filled, take
 
-__all__ = ["Estimate", "estimate_scenario"]
-
 _CLOCKWORK_SHARE = 0.95
 _PERIODIC_BELOW = 0.05
 _CONSTANT_BELOW = 1e-6

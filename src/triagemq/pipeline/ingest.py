@@ -17,14 +17,6 @@ from triagemq.pipeline.inputs import LogInput
 from triagemq.pipeline.mapping import Mapping, SizeColumn, template_columns
 from triagemq.pipeline.numbered_lines import numbered_lines
 
-__all__ = [
-    "Ingested",
-    "ingest",
-    "names_to_ids",
-    "published_ns",
-    "with_plausible_times",
-]
-
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
 _CALENDAR_NS = (631_152_000_000_000_000, 4_102_444_800_000_000_000)

@@ -31,8 +31,6 @@ from triagemq.trace.manifest import (
     read_manifest,
 )
 
-__all__ = ["COMPUTED_BY", "LogInput", "Skipped", "TraceInput", "find_inputs"]
-
 COMPUTED_BY = 7
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 

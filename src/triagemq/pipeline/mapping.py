@@ -22,8 +22,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from triagemq.errors import MappingError
 
-__all__ = ["Mapping", "SizeColumn", "TimeColumn", "load_mapping", "template_columns"]
-
 LARGEST_SIZE_BYTES = 268_435_455
 """What MQTT can carry in one packet."""
 

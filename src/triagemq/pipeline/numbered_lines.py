@@ -9,8 +9,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.store import InputFile
 
-__all__ = ["numbered_lines"]
-
 # The lower bits of Spark's row ids count the rows of one partition.
 _ROW_BITS = (1 << 33) - 1
 

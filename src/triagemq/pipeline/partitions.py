@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["by_group", "few_rows", "from_arrow", "in_one_piece", "partitions_of", "spread"]
-
 
 def partitions_of(spark: SparkSession) -> int:
     """Partitions of an exchange in this session; 1 says that all its tables are small (see session.py)."""

@@ -16,8 +16,6 @@ from triagemq.progress import Bar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TableProgress"]
-
 _POLL_SECONDS = 0.25
 
 

@@ -14,8 +14,6 @@ from triagemq.plain import plain
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Tables"]
-
 _ATTEMPTS = 5
 _MOST_SORTED_ROWS = 500_000
 _KEYS = (

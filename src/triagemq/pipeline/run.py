@@ -16,8 +16,6 @@ from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
 from triagemq.pipeline.store import Location, TableStore
 
-__all__ = ["PipelineResult", "run_pipeline"]
-
 _MOST_RUNS_AT_ONCE = 32
 """Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
 

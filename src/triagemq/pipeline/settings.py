@@ -20,8 +20,6 @@ from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import Java, cache_directory, write_cached
 
-__all__ = ["ONE_PARTITION_ROWS", "SMALL_ROWS", "SparkOptions", "SparkSettings", "shuffle_partitions"]
-
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
 

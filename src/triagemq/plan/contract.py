@@ -21,8 +21,6 @@ from triagemq.plan.priorities import PriorityProblem
 from triagemq.scenario import Floats, Integers, UtilityShape
 from triagemq.scenario.model import take
 
-__all__ = ["OPTIONAL_PROMISES", "ContractError", "check_policy"]
-
 OPTIONAL_PROMISES: dict[str, tuple[str, ...]] = {
     "flows": ("equal_lists", "ordered"),
     "priorities": ("equal_lists", "ordered"),

@@ -25,20 +25,6 @@ from triagemq.plan.instructions import FlowKey, Instruction
 if TYPE_CHECKING:  # The names only: planning needs no Parquet.
     from triagemq.trace.schema import Outcome
 
-__all__ = [
-    "Counters",
-    "DataPlane",
-    "Egress",
-    "Fate",
-    "FlowCounters",
-    "Instructed",
-    "OnFate",
-    "OutgoingPacket",
-    "PortCounters",
-    "QueueCounters",
-    "UnmanagedCounters",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class QueueCounters:

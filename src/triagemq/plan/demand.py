@@ -13,17 +13,6 @@ from numpy.typing import NDArray
 from triagemq.scenario import Floats, Integers, Scenario, SizeDistribution, broker_routes, port_paths
 from triagemq.theory import FragmentSizes, fragment_sizes, fragment_sizes_from_values
 
-__all__ = [
-    "Demand",
-    "WireSizes",
-    "copy_rate",
-    "demand",
-    "sum_by",
-    "survival_to_port",
-    "total_by",
-    "wire_sizes",
-]
-
 IntegerColumn = NDArray[np.int32] | NDArray[np.int64]
 
 

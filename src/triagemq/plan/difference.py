@@ -18,8 +18,6 @@ from triagemq.plan.model import LatencyFactors, Plan, PlannerChoice
 from triagemq.plan.ranking import Rows
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
-__all__ = ["RANK_BAND", "Carried", "PlanDifference", "SubscriptionChanges", "carry", "diff", "matched"]
-
 RANK_BAND = 0.05
 """A rank that has changed by a smaller share since it was set stays as it is."""
 

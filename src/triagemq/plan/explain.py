@@ -14,8 +14,6 @@ from triagemq.plan.model import Plan
 from triagemq.plan.planner import RANKINGS
 from triagemq.scenario import Scenario, UtilityShape, maximum_utility, port_paths
 
-__all__ = ["explain", "subscription_row"]
-
 
 def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
     """The worth, rank, flow, class and drop rate of one subscription, each with its reason.

@@ -17,8 +17,6 @@ from triagemq.errors import OutputError, ParameterError, PlanError
 from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.scenario.model import TYPES, Table
 
-__all__ = ["FORMAT", "VERSION", "dump_plan", "load_plan", "parse_plan", "save_plan"]
-
 FORMAT = "triagemq-plan"
 VERSION = 1
 MANIFEST = "plan.json"

@@ -13,8 +13,6 @@ import numpy as np
 from triagemq.plan.ranking import cut_evenly
 from triagemq.scenario import Floats, Integers
 
-__all__ = ["FLOW_ALGORITHMS", "FlowAlgorithm", "FlowProblem", "greedy", "random"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowProblem:

@@ -11,17 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = [
-    "FlowKey",
-    "Instruction",
-    "RemoveFlow",
-    "RemovePort",
-    "SetFlow",
-    "SetPort",
-    "applied",
-    "difference",
-]
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 

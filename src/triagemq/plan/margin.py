@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike
 from triagemq.plan.demand import Demand
 from triagemq.scenario import Floats, Scenario, Subscriptions, UtilityShape
 
-__all__ = ["DEVIATIONS", "step_targets", "success_needed", "with_margin"]
-
 DEVIATIONS = 1.6449
 """Standard deviations between what is planned and the threshold: 95 of 100 periods reach it."""
 

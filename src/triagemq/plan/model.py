@@ -13,9 +13,6 @@ import numpy as np
 from triagemq.errors import PlanError
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
-__all__ = ["LEAST_GAIN", "Decision", "Flows", "LatencyFactors", "Plan", "PlannerChoice", "PortLoads"]
-
-
 LEAST_GAIN = 0.005
 """What a plan stays for unless another is worth this share more: the forecast itself may be off by as much."""
 

@@ -22,8 +22,6 @@ from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, Pla
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
 
-__all__ = ["RANKINGS", "SCOPES", "algorithms", "make_plan", "resolve"]
-
 Setting = TypeVar("Setting")
 Algorithm = TypeVar("Algorithm", bound=Callable[..., Any])
 

@@ -15,18 +15,6 @@ from triagemq.errors import ParameterError
 from triagemq.plan.ranking import Rows, cut_evenly, group_rows
 from triagemq.scenario import Floats, Integers
 
-__all__ = [
-    "PRIORITY_ALGORITHMS",
-    "PriorityAlgorithm",
-    "PriorityProblem",
-    "cluster",
-    "cluster_classes",
-    "greedy",
-    "info",
-    "none",
-    "random",
-]
-
 SPLITTER = 134217729.0
 """2**27 + 1: cuts a double into two halves whose products are exact (Dekker 1971)."""
 

@@ -12,8 +12,6 @@ from triagemq.compiled import compiled
 from triagemq.errors import ParameterError
 from triagemq.scenario import Floats, Integers, Subscriptions, maximum_utility
 
-__all__ = ["Ranking", "Rows", "cut_evenly", "group_rows", "value", "value_per_byte"]
-
 Rows = NDArray[np.int64]
 
 Ranking = Callable[[Subscriptions, Floats], Floats]

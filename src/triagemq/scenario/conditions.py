@@ -9,18 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = [
-    "Condition",
-    "Conditions",
-    "ErrorRate",
-    "LinkState",
-    "PortBandwidth",
-    "PublicationRate",
-    "PublisherState",
-    "SubscriberState",
-    "WorthChange",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PortBandwidth:

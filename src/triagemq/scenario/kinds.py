@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ArrivalProcess", "SendingOrder", "SizeDistribution", "UtilityShape"]
-
 
 class UtilityShape(IntEnum):
     """How a subscription's worth grows with the share of events that arrive."""

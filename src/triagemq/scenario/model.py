@@ -19,24 +19,6 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 
-__all__ = [
-    "BrokerLinks",
-    "Brokers",
-    "Floats",
-    "Integers",
-    "OutputPorts",
-    "PlanningSettings",
-    "Publications",
-    "Publishers",
-    "Scenario",
-    "SizeSamples",
-    "Subscribers",
-    "Subscriptions",
-    "Switches",
-    "Topics",
-    "UnmanagedSwitches",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
 Codes = NDArray[np.int8]

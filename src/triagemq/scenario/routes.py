@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from triagemq.scenario.model import Floats, Integers, Scenario
 
-__all__ = ["BrokerRoutes", "broker_routes", "port_depths", "port_hops", "port_paths"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerRoutes:

@@ -23,8 +23,6 @@ from triagemq.scenario.conditions import (
 )
 from triagemq.scenario.model import Floats, Integers, Scenario
 
-__all__ = ["Situation", "situations"]
-
 Flags = NDArray[np.bool_]
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from triagemq.scenario.kinds import UtilityShape
 from triagemq.scenario.model import Floats, Subscriptions
 
-__all__ = ["achieved_utility", "deadline_factor", "deadline_figures", "maximum_utility"]
-
 
 def achieved_utility(
     subscriptions: Subscriptions,

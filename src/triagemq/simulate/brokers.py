@@ -21,8 +21,6 @@ from triagemq.simulate.network import LOST_BEFORE, Above, fate_of, sets_out
 from triagemq.simulate.random import Purpose, Seeds, bits, exponential, uniform
 from triagemq.simulate.records import Buffer, Record, Records, append, room
 
-__all__ = ["Upstream", "fan_out", "lose_event", "lose_event_at", "new_broker_queues", "pass_brokers"]
-
 _PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
 _BROKER_INBOUND = int(Purpose.BROKER_INBOUND)
 _BROKER_LINK = int(Purpose.BROKER_LINK)

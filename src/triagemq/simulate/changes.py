@@ -20,17 +20,6 @@ from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.model import take
 from triagemq.scenario.situations import Situation, situations
 
-__all__ = [
-    "MOST_CLASSES",
-    "Change",
-    "Epochs",
-    "Phase",
-    "Timeline",
-    "condition_changes",
-    "epoch_at",
-    "timeline",
-]
-
 Planner = Callable[[Scenario], Plan]
 
 MOST_CLASSES = 64

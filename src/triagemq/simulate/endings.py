@@ -18,31 +18,6 @@ from triagemq.simulate.records import Buffer, Pool, Record, append, give_back
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
 from triagemq.trace.schema import Outcome
 
-__all__ = [
-    "ARRIVED",
-    "BATCHES",
-    "COPIES",
-    "DELIVERED",
-    "DROPPED_BY_BUFFER",
-    "DROPPED_BY_POLICY",
-    "IN_FLIGHT",
-    "LATE",
-    "LATENCY_NS",
-    "LOST_ON_LINK",
-    "NO_DEADLINE",
-    "SUBSCRIBER_GONE",
-    "Tally",
-    "add_tallies",
-    "count_endings",
-    "count_late",
-    "end_copy",
-    "end_packet",
-    "forget_arrived",
-    "nanoseconds",
-    "new_tally",
-    "ratio",
-]
-
 # Plain integers: kernels compile faster with them than with members of an enumeration.
 DELIVERED = int(Outcome.delivered)
 DROPPED_BY_POLICY = int(Outcome.dropped_by_policy)

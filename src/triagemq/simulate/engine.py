@@ -28,8 +28,6 @@ from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hop
 from triagemq.simulate.source import Generated
 from triagemq.trace.latency_bins import percentiles_ns
 
-__all__ = ["PERCENTILES", "Extent", "Replication", "ReplicationRun"]
-
 COPIES_PER_BLOCK = 1 << 15
 """Copies that a block makes on average: enough to forget the cost of calling a kernel, few enough for the caches."""
 

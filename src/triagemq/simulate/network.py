@@ -28,23 +28,6 @@ from triagemq.scenario import (
 from triagemq.simulate.changes import Epochs
 from triagemq.trace.schema import Outcome
 
-__all__ = [
-    "DROPPED",
-    "LOST_BEFORE",
-    "LOST_BEHIND",
-    "Above",
-    "Below",
-    "Fates",
-    "above_brokers",
-    "below_brokers",
-    "drawn_fates",
-    "fate_of",
-    "recorded_fates",
-    "sets_out",
-    "without_chances",
-    "word_count",
-]
-
 Words = NDArray[np.uint64]
 Positions = NDArray[np.int64]
 

@@ -45,8 +45,6 @@ from triagemq.simulate.records import (
 )
 from triagemq.simulate.switches import cross_switches, due, keep_later
 
-__all__ = ["Path"]
-
 _ENDED_CAPACITY = 1 << 14
 
 

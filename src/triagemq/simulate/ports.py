@@ -44,8 +44,6 @@ from triagemq.simulate.records import (
     unlink_last,
 )
 
-__all__ = ["arrive", "catch_up", "catch_up_all", "empty_queues", "wire_bytes"]
-
 _PORT_LINK = int(Purpose.PORT_LINK)
 _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 

@@ -18,18 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats, Integers
 
-__all__ = [
-    "Purpose",
-    "Seeds",
-    "alias_table",
-    "bits",
-    "draw_alias",
-    "exponential",
-    "seeds_for",
-    "split",
-    "uniform",
-]
-
 Seeds = NDArray[np.uint64]
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)

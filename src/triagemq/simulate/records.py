@@ -19,46 +19,6 @@ from triagemq.simulate.changes import Epochs
 from triagemq.simulate.network import Below
 from triagemq.simulate.random import Seeds
 
-__all__ = [
-    "AHEAD",
-    "BYTES_DROPPED",
-    "BYTES_IN",
-    "BYTES_OUT",
-    "DROPS",
-    "ENDED",
-    "EVENT",
-    "GROUP",
-    "HOP",
-    "PACKET",
-    "PACKETS_IN",
-    "PACKETS_OUT",
-    "SAMPLE",
-    "Buffer",
-    "Clock",
-    "Downstream",
-    "Outlets",
-    "Pool",
-    "PortQueues",
-    "Record",
-    "Records",
-    "append",
-    "enlarged_buffer",
-    "enlarged_pool",
-    "give_back",
-    "highest_class",
-    "leading_zeros",
-    "link_last",
-    "lowest_class",
-    "new_buffer",
-    "new_pool",
-    "new_port_queues",
-    "room",
-    "take",
-    "trailing_zeros",
-    "unlink_first",
-    "unlink_last",
-]
-
 Records: TypeAlias = NDArray[np.void]
 
 Record: TypeAlias = Any

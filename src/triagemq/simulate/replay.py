@@ -21,15 +21,6 @@ from triagemq.simulate.network import drawn_fates, recorded_fates
 from triagemq.simulate.records import Buffer
 from triagemq.trace import Outcome, Trace
 
-__all__ = [
-    "RecordedStream",
-    "Recording",
-    "Replayed",
-    "recorded_publications",
-    "recorded_seconds",
-    "recording",
-]
-
 _RECORDED = ("published_ns", "topic_id", "publisher_id", "size_bytes")
 _REPLAYED = ("published_ns", "publication", "size_bytes")
 

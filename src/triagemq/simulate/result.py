@@ -20,15 +20,6 @@ from triagemq.theory.interval import half_width
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome
 
-__all__ = [
-    "ClassResults",
-    "PortResults",
-    "SimulationResult",
-    "SubscriptionResults",
-    "class_latencies",
-    "summarise",
-]
-
 LATE_SHARE = 0.02
 """With more of a class's copies than this under way at the last publication, its success is what had arrived then."""
 

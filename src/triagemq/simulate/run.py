@@ -23,8 +23,6 @@ from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
 from triagemq.simulate.sink import Sink
 
-__all__ = ["MOST_REPLICATIONS", "simulate"]
-
 DEFAULT_PUBLICATIONS = 1_000_000
 
 MOST_REPLICATIONS = 256

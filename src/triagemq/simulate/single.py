@@ -18,8 +18,6 @@ from triagemq.simulate.random import Purpose, Seeds, alias_table, draw_alias, ex
 from triagemq.simulate.records import leading_zeros, trailing_zeros
 from triagemq.theory.interval import half_width
 
-__all__ = ["QueueResults", "single_queue"]
-
 _ARRIVAL, _CHOICE, _SIZE = int(Purpose.ARRIVAL), int(Purpose.CHOICE), int(Purpose.SIZE)
 _FIRST_RING = 256
 _BLOCK = 1 << 12

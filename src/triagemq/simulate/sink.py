@@ -12,8 +12,6 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.records import SAMPLE, Buffer, Records
 
-__all__ = ["SAMPLE_SECONDS", "Sink", "TraceColumns", "wants_hops"]
-
 SAMPLE_SECONDS = 0.2
 """Queue samples of a trace are this far apart in simulated time."""
 

@@ -21,17 +21,6 @@ from triagemq.simulate.random import Purpose, Seeds, alias_table, draw_alias, ex
 from triagemq.simulate.records import EVENT, Buffer, append, new_buffer
 from triagemq.simulate.switches import packets_of
 
-__all__ = [
-    "Generated",
-    "PublicationStream",
-    "Publishing",
-    "Sizes",
-    "Source",
-    "new_source",
-    "publishing",
-    "sizes_of",
-]
-
 _ARRIVAL, _CHOICE, _SIZE = int(Purpose.ARRIVAL), int(Purpose.CHOICE), int(Purpose.SIZE)
 _PERIODIC, _PARETO = int(ArrivalProcess.PERIODIC), int(ArrivalProcess.PARETO)
 _EXPONENTIAL, _CONSTANT = int(SizeDistribution.EXPONENTIAL), int(SizeDistribution.CONSTANT)

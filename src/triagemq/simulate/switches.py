@@ -16,8 +16,6 @@ from triagemq.simulate.ports import arrive, catch_up
 from triagemq.simulate.random import Purpose, exponential, split, uniform
 from triagemq.simulate.records import Buffer, Downstream, Record, Records, room, take
 
-__all__ = ["cross_switches", "due", "keep_later", "packets_of"]
-
 Order = NDArray[np.int32]
 
 _SWITCH_INBOUND = int(Purpose.SWITCH_INBOUND)

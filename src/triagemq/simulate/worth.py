@@ -13,8 +13,6 @@ from triagemq.scenario import Floats, Scenario, Subscriptions, Table, achieved_u
 from triagemq.simulate.changes import Phase
 from triagemq.simulate.endings import ARRIVED, COPIES, LATE, LATENCY_NS, ratio
 
-__all__ = ["PhaseResults", "SimulatedUtility", "worth"]
-
 Integers64 = NDArray[np.int64]
 
 

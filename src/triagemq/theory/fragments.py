@@ -13,15 +13,6 @@ from triagemq.theory.overload import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
 from triagemq.theory.work_level import CopyBatches, Work, check_batches, mean_waits
 
-__all__ = [
-    "FirstPackets",
-    "FragmentSizes",
-    "fragment_sizes",
-    "fragment_sizes_from_values",
-    "fragmented_waits",
-    "fragmented_work",
-]
-
 # e^-700 is the last power that float64 holds: an event this much smaller than the payload has one packet.
 _LARGEST_EXPONENT = 700.0
 _SMALLEST_SURVIVAL = 1e-300

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["CONFIDENCE", "half_width", "t_quantile"]
-
 CONFIDENCE = 0.95
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ladder", "build_ladder", "combine_keys"]
-
 _DENSE = 8
 """Up to so many possible keys per row, those that occur are marked rather than sorted."""
 

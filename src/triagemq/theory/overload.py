@@ -13,18 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.validate import broadcast, reals, scalar_or_array
 
-__all__ = [
-    "SERIES_LIMIT",
-    "carried_share",
-    "class_loads",
-    "finite_buffer_loss",
-    "finite_buffer_sojourn",
-    "remainder",
-    "remainder_slope",
-    "served_share",
-    "sigma_above",
-]
-
 _SMALLEST_LOAD = 1e-300
 
 # B_2n / (2n)!; at |y| <= 0.3 the first term left out is below 1e-17 of the sum.

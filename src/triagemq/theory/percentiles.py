@@ -17,8 +17,6 @@ from scipy.special import gammainc, gammaincc, gammaincinv, ndtr, ndtri
 
 from triagemq.theory.cumulants import ByRow, Cumulants
 
-__all__ = ["Times", "mixture_percentile", "percentile", "share_within"]
-
 Floats = NDArray[np.float64]
 
 MOSTLY_BUSY = 0.6

@@ -32,8 +32,6 @@ from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import Times
 from triagemq.theory.work_level import CopyBatches, FirstCopies, Work, check_batches
 
-__all__ = ["queue_times", "sojourn_times"]
-
 Floats = NDArray[np.float64]
 
 

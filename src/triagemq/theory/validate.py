@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
 
-__all__ = ["LARGEST", "broadcast", "integers", "per_row", "reals", "scalar_or_array"]
-
 # A product of five arguments stays far from the largest float64, so no formula can overflow to NaN.
 LARGEST = 1e50
 SMALLEST_POSITIVE = 1e-50

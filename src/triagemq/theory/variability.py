@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.validate import broadcast, integers, per_row, reals, scalar_or_array
 
-__all__ = ["departure_ca2", "gg1_factor", "merged_ca2", "on_off_ca2", "pareto_ca2", "split_ca2"]
-
 
 def gg1_factor(ca2: ArrayLike, cs2: ArrayLike) -> NDArray[np.float64]:
     """Factor (ca2 + cs2)/(1 + cs2) on an M/G/1, Cobham or batch wait for input of variability `ca2`.

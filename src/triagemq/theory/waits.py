@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.theory.validate import broadcast, per_row, reals, scalar_or_array
 from triagemq.theory.work_level import Work, check_batches, mean_waits
 
-__all__ = ["fifo_waits", "mm1_sojourn", "priority_waits"]
-
 
 def mm1_sojourn(arrival_rate: ArrayLike, service_rate: ArrayLike) -> NDArray[np.float64]:
     """Mean time in an M/M/1 system, waiting and service: 1/(mu - lambda), inf when lambda >= mu.

@@ -47,16 +47,6 @@ from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
 from triagemq.theory.overload import carried_share
 from triagemq.theory.validate import integers, per_row
 
-__all__ = [
-    "CopyBatches",
-    "FirstCopies",
-    "Work",
-    "check_batches",
-    "copies_ahead",
-    "first_copies",
-    "mean_waits",
-]
-
 # Gauss-Legendre with n nodes is exact for 2n copies. Beyond 16 the integrand falls like exp(-m t) from t = 1 - z = 0
 # with m copies expected: 12/m of the way holds all of it but 1e-5.
 _NODES = 8

@@ -12,8 +12,6 @@ from triagemq.errors import TraceError
 from triagemq.trace.columns import RowBlock
 from triagemq.trace.parts import PartFiles
 
-__all__ = ["BackgroundWriter"]
-
 
 class BackgroundWriter:
     """Hands blocks to the part files of their tables on its own thread.

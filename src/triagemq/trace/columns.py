@@ -13,8 +13,6 @@ import pyarrow as pa
 from triagemq.errors import TraceError
 from triagemq.trace.schema import OUTCOME_TYPE, TABLES, Outcome
 
-__all__ = ["Columns", "RowBlock", "blocks", "record_batch"]
-
 Columns: TypeAlias = Mapping[str, "npt.NDArray[Any] | Sequence[Any]"]
 """One array per column of a table. -1 stands for null in nullable integer columns, None in nullable text."""
 

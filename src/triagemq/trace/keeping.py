@@ -20,8 +20,6 @@ from triagemq.trace.manifest import (
 from triagemq.trace.reader import runs
 from triagemq.trace.schema import TABLES
 
-__all__ = ["remove_old_runs"]
-
 
 def remove_old_runs(directory: Path, keep_seconds: float) -> list[Path]:
     """Remove the runs in a directory that ended longer ago; returns them.

@@ -11,8 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BINS", "PARTS_PER_DOUBLING", "bins_of", "percentile_ns", "percentiles_ns"]
-
 PARTS_PER_DOUBLING: Final = 64
 BINS: Final = 63 * PARTS_PER_DOUBLING + 1
 """Bin 0 is for latencies below 1 ns; the last ends where 64 bits do."""

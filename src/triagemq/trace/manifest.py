@@ -14,21 +14,6 @@ from triagemq.errors import TraceError
 from triagemq.trace.parts import PartFile
 from triagemq.trace.schema import SCHEMA_VERSION
 
-__all__ = [
-    "CLASSES",
-    "INCOMPLETE_NAME",
-    "JUDGED_UNTIL",
-    "MANIFEST_NAME",
-    "PLAN_NAME",
-    "SCENARIO_NAME",
-    "Manifest",
-    "Progress",
-    "flush_directory",
-    "read_manifest",
-    "read_progress",
-    "write_durably",
-]
-
 MANIFEST_NAME = "manifest.json"
 INCOMPLETE_NAME = "INCOMPLETE"
 SCENARIO_NAME = "scenario.yaml"

@@ -15,8 +15,6 @@ import pyarrow.parquet as pq
 from triagemq.trace.columns import RowBlock, record_batch
 from triagemq.trace.schema import TABLES, delta_columns, dictionary_columns
 
-__all__ = ["Gap", "PartFile", "PartFiles", "Removed", "Rotation"]
-
 # Behind delta encoding a higher level finds nothing more: level 3 is no smaller, level -1 is 9 % larger and
 # hardly faster (tests/trace/write_speed.py).
 _COMPRESSION_LEVEL = 1

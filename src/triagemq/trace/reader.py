@@ -29,8 +29,6 @@ from triagemq.trace.schema import TABLES, Outcome
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Runs", "Trace", "runs"]
-
 _FILES_AT_ONCE = 64
 
 

@@ -16,8 +16,6 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-__all__ = ["OUTCOME_TYPE", "SCHEMA_VERSION", "TABLES", "Outcome", "delta_columns", "dictionary_columns"]
-
 SCHEMA_VERSION = 1
 """Raised whenever a column changes its name, type or meaning; a reader refuses any version but its own."""
 

@@ -34,8 +34,6 @@ from triagemq.trace.manifest import (
 from triagemq.trace.parts import PartFiles, Rotation
 from triagemq.trace.schema import TABLES
 
-__all__ = ["TraceWriter"]
-
 _ADVICE = {
     errno.ENOSPC: "make room there or write to another disk",
     errno.EDQUOT: "make room there or write to another disk",

@@ -15,8 +15,6 @@ from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker.users import BrokerUser
 from triagemq.waiting import end
 
-__all__ = ["BrokerRights", "broker_users"]
-
 _LOOK_SECONDS = 0.25
 
 

@@ -18,8 +18,6 @@ from triagemq.mqttsn import valid_topic_filter
 from triagemq.mqttsn.filters import within
 from triagemq.plan.instructions import applied, difference
 
-__all__ = ["Grant", "Grants", "GrantsChange", "ManagedPolicy", "Rules"]
-
 
 def _pattern(text: str) -> str:
     if not valid_topic_filter(text):

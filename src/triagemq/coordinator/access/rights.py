@@ -10,8 +10,6 @@ from triagemq.coordinator.access.tokens import Caller
 from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.intents import SubscriberIntent
 
-__all__ = ["Rights"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rights:

@@ -23,8 +23,6 @@ from triagemq.exchange import Policy
 from triagemq.exchange.private_files import write_private
 from triagemq.mqttsn.filters import within
 
-__all__ = ["TokenFile", "TokenPolicy", "TokenRules"]
-
 _MOST_REMEMBERED = 100_000
 
 

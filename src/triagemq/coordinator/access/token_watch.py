@@ -11,8 +11,6 @@ from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store.changes import add_token, revoke_token
 from triagemq.coordinator.store.store import Store
 
-__all__ = ["StoredTokens", "TokenWatch"]
-
 _OLD_SECONDS = 0.2
 _APART_SECONDS = 0.05
 """However many bring tokens that are not known, the store is not looked at oftener than that."""

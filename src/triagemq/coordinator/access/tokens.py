@@ -24,23 +24,6 @@ from triagemq.exchange.broker.users import hashed_password
 from triagemq.intents import TopicFilter
 from triagemq.mqttsn.filters import within
 
-__all__ = [
-    "ANYONE",
-    "Caller",
-    "Role",
-    "ShownToken",
-    "Token",
-    "TokenBook",
-    "TokenRequest",
-    "TokenRights",
-    "new_token",
-    "prefix_of",
-    "session_key",
-    "shown",
-    "token_from_json",
-    "token_to_json",
-]
-
 _MARK = "triage_"
 _FORM = re.compile(r"triage_[A-Za-z0-9_-]{43}", re.ASCII)
 _PREFIX_LENGTH = len(_MARK) + 8

@@ -14,8 +14,6 @@ from triagemq.coordinator.access.tokens import ANYONE, Caller, Role
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.refusals import UnauthorisedError
 
-__all__ = ["Asker", "Here", "Looker", "Operator", "coordinator_of", "who_asks"]
-
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
 _WILDCARDS = ("0.0.0.0", "::")
 

@@ -34,8 +34,6 @@ from triagemq.intents import (
     SubscriberTerms,
 )
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1", tags=["intents"])
 
 NamePath = Annotated[Name, Path(description="The name it was announced with.")]

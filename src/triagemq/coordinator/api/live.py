@@ -10,8 +10,6 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from triagemq.coordinator.api.callers import coordinator_of, who_asks
 from triagemq.coordinator.refusals import RequestError
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 _POLICY_VIOLATION = 1008

@@ -14,8 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from triagemq.coordinator.api.refusing import refused
 
-__all__ = ["Methods", "PathMethods"]
-
 
 class PathMethods:
     """The methods of every path, from the routes that answer them. What can be read can be asked for its headers."""

@@ -19,36 +19,6 @@ from triagemq.coordinator.decide.what_if import SupposedSubscription
 from triagemq.coordinator.ports.estimates import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
-__all__ = [
-    "NOT_YET",
-    "REFUSALS",
-    "AssignmentAnswer",
-    "BulkAnswer",
-    "BulkRequest",
-    "Connection",
-    "DecisionAnswer",
-    "DecisionsAnswer",
-    "Detail",
-    "ExplanationAnswer",
-    "ForecastAnswer",
-    "HealthAnswer",
-    "HeartbeatAnswer",
-    "HeartbeatBody",
-    "MeasurementsAnswer",
-    "MeasurementsBody",
-    "NotYetAnswer",
-    "PlanAnswer",
-    "PortAnswer",
-    "PortBody",
-    "PublisherAnswer",
-    "SubscriberAnswer",
-    "TokenAnswer",
-    "TopicAnswer",
-    "WhatIfAnswer",
-    "WhatIfRequest",
-    "gone",
-]
-
 MOST_ITEMS = 1_000_000
 
 Bandwidth = Annotated[float, Field(ge=1e3, le=1e13, allow_inf_nan=False)]

@@ -25,8 +25,6 @@ from triagemq.coordinator.decide.what_if import Changes, changed
 from triagemq.coordinator.refusals import MissingError
 from triagemq.scenario import Scenario, loads
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/v1", tags=["operators"])
 
 

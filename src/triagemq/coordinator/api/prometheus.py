@@ -12,8 +12,6 @@ from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.loop.health import Histogram
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 
-__all__ = ["exposition", "text_format"]
-
 Samples = list[tuple[Mapping[str, str], float]]
 Families = dict[str, tuple[str, str, float | Samples]]
 """By name: kind, help, and a value or samples with labels."""

@@ -17,8 +17,6 @@ from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import RequestError, TooMuchError, UnauthorisedError
 from triagemq.errors import TriageError
 
-__all__ = ["BodyLimit", "answer_of", "refuse_in_words", "refused"]
-
 _LOG = logging.getLogger("triagemq.coordinator")
 _LONGEST_DETAIL = 2_000
 _SHOWN_MISTAKES = 5

@@ -30,8 +30,6 @@ from triagemq.forecast.summary import port_loads
 from triagemq.plan import dump_plan
 from triagemq.scenario import dumps
 
-__all__ = ["router"]
-
 router = APIRouter()
 
 

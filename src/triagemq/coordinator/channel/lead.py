@@ -20,8 +20,6 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.orders import Orders
 
-__all__ = ["GatewayLead"]
-
 _LOG = logging.getLogger("triagemq.coordinator")
 _MOST_ROWS_WAITING = 10_000
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 8.0

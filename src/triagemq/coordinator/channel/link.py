@@ -39,8 +39,6 @@ from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
 from triagemq.waiting import end
 
-__all__ = ["GatewayLink"]
-
 _PAUSE_SECONDS = 0.1
 _MOST_EVENTS = 100_000
 _MEASURED = TypeAdapter(Measured)

@@ -25,25 +25,6 @@ from triagemq.coordinator.decide.orders import Orders, OrdersChange, what_is_wro
 from triagemq.errors import TriageError
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
 
-__all__ = [
-    "LARGEST_LINE_BYTES",
-    "ControlError",
-    "Counted",
-    "DesiredState",
-    "GatewayRefusalError",
-    "Measured",
-    "SessionEvent",
-    "StateMessage",
-    "decode_line",
-    "encode_line",
-    "listening_at",
-    "parse_counted",
-    "parse_state",
-    "reachable",
-    "shallow",
-    "state_message",
-]
-
 LARGEST_LINE_BYTES = 256 << 20
 """Orders for a hundred thousand flows and a million subscriptions have room in it."""
 

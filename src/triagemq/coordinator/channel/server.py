@@ -24,8 +24,6 @@ from triagemq.coordinator.channel.messages import (
 from triagemq.errors import TriageError
 from triagemq.waiting import end
 
-__all__ = ["Answer", "ControlServer"]
-
 Answer = Callable[[str, dict[str, Any], bytes], Awaitable[dict[str, Any]]]
 """What is to be done, the whole request, and the line it came in; the answer, or a TriageError that says why not."""
 

@@ -12,8 +12,6 @@ from triagemq.coordinator.decide.orders import Orders
 from triagemq.plan import Decision, Plan
 from triagemq.scenario import Floats, Integers
 
-__all__ = ["MOST_ROWS", "account"]
-
 MOST_ROWS = 20
 """Topics, or else subscribers, or ports, that one decision names; the others are counted."""
 

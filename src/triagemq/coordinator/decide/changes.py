@@ -11,8 +11,6 @@ from triagemq.coordinator.decide.orders import Orders, OrdersChange, client_id_o
 from triagemq.coordinator.decide.slots import Earlier, SlotTable
 from triagemq.plan import SetFlow, SetPort
 
-__all__ = ["LEAST_DROP_CHANGE", "TableChange"]
-
 LEAST_DROP_CHANGE = 0.005
 """Drop rates that would change by less than this, with all else as before, are left alone: hysteresis."""
 

@@ -18,8 +18,6 @@ from triagemq.forecast import plan_ahead
 from triagemq.plan import Decision, Plan, SetPort
 from triagemq.scenario import Integers, Scenario
 
-__all__ = ["Decided", "PlannerSettings", "Question", "decide"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:

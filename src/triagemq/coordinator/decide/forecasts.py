@@ -11,8 +11,6 @@ from triagemq.coordinator.refusals import UnavailableError
 from triagemq.forecast import forecast, subscription_rows, summary
 from triagemq.scenario import Scenario
 
-__all__ = ["Forecasts"]
-
 _MOST_WAITING = 16
 
 

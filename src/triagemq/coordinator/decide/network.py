@@ -18,8 +18,6 @@ from triagemq.intents import SubscriberIntent
 from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics
 from triagemq.scenario.generators import columns
 
-__all__ = ["Network"]
-
 OVERHEAD_BYTES = 49
 """Around every event on the wire: MQTT-SN PUBLISH 7, UDP and IP 28, Ethernet 14."""
 

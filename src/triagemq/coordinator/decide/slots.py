@@ -17,8 +17,6 @@ from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_
 from triagemq.plan import Plan
 from triagemq.scenario import Floats, Integers, Scenario
 
-__all__ = ["Earlier", "SlotTable", "earlier", "match_slots", "recall"]
-
 Rows = NDArray[np.int64]
 
 

@@ -15,8 +15,6 @@ from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario import Scenario, Subscriptions
 from triagemq.scenario.model import stated
 
-__all__ = ["Changes", "SupposedSubscription", "changed"]
-
 
 @dataclass(frozen=True, slots=True)
 class SupposedSubscription(Wanted):

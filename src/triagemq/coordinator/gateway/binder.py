@@ -17,8 +17,6 @@ from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Instructed, Instruction, RemoveFlow, RemovePort, SetFlow
 from triagemq.plan.instructions import difference
 
-__all__ = ["UNPLANNED", "FlowBinder"]
-
 UNPLANNED = -1
 """flow_id of a flow that no order names; null in the trace."""
 

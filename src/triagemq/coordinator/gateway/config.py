@@ -10,8 +10,6 @@ from pydantic import Field
 from triagemq.addresses import host_and_port
 from triagemq.errors import ParameterError
 
-__all__ = ["GatewayConfig"]
-
 Positive = Annotated[float, Field(gt=0)]
 
 

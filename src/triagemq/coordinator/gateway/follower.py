@@ -17,8 +17,6 @@ from triagemq.coordinator.channel.messages import ControlError, SessionEvent
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.errors import TriageError
 
-__all__ = ["Follower"]
-
 _LOG = logging.getLogger("triagemq.follower")
 
 _PAUSE_SECONDS = 0.2

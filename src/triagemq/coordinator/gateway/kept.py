@@ -15,8 +15,6 @@ from pathlib import Path
 from triagemq.coordinator.channel.messages import DesiredState, decode_line, parse_state
 from triagemq.errors import OutputError, TriageError
 
-__all__ = ["KeptState"]
-
 # So much of changes may stand behind the whole before everything is wanted again.
 _MOST_CHANGE_BYTES = 1 << 20
 

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from triagemq.exchange.gateway.model.sessions import Endpoint
     from triagemq.plan import Instruction, OnFate
 
-__all__ = ["ManagedGateway"]
-
 _SAMPLE_EVERY_SECONDS = 0.2
 _BROKER_ANSWERS_NS = 150_000_000
 _POLL_SECONDS = 0.002

@@ -22,8 +22,6 @@ from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.exchange.private_files import PRIVATE_UMASK
 from triagemq.waiting import end
 
-__all__ = ["main"]
-
 _BROKER_SECONDS = 3.0
 _MOST_REMOVING_SECONDS = 600.0
 

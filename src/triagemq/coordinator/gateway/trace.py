@@ -11,8 +11,6 @@ from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.exchange import Numbers, ScenarioNumbers
 from triagemq.plan import PortCounters, QueueCounters
 
-__all__ = ["PortNumbers", "decision_columns", "next_run", "numbering", "sample_columns"]
-
 _COUNTERS = (
     "bytes_in",
     "packets_in",

@@ -24,8 +24,6 @@ from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberInten
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Integers, Scenario, Topics
 
-__all__ = ["IntentBook"]
-
 _LEAST_TOPICS = 1_000
 
 

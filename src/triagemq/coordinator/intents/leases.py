@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Leases"]
-
 _SPARE_ENTRIES = 64
 
 Key = TypeVar("Key", bound=Hashable)

@@ -15,8 +15,6 @@ from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.refusals import ConflictError, ForbiddenError, RequestError
 from triagemq.intents import Intent, PublisherIntent, SubscriberIntent
 
-__all__ = ["Draft", "Key", "Record", "Registry", "Totals", "check_limits", "check_once", "check_rights"]
-
 Key = tuple[str, str]
 """Kind (`publisher` or `subscriber`) and name."""
 

@@ -16,8 +16,6 @@ from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Floats, Integers, Subscribers, Subscriptions, UtilityShape
 from triagemq.scenario.model import stated
 
-__all__ = ["WantedColumns", "columns_of", "named_terms", "terms_of", "wanted_tables"]
-
 TERMS = (
     "utility_shape",
     "utility_weight",

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from triagemq.client.coordinator import Assignment
 from triagemq.coordinator.decide.orders import Orders, flows_of
 
-__all__ = ["Assignments"]
-
 
 class Assignments:
     """The orders in force, seen by subscriber."""

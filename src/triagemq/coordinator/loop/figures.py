@@ -15,8 +15,6 @@ from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.plan import FlowCounters, PortCounters
 
-__all__ = ["Live", "Report", "Traffic", "class_figures", "class_traffic", "port_figures", "topic_figures"]
-
 _MOST_WAITING = 5
 _SHOWN_TOPICS = 50
 

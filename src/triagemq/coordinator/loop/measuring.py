@@ -16,8 +16,6 @@ from triagemq.coordinator.rates.known import KnownRates
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
 
-__all__ = ["Measuring"]
-
 _CHANCE = random.Random()
 """Its own: whoever draws reproducible numbers in this process shall not be disturbed."""
 

@@ -20,8 +20,6 @@ from triagemq.coordinator.ports.watch import PortsNow
 from triagemq.coordinator.rates.watch import DeclaredRate, Rates
 from triagemq.intents import PUBLISHER, Intent, PublisherIntent
 
-__all__ = ["MOST_REASONS", "Pacing", "Planned", "Replanner", "Step", "Taken"]
-
 _LOG = logging.getLogger("triagemq.coordinator")
 
 MOST_REASONS = 20

@@ -33,8 +33,6 @@ from triagemq.intents import SUBSCRIBER
 from triagemq.plan import Decision
 from triagemq.waiting import end
 
-__all__ = ["Runtime"]
-
 _LOG = logging.getLogger("triagemq.coordinator")
 
 GRANTS_SECONDS = 2.0

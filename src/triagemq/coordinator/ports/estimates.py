@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["BAND", "Drain", "Interval", "Loss", "ReportedCopies", "Windows", "share_interval"]
-
 SURENESS = 4.0
 """Half the width of an interval in standard deviations: one in 16,000 windows misses the truth by chance."""
 

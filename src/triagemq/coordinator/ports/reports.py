@@ -16,8 +16,6 @@ from triagemq.coordinator.ports.estimates import Loss, ReportedCopies
 from triagemq.plan import FlowCounters
 from triagemq.scenario import Scenario
 
-__all__ = ["PortReports"]
-
 REPORT_SECONDS = 0.1
 """The standard deviation of the time that a report is on its way."""
 

@@ -22,8 +22,6 @@ from triagemq.coordinator.ports.reports import PortReports
 from triagemq.plan import Decision, FlowCounters, PortCounters
 from triagemq.scenario import Scenario
 
-__all__ = ["PortChange", "PortFacts", "PortWatch", "PortsNow"]
-
 WINDOW_SECONDS = 10.0
 STOOD_STILL_SECONDS = 1.0
 """Who was not asked for so long stood still, or whoever asks did: that window does not count."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from triagemq.scenario import ArrivalProcess, Floats
 
-__all__ = ["Arrivals", "dispersion", "longest_silence_seconds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:

@@ -16,8 +16,6 @@ from triagemq.coordinator.rates.horizons import HORIZONS, SURPRISE, Horizons, Se
 from triagemq.coordinator.rates.topics import Rows, TopicTable
 from triagemq.scenario import Floats
 
-__all__ = ["RateCounts"]
-
 LATE_SECONDS = 10.0
 """How long after a pause, or after the last event that was late, others may be: publishers come back by and by."""
 

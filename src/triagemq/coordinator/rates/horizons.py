@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats
 
-__all__ = ["HORIZONS", "SURPRISE", "Horizons", "Seen", "count_surprise", "size_surprise"]
-
 SURPRISE = float(np.log(1e9))
 """In nats, what is news: the chance of a false alarm is at most 1e-9 per look."""
 

@@ -15,8 +15,6 @@ from triagemq.coordinator.rates.horizons import SURPRISE, Seen, count_surprise, 
 from triagemq.coordinator.rates.topics import Rows
 from triagemq.scenario import Floats
 
-__all__ = ["RateChange", "RateJudge"]
-
 BAND = 0.2
 """Rates and sizes within a fifth of those planned with are near enough, however well they are known."""
 

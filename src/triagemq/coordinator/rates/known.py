@@ -15,8 +15,6 @@ from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.rates.watch import RateChange, Rates, RateWatch
 from triagemq.mqttsn import valid_topic_name
 
-__all__ = ["KnownRates", "TopicFacts"]
-
 _RESTORED_SECONDS = 30.0
 _PIPELINE_SECONDS = 120.0
 _SHORTEST_WINDOW_SECONDS = 5.0

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from triagemq.scenario import Floats
 
-__all__ = ["Rows", "TopicTable"]
-
 Rows = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 

@@ -25,18 +25,6 @@ from triagemq.coordinator.store.schema import (
 )
 from triagemq.plan import Decision
 
-__all__ = [
-    "add_token",
-    "announce",
-    "decide",
-    "keep_measured",
-    "keep_measured_ports",
-    "revoke_token",
-    "set_bandwidth",
-    "touch",
-    "withdraw",
-]
-
 KEPT_DECISIONS = 100_000
 """The newest decisions stay, at least this many."""
 

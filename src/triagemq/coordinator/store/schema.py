@@ -28,20 +28,6 @@ from triagemq.coordinator.refusals import StoreError
 from triagemq.errors import MissingDependencyError
 from triagemq.exchange.private_files import private_file
 
-__all__ = [
-    "DECISIONS",
-    "INTENTS",
-    "MEASURED_PORTS",
-    "META",
-    "ORDERS",
-    "PORTS",
-    "SCHEMA_VERSION",
-    "TOKENS",
-    "TOPICS",
-    "first_line",
-    "open_database",
-]
-
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 10
 _CONNECT_SECONDS = 5

@@ -42,8 +42,6 @@ from triagemq.errors import PlanError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Intent, PublisherIntent, SubscriberIntent
 from triagemq.plan import Decision
 
-__all__ = ["Store", "StoredDecision"]
-
 _LOG = logging.getLogger("triagemq.coordinator")
 _INTENTS: dict[str, TypeAdapter[Any]] = {
     PUBLISHER: TypeAdapter(PublisherIntent),

@@ -10,8 +10,6 @@ from triagemq.addresses import place
 from triagemq.errors import ParameterError
 from triagemq.hiding import without_password
 
-__all__ = ["BrokerAddress"]
-
 _PORTS = {"mqtt": 1883, "tcp": 1883, "mqtts": 8883, "ssl": 8883}
 _OPTIONS = {"ca", "certificate", "key", "verify", "version"}
 _VERSIONS = {"3.1.1": 4, "5": 5}

@@ -30,8 +30,6 @@ from amqtt.plugins.base import (  # type: ignore[import-untyped, unused-ignore]
 from triagemq.exchange.broker.users import BrokerUser, is_password, read_users
 from triagemq.mqttsn.filters import within
 
-__all__ = ["UsersPlugin", "serve"]
-
 _ANYBODY = "amqtt.plugins.authentication.AnonymousAuthPlugin"
 _USERS_ONLY = "triagemq.exchange.broker.embedded.UsersPlugin"
 

@@ -14,8 +14,6 @@ from triagemq.errors import BrokerError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.private_files import write_private
 
-__all__ = ["FurtherListener", "free_port", "had_before", "remember", "to_be_had"]
-
 _FILE = "listens.json"
 # One that was killed a moment ago may still have it.
 _PATIENCE_SECONDS = 2.0

@@ -29,8 +29,6 @@ from triagemq.exchange.broker.users import BrokerUser, hashed_password, write_us
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, write_private
 from triagemq.programs import find_program
 
-__all__ = ["BrokerProcess", "dying_with_parent", "find_mosquitto"]
-
 _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 15.0
 _ATTEMPTS = 3

@@ -16,8 +16,6 @@ from pathlib import Path
 from triagemq.exchange.private_files import private_directory, write_private
 from triagemq.mqttsn import valid_topic_filter
 
-__all__ = ["BrokerUser", "hashed_password", "is_password", "read_users", "write_users"]
-
 # Mosquitto's own number; what is hashed is a random token, which no number of rounds makes harder to guess.
 _ROUNDS = 101
 _SALT_BYTES = 12

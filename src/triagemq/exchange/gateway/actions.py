@@ -8,19 +8,6 @@ from triagemq.exchange.gateway.model.messages import Delivery, Publication
 from triagemq.exchange.gateway.model.sessions import Endpoint, Group, Session
 from triagemq.exchange.mqtt.session import MqttSession
 
-__all__ = [
-    "Action",
-    "Broadcast",
-    "CloseBroker",
-    "Gone",
-    "OpenBroker",
-    "Present",
-    "Say",
-    "SendControl",
-    "SendMany",
-    "SendPublish",
-]
-
 
 class SendControl(NamedTuple):
     """Everything but PUBLISH: passes first and is never dropped."""

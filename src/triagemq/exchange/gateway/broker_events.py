@@ -19,8 +19,6 @@ from triagemq.exchange.mqtt.suspicion import Packet
 from triagemq.hiding import without_key
 from triagemq.mqttsn import ConnAck, Disconnect, ReturnCode
 
-__all__ = ["lost", "reached", "refused", "rejected"]
-
 
 def reached(gateway: GatewayCore, link: BrokerLink) -> None:
     """Transparent mode: a client that waited for its broker connection is connected now."""

@@ -20,18 +20,6 @@ from triagemq.exchange.mqtt.session import Login, MqttSession
 from triagemq.exchange.mqtt.suspicion import Packet
 from triagemq.mqttsn.filters import overlap
 
-__all__ = [
-    "leave",
-    "new_link",
-    "note_publisher",
-    "publish",
-    "reject",
-    "restore",
-    "subscribe",
-    "unsubscribe",
-    "withdraw",
-]
-
 # Without an answer: what is more waits for answers.
 _MOST_REQUESTS = 10_000
 

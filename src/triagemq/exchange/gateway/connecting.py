@@ -23,8 +23,6 @@ from triagemq.mqttsn import (
     is_brokers_own,
 )
 
-__all__ = ["connect", "connected", "link_for", "will_message", "will_topic"]
-
 # Who is looked at for each client that finds no room: the next one goes on where this one stopped.
 _LOOKED_AT = 8
 

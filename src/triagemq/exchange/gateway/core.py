@@ -49,8 +49,6 @@ from triagemq.mqttsn import (
 if TYPE_CHECKING:
     from triagemq.trace.schema import Outcome
 
-__all__ = ["GatewayCore", "Handlers"]
-
 _NS = 1_000_000_000
 
 

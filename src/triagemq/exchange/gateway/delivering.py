@@ -32,22 +32,6 @@ from triagemq.mqttsn import (
 )
 from triagemq.trace.schema import Outcome
 
-__all__ = [
-    "deliver",
-    "fate",
-    "finished",
-    "give_up",
-    "ids_rested",
-    "pub_ack",
-    "pub_comp",
-    "pub_rec",
-    "pump",
-    "reg_ack",
-    "send_again",
-    "store",
-    "tell_id",
-]
-
 _AWAY = (SessionState.ASLEEP, SessionState.AWAKE, SessionState.DISCONNECTED, SessionState.CONNECTING)
 _SOON_SECONDS = 0.5
 

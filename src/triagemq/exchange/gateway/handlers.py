@@ -16,8 +16,6 @@ from triagemq.exchange.gateway import (
 from triagemq.exchange.gateway.core import GatewayCore, Handlers
 from triagemq.exchange.gateway.model.sessions import Endpoint
 
-__all__ = ["HANDLERS"]
-
 _ABOUT_TOPICS = {
     mqttsn.RejectionReason.NOT_UTF8,
     mqttsn.RejectionReason.NUL_CHARACTER,

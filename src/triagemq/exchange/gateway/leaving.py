@@ -18,22 +18,6 @@ from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionS
 from triagemq.mqttsn import Disconnect, PingReq, PingResp
 from triagemq.trace.schema import Outcome
 
-__all__ = [
-    "awake_served",
-    "back_to_sleep",
-    "disconnect",
-    "end",
-    "estrange",
-    "expire_later",
-    "lose",
-    "move",
-    "ping",
-    "ping_from_elsewhere",
-    "policy_changed",
-    "supervise",
-    "to_disconnected",
-]
-
 _NOWHERE = ("0.0.0.0", 0)
 
 

@@ -9,19 +9,6 @@ from triagemq.exchange.gateway.model.sessions import Session
 from triagemq.exchange.gateway.model.topics import FORMER, KnownTopic
 from triagemq.mqttsn import TopicIdType, short_topic_id
 
-__all__ = [
-    "assign",
-    "confirmed",
-    "forget",
-    "hold",
-    "let_go",
-    "name_of",
-    "new_connection",
-    "reference",
-    "restore",
-    "unknown_to_client",
-]
-
 
 def assign(gateway: GatewayCore, session: Session, name: str) -> KnownTopic | None:
     """The client's id for a topic, given now if it had none; None if there is none to be had now."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from triagemq.scenario import Scenario
     from triagemq.trace.schema import Outcome
 
-__all__ = ["GatewayCounters", "Names", "Numbers", "Observer", "ScenarioNumbers"]
-
 Name = TypeVar("Name", bound=Hashable)
 # Of those that are gone: whoever returns soon has its number again.
 _KEPT_NAMES = 10_000

@@ -31,20 +31,6 @@ from triagemq.mqttsn import (
     is_brokers_own,
 )
 
-__all__ = [
-    "broker_answered",
-    "broker_holds",
-    "forget",
-    "from_stranger",
-    "keep",
-    "pub_rel",
-    "publish",
-    "publish_will",
-    "resume",
-    "update_will_message",
-    "update_will_topic",
-]
-
 _REMEMBERED_ANSWERS = 64
 
 

@@ -13,8 +13,6 @@ from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionS
 from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.mqttsn import TopicIdType
 
-__all__ = ["restore"]
-
 
 def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     """Put everything back, into a gateway that has not started. Clients that were connected still are."""

@@ -15,8 +15,6 @@ from triagemq.exchange.gateway.model.messages import Delivery, DeliveryStage, Re
 from triagemq.exchange.gateway.model.sessions import Session, SessionState
 from triagemq.trace.schema import Outcome
 
-__all__ = ["answer_due"]
-
 # Exchanges of QoS 2 that a client never finished, and whose message ids it may still know.
 _MOST_ABANDONED = 1024
 

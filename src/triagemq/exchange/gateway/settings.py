@@ -10,8 +10,6 @@ from triagemq.addresses import is_loopback
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
 
-__all__ = ["BrokerLoss", "Credentials", "GatewaySettings", "Mode", "Policy"]
-
 
 class Mode(StrEnum):
     """How clients reach the broker."""

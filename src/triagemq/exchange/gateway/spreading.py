@@ -27,8 +27,6 @@ from triagemq.mqttsn import TopicIdType, matches, valid_topic_name
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of
 from triagemq.trace.schema import Outcome
 
-__all__ = ["spread", "spread_retained"]
-
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
 _LARGEST_PAYLOAD = 65_507 - 9 - 255
 _LONGEST_NAME = 255

@@ -22,8 +22,6 @@ from triagemq.mqttsn import (
 )
 from triagemq.mqttsn.filters import has_wildcard
 
-__all__ = ["drop", "register", "subscribe", "unsubscribe"]
-
 
 def register(gateway: GatewayCore, session: Session, message: Register) -> None:
     """A client asks for the id of a topic name."""

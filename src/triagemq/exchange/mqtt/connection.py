@@ -12,8 +12,6 @@ from triagemq.errors import MqttError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.mqtt.session import MqttSession
 
-__all__ = ["BrokerConnections", "MqttConnection"]
-
 _FIRST_DELAY_SECONDS = 0.1
 _LONGEST_DELAY_SECONDS = 5.0
 _SLOWER = 1.7

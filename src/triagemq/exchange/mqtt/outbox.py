@@ -20,8 +20,6 @@ from triagemq.exchange.mqtt.packets import (
 from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
-__all__ = ["MqttOutbox"]
-
 _PACKET_TOO_LARGE = 0x95
 _MOST_HELD_BACK = 1_000
 _MOST_PACKETS = 65_000

@@ -11,27 +11,6 @@ from triagemq.errors import MqttError
 from triagemq.exchange.mqtt import properties as property_names
 from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
 
-__all__ = [
-    "LARGEST_PACKET_BYTES",
-    "REFUSED",
-    "ConnectAnswer",
-    "Message",
-    "PacketStream",
-    "PacketType",
-    "encode_acknowledgement",
-    "encode_connect",
-    "encode_disconnect",
-    "encode_ping",
-    "encode_publish",
-    "encode_subscribe",
-    "encode_unsubscribe",
-    "parse_acknowledgement",
-    "parse_connack",
-    "parse_publish",
-    "parse_suback",
-]
-
-
 REFUSED = 0x80
 """Codes of SUBACK, PUBACK and PUBREC from here on are refusals."""
 

@@ -7,20 +7,6 @@ from typing import Any
 
 from triagemq.errors import MqttError
 
-__all__ = [
-    "MAXIMUM_PACKET_SIZE",
-    "REASON_STRING",
-    "RECEIVE_MAXIMUM",
-    "SERVER_KEEP_ALIVE",
-    "SESSION_EXPIRY",
-    "SUBSCRIPTION_IDENTIFIER",
-    "SUBSCRIPTION_IDENTIFIERS_AVAILABLE",
-    "USER_PROPERTY",
-    "encode_length",
-    "encode_properties",
-    "parse_properties",
-]
-
 SUBSCRIPTION_IDENTIFIER = 0x0B
 SESSION_EXPIRY = 0x11
 SERVER_KEEP_ALIVE = 0x13

@@ -34,8 +34,6 @@ from triagemq.exchange.mqtt.packets import (
 from triagemq.exchange.mqtt.suspicion import Packet
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
-__all__ = ["Login", "MqttOwner", "MqttSession"]
-
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
 

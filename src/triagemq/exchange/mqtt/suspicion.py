@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from triagemq.exchange.mqtt.packets import PacketType
 
-__all__ = ["Packet", "Suspicion"]
-
 _STRIKES = 2
 _PACKETS_PER_PING = 64
 _MOST_IN_AIR = 4096

@@ -36,8 +36,6 @@ from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import situations
 from triagemq.waiting import end
 
-__all__ = ["DATA_PLANES", "BoxedExchange", "BoxedOptions", "check_data_plane", "require_machine"]
-
 DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
 BROKER_PORT = 1883

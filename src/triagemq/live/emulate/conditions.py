@@ -14,8 +14,6 @@ from triagemq.network.emulated import play
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import Situation, situations
 
-__all__ = ["play_conditions"]
-
 _TELLING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 _NOT_NOW = 500

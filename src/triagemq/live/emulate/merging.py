@@ -26,8 +26,6 @@ from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
 from triagemq.scenario import Scenario
 from triagemq.trace import Outcome, Trace, TraceWriter, runs
 
-__all__ = ["Present", "merge_trace"]
-
 Present = Callable[[int], NDArray[np.bool_]]
 """Which of the scenario's subscriptions were there at a time."""
 

@@ -18,8 +18,6 @@ from triagemq.coordinator.gateway.follower import Follower
 from triagemq.network.openflow import OpenFlowSwitches
 from triagemq.waiting import end
 
-__all__ = ["AgentConfig", "main"]
-
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:

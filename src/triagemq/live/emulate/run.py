@@ -35,8 +35,6 @@ from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.changes import condition_changes
 from triagemq.simulate.replay import recorded_publications, recording
 
-__all__ = ["EmulationResult", "run_emulation"]
-
 _REPLICATIONS = 8
 """They differ in the order in which copies of one event and class leave, and in what the scenario's queues before the
 ports draw: what was dropped and lost is the same in all."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from triagemq.coordinator.access.broker_rights import BrokerRights
     from triagemq.live.up.kernel_ports import KernelPorts
 
-__all__ = ["Exchange", "ExchangeOptions"]
-
 EMBEDDED_BROKER = "embedded"
 """Instead of a broker's address: the one in Python, even where there is Mosquitto."""
 

@@ -24,8 +24,6 @@ from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.plan import Counters, FlowCounters, FlowKey
 from triagemq.waiting import end
 
-__all__ = ["KernelPorts", "interfaces_of", "listeners_of"]
-
 _TELL_SECONDS = 0.2
 _MOST_FLOWS_AT_ONCE = 5000
 

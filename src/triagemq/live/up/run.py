@@ -36,8 +36,6 @@ from triagemq.plan import dump_plan
 from triagemq.scenario import Integers, Scenario, load
 from triagemq.trace import Trace, runs
 
-__all__ = ["Glance", "LiveResult", "OnTick", "Snapshot", "SoFar", "Watch", "run_live"]
-
 _ANSWER_SECONDS = 2.0
 _COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
 

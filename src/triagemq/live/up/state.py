@@ -26,8 +26,6 @@ from triagemq.coordinator.store.store import Store
 from triagemq.errors import OutputError, ParameterError
 from triagemq.exchange.private_files import private_directory, private_file, write_private
 
-__all__ = ["back_up", "fresh_directory", "hold", "own_token"]
-
 _TOKEN_FILE = "operator.token"
 _NOT_COPIED = frozenset({"lock", "logs", "trace"})
 _GATEWAY, _COORDINATOR = Path("gateway", "gateway.sqlite"), Path("coordinator.sqlite")

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["Alarm", "TimerAlarm"]
-
 _CLOCK_MONOTONIC = 1
 _NONBLOCK_CLOSE_ON_EXEC = 0o4000 | 0o2000000
 _EARLIER_NS = 25_000

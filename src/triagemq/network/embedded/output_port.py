@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from triagemq.plan import FlowCounters, FlowKey, OutgoingPacket, PortCounters, QueueCounters, SetFlow, SetPort
 
-__all__ = ["NEVER", "PRIORITY_CLASSES", "Flow", "OutputPort", "Queued"]
-
 PRIORITY_CLASSES = 8
 
 NEVER = 1 << 63

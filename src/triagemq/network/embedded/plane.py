@@ -32,8 +32,6 @@ from triagemq.plan import (
 )
 from triagemq.trace import Outcome
 
-__all__ = ["UDP_OVER_ETHERNET_BYTES", "EmbeddedDataPlane", "SendDatagrams"]
-
 
 class SendDatagrams(Protocol):
     """Sends datagrams in the given order and never blocks; returns those that it could not send at once, if any.

@@ -41,8 +41,6 @@ from triagemq.network.linux.namespaces import (
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.processes import Processes
 
-__all__ = ["Box", "new_run"]
-
 FASTEST_FIFO_BPS = 10e9
 """Above this a virtual link is no faster than its shaper, and there is nothing to shape."""
 

@@ -15,8 +15,6 @@ from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import Situation, situations
 
-__all__ = ["Actors", "play"]
-
 
 class Actors(Protocol):
     """Who brings about what is not the box's own doing: those that run inside it, and the data plane."""

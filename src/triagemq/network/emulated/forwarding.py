@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from triagemq.network.emulated.layout import End, Host, Layout, Link
 
-__all__ = ["ForwardingEntry", "active_links", "forwarding"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class ForwardingEntry:

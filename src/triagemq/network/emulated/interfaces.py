@@ -31,21 +31,6 @@ from triagemq.network.linux.netlink import (
     text_attribute,
 )
 
-__all__ = [
-    "KernelRequest",
-    "add_address",
-    "add_bridge",
-    "add_fifo",
-    "add_veth",
-    "await_links",
-    "neighbour",
-    "send_requests",
-    "set_forwarding",
-    "set_link",
-    "set_member",
-    "switch_offloads_off",
-]
-
 _UP = 1
 _NESTED = 0x8000
 _NEW_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _DELETE_NEIGHBOUR, _NEW_QUEUE = 16, 19, 20, 28, 29, 36

@@ -29,20 +29,6 @@ import numpy as np
 from triagemq.errors import NetworkError
 from triagemq.scenario import Scenario
 
-__all__ = [
-    "IPV4_NETWORK",
-    "IPV6_NETWORK",
-    "MOST_HOSTS",
-    "MOST_MEMBERS",
-    "Bridge",
-    "End",
-    "Host",
-    "Layout",
-    "Link",
-    "ManagedPort",
-    "lay_out",
-]
-
 IPV4_NETWORK = ipaddress.IPv4Network("10.77.0.0/16")
 IPV6_NETWORK = ipaddress.IPv6Network("fd74:6d71::/64")
 MOST_HOSTS = IPV4_NETWORK.num_addresses - 2

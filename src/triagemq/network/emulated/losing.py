@@ -23,8 +23,6 @@ from triagemq.network.linux.bpf import ArrayMap, QueueMap, load_program
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.queues import attach_at_arrival
 
-__all__ = ["Losses", "LostEvent", "together"]
-
 _RANDOM, _LOAD_BYTES, _PUSH = 7, 26, 87
 _OLDEST_GO = 2
 _SKB_LENGTH = 0

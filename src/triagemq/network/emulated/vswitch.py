@@ -24,15 +24,6 @@ from triagemq.network.journal import Journal
 from triagemq.network.processes import Processes, Running
 from triagemq.programs import find_program, search_path
 
-__all__ = [
-    "Closing",
-    "StartSwitches",
-    "VirtualSwitches",
-    "datapath_id",
-    "require_open_vswitch",
-    "start_virtual_switches",
-]
-
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 _PROGRAMS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl")
 _SECONDS = 20.0

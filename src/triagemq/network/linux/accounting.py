@@ -16,8 +16,6 @@ from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.plan import FlowCounters, FlowKey
 
-__all__ = ["FlowAccount", "Ledger", "share"]
-
 # Counters rest before they are used again, in case a packet is just being counted.
 _RESTING = 64
 

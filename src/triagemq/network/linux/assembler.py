@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import Literal, NamedTuple
 
-__all__ = ["Assembler", "Register"]
-
 Register = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 Operation = Literal["+", "*", "|", "&", "<<", ">>"]

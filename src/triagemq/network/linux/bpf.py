@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from triagemq.errors import NetworkError
 from triagemq.network.linux.namespaces import system_call_error
 
-__all__ = ["ArrayMap", "HashMap", "QueueMap", "RecentMap", "load_program"]
-
 # The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5

@@ -11,8 +11,6 @@ from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, uns
 from triagemq.network.linux.netlink import Netlink, find_link
 from triagemq.network.linux.queues import build_queues
 
-__all__ = ["Capabilities", "capabilities", "problem_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

@@ -49,8 +49,6 @@ from triagemq.network.linux.records import (
     ClassifierMaps,
 )
 
-__all__ = ["classifier_program"]
-
 _UPDATE, _TIME, _RANDOM = 2, 5, 7
 _SKB_LENGTH, _SKB_CLASS = 0, 72
 _PASS, _DROP = 0, 2

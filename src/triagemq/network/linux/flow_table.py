@@ -42,18 +42,6 @@ from triagemq.network.linux.records import (
 )
 from triagemq.plan import FlowKey
 
-__all__ = [
-    "ControlBound",
-    "FlowPolicy",
-    "FlowTable",
-    "PolicyChange",
-    "PortClassifier",
-    "TrustedAddress",
-    "control_bounds",
-    "drop_threshold",
-    "packed_key",
-]
-
 OWN_SHARE, NETWORK_SHARE = 1 / 4, 1 / 16
 _BURST_SECONDS = 1.0
 _LEAST_BURST_BYTES = 4 * 1514

@@ -14,19 +14,6 @@ from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.records import ClassifierMaps
 
-__all__ = [
-    "IS_CONTROL",
-    "IS_SPARED",
-    "Stack",
-    "find_listener",
-    "look_up",
-    "read_ethernet",
-    "read_ipv4",
-    "read_ipv6",
-    "read_tcp",
-    "read_udp",
-]
-
 _LOOKUP, _LOAD_BYTES = 1, 26
 IS_CONTROL, IS_SPARED = 1, 2
 """What register 8 says of a packet: it has the mark of control, or of those that are not to be dropped by policy."""

@@ -18,18 +18,6 @@ from typing import TypeVar
 
 from triagemq.errors import NetworkError
 
-__all__ = [
-    "CLONE_NEWNET",
-    "NAMESPACE_DIRECTORY",
-    "create_namespace",
-    "in_namespace",
-    "in_thread_after",
-    "namespace_path",
-    "remove_namespace",
-    "system_call_error",
-    "unshare",
-]
-
 NAMESPACE_DIRECTORY = Path("/run/netns")
 """Where `ip netns` keeps namespaces by name."""
 

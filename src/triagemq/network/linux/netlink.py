@@ -16,21 +16,6 @@ from dataclasses import dataclass
 from triagemq.errors import NetworkError
 from triagemq.network.linux.namespaces import in_namespace
 
-__all__ = [
-    "CREATE",
-    "EXCLUSIVE",
-    "GET_LINK",
-    "LINK_MESSAGE",
-    "REPLACE",
-    "KernelLink",
-    "Netlink",
-    "attribute",
-    "attributes",
-    "find_link",
-    "remove_link",
-    "text_attribute",
-]
-
 REPLACE, EXCLUSIVE, CREATE = 0x100, 0x200, 0x400
 GET_LINK = 18
 _DELETE_LINK = 17

@@ -58,8 +58,6 @@ from triagemq.plan import (
     UnmanagedCounters,
 )
 
-__all__ = ["LinuxDataPlane"]
-
 MOST_PORTS = 4096
 
 

@@ -39,8 +39,6 @@ from triagemq.network.linux.records import (
 )
 from triagemq.plan import PortCounters, QueueCounters, SetPort
 
-__all__ = ["Interface", "LinuxPort", "add_unmanaged", "former_root", "put_back"]
-
 # Queueing disciplines that the kernel takes back as it describes them. Others may have classes and filters.
 _RESTORABLE = frozenset(
     {"pfifo", "bfifo", "pfifo_head_drop", "pfifo_fast", "fq", "fq_codel", "codel", "sfq", "noqueue"}

@@ -29,22 +29,6 @@ from triagemq.network.linux.netlink import (
 )
 from triagemq.network.linux.records import QUEUE_MINOR, QUEUES, UNMANAGED
 
-__all__ = [
-    "OUR_HANDLE",
-    "QueueStatistics",
-    "RootQueue",
-    "attach_at_arrival",
-    "attach_classifier",
-    "build_queues",
-    "queue_statistics",
-    "remove_queues",
-    "restore_root",
-    "root_queue",
-    "set_bandwidth",
-    "set_limits",
-    "waiting_room",
-]
-
 OUR_HANDLE = 0x74710000
 """The handle of a port's root queueing discipline: a number by which leftovers are known as ours."""
 

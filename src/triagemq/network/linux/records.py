@@ -5,29 +5,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-__all__ = [
-    "BEYOND_BOUND",
-    "BOUND",
-    "BOUNDS",
-    "CONTROL",
-    "COUNTER",
-    "DROPPED",
-    "FLOW_KEY",
-    "FLOW_POLICY",
-    "FRAGMENT_KEY",
-    "FRAGMENT_VERDICT",
-    "IPV4_MAPPED",
-    "LISTENER_KEY",
-    "QUEUES",
-    "QUEUE_COUNTER",
-    "QUEUE_MINOR",
-    "QUEUE_RECORD",
-    "STRANGERS",
-    "UNMANAGED",
-    "UNMANAGED_CONTROL",
-    "ClassifierMaps",
-]
-
 CONTROL = 0
 """The queue of control packets; class c has queue c + 1."""
 

@@ -25,8 +25,6 @@ from triagemq.network.openflow.topology import PortId, Topology
 from triagemq.network.openflow.updates import Cookies, Put, steps
 from triagemq.plan import FlowKey
 
-__all__ = ["Controller", "Timing"]
-
 _LAST_REAL_PORT = 0xFFFFFF00
 _FLOW_KINDS = (Kind.FLOW, Kind.CONTROL)
 

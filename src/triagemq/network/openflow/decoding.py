@@ -28,24 +28,6 @@ from triagemq.network.openflow.encoding import (
 )
 from triagemq.network.openflow.rules import RateLimit, Rule, matching
 
-__all__ = [
-    "FlowEntry",
-    "NonsenseError",
-    "PacketIn",
-    "PortCounts",
-    "PortDescription",
-    "check_hello",
-    "decode_error",
-    "decode_flow_counts",
-    "decode_flow_entries",
-    "decode_meter_drops",
-    "decode_meter_limits",
-    "decode_packet_in",
-    "decode_port_counts",
-    "decode_port_status",
-    "decode_ports",
-]
-
 _FIELD_NAMES = {number: name for name, (number, _) in FIELDS.items()}
 _NUMBERS = frozenset({"in_port", "eth_type", "ip_dscp", "ip_proto", "udp_dst"})
 _MARK = struct.pack("!HBB", BASIC, FIELDS["ip_dscp"][0] << 1, 1)

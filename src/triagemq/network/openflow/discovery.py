@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from triagemq.network.openflow.rules import Kind, Rule
 from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 
-__all__ = ["Discovery"]
-
 MOST_HOSTS = 4096
 """More addresses than this are not believed: somebody invents them."""
 

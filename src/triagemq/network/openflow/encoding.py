@@ -13,37 +13,6 @@ from enum import IntEnum
 
 from triagemq.network.openflow.rules import CONTROLLER, Match, RateLimit, Rule
 
-__all__ = [
-    "APPLY",
-    "BASIC",
-    "DROP_BAND",
-    "FIELDS",
-    "GO_TO_TABLE",
-    "HEADER",
-    "LIMIT_FLAGS",
-    "MATCH_OF_FIELDS",
-    "OUTPUT",
-    "SET_FIELD",
-    "USE_METER",
-    "VERSION",
-    "VERSION_BITMAP",
-    "OpenFlowType",
-    "delete_flow",
-    "delete_marked_flows",
-    "delete_meter",
-    "hello_body",
-    "packet_out",
-    "put_flow",
-    "put_meter",
-    "request_flows",
-    "request_meter_counts",
-    "request_meter_limits",
-    "request_port_counts",
-    "request_ports",
-    "set_asynchronous",
-    "with_transaction",
-]
-
 VERSION = 4
 """OpenFlow 1.3 on the wire."""
 

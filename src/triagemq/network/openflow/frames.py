@@ -8,16 +8,6 @@ from typing import NamedTuple
 
 from triagemq.network.openflow.topology import PortId
 
-__all__ = [
-    "Speaker",
-    "arp_question",
-    "discovery_frame",
-    "is_discovery",
-    "neighbour_question",
-    "read_discovery",
-    "read_speaker",
-]
-
 _ETHERNET_BYTES = 14
 _LINK_DISCOVERY = 0x88CC
 # IEEE 802.1AB, "nearest bridge": an ordinary bridge between two switches keeps it, unless it is told to pass it on.

@@ -24,16 +24,6 @@ from triagemq.network.openflow.rules import (
 from triagemq.network.openflow.topology import HostPlace, Routes, Topology
 from triagemq.plan import FlowKey, SetFlow
 
-__all__ = [
-    "DISCOVERY_RULE",
-    "LimitedFlow",
-    "RuleBook",
-    "address_fields",
-    "address_rules",
-    "base_rules",
-    "known_host",
-]
-
 LINK_DISCOVERY = 0x88CC
 ARP = 0x0806
 IPV4 = 0x0800

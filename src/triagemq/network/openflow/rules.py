@@ -13,21 +13,6 @@ from typing import NamedTuple
 
 from triagemq.datagrams import CONTROL_DSCP
 
-__all__ = [
-    "CONTROLLER",
-    "CONTROL_MARK",
-    "MARKS",
-    "Kind",
-    "Match",
-    "RateLimit",
-    "Rule",
-    "RuleKey",
-    "RuleSets",
-    "class_mark",
-    "matching",
-    "switch_name",
-]
-
 CONTROLLER = 0xFFFFFFFD
 """The port number that stands for the controller."""
 

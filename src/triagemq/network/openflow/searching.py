@@ -14,8 +14,6 @@ from triagemq.network.openflow.discovery import Discovery
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId
 
-__all__ = ["Search"]
-
 _TRIES = 4
 _MOST_TRIES = 50
 """For a port at which something came: it is no edge, unless nothing ever comes the other way."""

@@ -10,8 +10,6 @@ from pathlib import Path
 from triagemq.addresses import host_and_port
 from triagemq.errors import NetworkError, ParameterError
 
-__all__ = ["Meeting", "Place", "parse_place"]
-
 Place = Path | tuple[str, int]
 """A unix socket, or an address and a TCP port."""
 

@@ -19,8 +19,6 @@ from triagemq.network.openflow.decoding import NonsenseError, PacketIn, PortDesc
 from triagemq.network.openflow.encoding import HEADER, VERSION, OpenFlowType, hello_body, with_transaction
 from triagemq.network.openflow.rules import switch_name
 
-__all__ = ["SessionCounters", "SessionTimes", "SwitchListener", "SwitchSession"]
-
 _MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
 """Answers to questions for which nobody waits."""
 

@@ -20,8 +20,6 @@ from triagemq.network.openflow.updates import (
     Put,
 )
 
-__all__ = ["Installed", "SwitchTable"]
-
 _OUR_METERS = range(0x7154, 0x10000)
 """Meters have no cookies: ours have these numbers."""
 

@@ -26,8 +26,6 @@ from triagemq.network.openflow.topology import Topology
 from triagemq.network.state import PlanState
 from triagemq.plan import FlowKey, Instruction
 
-__all__ = ["FlowAtSwitch", "OpenFlowSwitches", "SwitchCounters"]
-
 _Result = TypeVar("_Result")
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["HostPlace", "PortId", "Routes", "Topology"]
-
 
 class PortId(NamedTuple):
     """A port of a switch (by datapath id)."""

@@ -20,18 +20,6 @@ from dataclasses import dataclass, replace
 
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey, RuleSets
 
-__all__ = [
-    "COOKIE_MARK",
-    "COOKIE_MASK",
-    "FLOW_COOKIE_MARK",
-    "FLOW_COOKIE_MASK",
-    "Cookies",
-    "Delete",
-    "Put",
-    "Step",
-    "steps",
-]
-
 COOKIE_MARK = 0x7154 << 48
 """Every rule of ours has this in its cookie; rules without it are never touched."""
 COOKIE_MASK = 0xFFFF << 48

@@ -12,21 +12,6 @@ from triagemq.pipeline.report.inputs import Row, Run
 from triagemq.pipeline.report.words import number, percent, plot_text
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
-__all__ = [
-    "Curve",
-    "Plot",
-    "curve_of_bins",
-    "curve_of_percentiles",
-    "delivered",
-    "distributions",
-    "latencies",
-    "level_of",
-    "load",
-    "rates",
-    "utility_by_class",
-    "utility_captured",
-]
-
 MOST_POINTS = 1000
 LEVELS = 9
 """Colours for classes in the style sheet; classes beyond take the last."""

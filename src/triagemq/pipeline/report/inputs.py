@@ -10,8 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MOST_RUNS", "Inputs", "Row", "Run", "largest"]
-
 MOST_RUNS = 8
 """Runs that are drawn; more colours than this nobody can tell apart."""
 

@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 from triagemq.pipeline.report import figures
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs, Row, Run, largest
 
-__all__ = ["MOST_PORTS", "SECTIONS", "SHOWN_SUBSCRIPTIONS", "SHOWN_TOPICS"]
-
 SHOWN_SUBSCRIPTIONS = 400
 """Rows of all runs together; the tables hold the others."""
 SHOWN_TOPICS = 20

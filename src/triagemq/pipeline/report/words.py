@@ -9,8 +9,6 @@ import html
 import math
 import unicodedata
 
-__all__ = ["FILTERS", "count", "duration", "number", "percent", "plot_text", "rate", "size", "visible"]
-
 LONGEST_NAME = 60
 UNKNOWN = "–"
 

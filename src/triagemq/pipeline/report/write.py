@@ -19,8 +19,6 @@ from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.pipeline.report.words import FILTERS
 
-__all__ = ["TABLES", "report_tables", "write_report"]
-
 TABLES = (
     "run_summary",
     "class_performance",

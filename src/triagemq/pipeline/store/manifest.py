@@ -12,8 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from triagemq.errors import PipelineError
 from triagemq.pipeline.store.places import Location
 
-__all__ = ["PublishedRun", "TableFile", "TablesManifest", "current_manifest", "manifest_name", "versions"]
-
 LAYOUT_VERSION = 3
 _NAME = re.compile(r"manifest-(\d{9})\.json")
 _ATTEMPTS = 5

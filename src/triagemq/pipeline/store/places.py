@@ -17,8 +17,6 @@ from typing import Any
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.trace.manifest import flush_directory
 
-__all__ = ["InputFile", "Location"]
-
 _AS_IN_PYTHON: dict[str, type[OSError]] = {
     "FileNotFoundException": FileNotFoundError,
     "FileAlreadyExistsException": FileExistsError,

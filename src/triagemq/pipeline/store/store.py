@@ -29,8 +29,6 @@ from triagemq.trace.manifest import flush_directory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TableStore"]
-
 WORK = "_work"
 _LOCK_NAME = ".lock"
 _LOCK = b"held while triage writes here\n"

@@ -21,8 +21,6 @@ from triagemq.pipeline.store.store import TableStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["write_parts", "write_table", "write_work"]
-
 # Where Spark looks for its own schema, with what each column means, in a Parquet file.
 _SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 

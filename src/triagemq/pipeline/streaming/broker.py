@@ -25,8 +25,6 @@ from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.mqtt import Login, MqttConnection, MqttSession
 from triagemq.pipeline.streaming.events import EVENTS, NEVER_NS, Packing, tick
 
-__all__ = ["MqttReader", "MqttSource"]
-
 _MOST_WAITING = 1_000_000
 """Messages that wait for Spark, at some 20 bytes each."""
 _PATIENCE_SECONDS = 15.0

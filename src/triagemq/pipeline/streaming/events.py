@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["EVENTS", "FOREVER_NS", "NEVER_NS", "Packing", "tick"]
-
 NEVER_NS = -(1 << 62)
 """Before every event."""
 FOREVER_NS = 1 << 62

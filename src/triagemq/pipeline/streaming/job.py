@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from triagemq.pipeline.streaming.queries import Queries
 
-__all__ = ["MEMORY", "STATE_STORE", "StreamProgress", "StreamResult", "stream_pipeline"]
-
 MOST_ROWS = 1_000_000
 """Of one batch, unless a single row group has more."""
 

@@ -19,8 +19,6 @@ from triagemq.errors import ParameterError
 from triagemq.hiding import without_password
 from triagemq.plain import plain
 
-__all__ = ["Poster"]
-
 _MOST_WAITING = 8
 _ATTEMPTS = 4
 _FIRST_PAUSE_SECONDS = 0.25

@@ -30,8 +30,6 @@ from pyspark.sql.types import StructType
 from triagemq.pipeline.streaming.events import EVENTS, FOREVER_NS, NEVER_NS, Packing, tick
 from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME
 
-__all__ = ["Position", "PublicationsReader", "PublicationsSource"]
-
 _TAKEN = ("topic_id", "publication_id", "published_ns", "size_bytes")
 
 # An empty task costs 20-40 ms, as much as reading this many rows.

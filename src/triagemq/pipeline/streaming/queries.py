@@ -26,8 +26,6 @@ from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.pipeline.streaming.sink import BatchSink, publishing
 from triagemq.pipeline.streaming.windows import cells
 
-__all__ = ["Queries"]
-
 _CHECKPOINT = "_checkpoint"
 _MOST_AT_ONCE = 4
 """A query has a process that looks for news; what is quiet makes room for a run that waits."""

@@ -14,8 +14,6 @@ from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.streaming.events import FOREVER_NS
 from triagemq.pipeline.streaming.settings import StreamSettings
 
-__all__ = ["read_stream_table", "stream_profile"]
-
 # One row per topic and closed window in which it had events.
 _TOPIC_RATES = pa.schema(
     [

@@ -16,8 +16,6 @@ from triagemq.pipeline.store import Location
 from triagemq.scenario import loads
 from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME
 
-__all__ = ["BrokerRuns", "FoundRun", "TraceRuns"]
-
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from triagemq.errors import ParameterError
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
 
-__all__ = ["LONG_NS", "StreamSettings"]
-
 LONG_NS = 10_000_000_000
 """Windows of this length are made of every stream; they know burstiness."""
 

@@ -28,8 +28,6 @@ from triagemq.pipeline.streaming.runs import FoundRun
 from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, counters, rates, recent
 
-__all__ = ["BatchSink", "publishing"]
-
 _CELLS = "_cells"
 _COUNTED = ("events", "late", "duplicates")
 _MERGED_AT_ONCE = 16

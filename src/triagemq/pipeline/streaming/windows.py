@@ -14,8 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.streaming.settings import LONG_NS, StreamSettings
 from triagemq.pipeline.tables.topic_rates import burstiness
 
-__all__ = ["COUNTERS_SCHEMA", "cells", "counters", "rates", "recent"]
-
 COUNTERS_SCHEMA = "run_id string, topic_id int, topic string, events bigint, late bigint, duplicates bigint"
 _KEYS = ("topic_id", "topic")
 

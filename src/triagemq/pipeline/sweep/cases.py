@@ -26,8 +26,6 @@ from triagemq.simulate import SubscriptionResults, simulate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Case", "forget_cases", "simulate_cases"]
-
 _FLOATS = [column.name for column in fields(SubscriptionResults) if column.type == "Floats"]
 _COLUMNS = [column.name for column in fields(SubscriptionResults)]
 _SCHEMA = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in _COLUMNS)])

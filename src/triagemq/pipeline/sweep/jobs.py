@@ -26,8 +26,6 @@ from triagemq.scenario import Scenario
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["KeptRows", "Progress", "ResultsTable", "simulated", "simulation_seconds"]
-
 # A task costs some 40 ms and a job 100; what is under way is lost when the sweep is killed.
 _TASK_SECONDS = 2.0
 _COPIES_PER_SECOND = 2e6

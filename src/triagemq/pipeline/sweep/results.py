@@ -19,8 +19,6 @@ from triagemq.pipeline.sweep.variables import VARIABLES, Value, planner_settings
 from triagemq.scenario import Scenario
 from triagemq.simulate import SimulationResult, simulate
 
-__all__ = ["SCHEMA", "SWEEP", "Point"]
-
 _ARROW = {float: pa.float64(), int: pa.int64(), str: pa.string()}
 
 SCHEMA = pa.schema(

@@ -20,8 +20,6 @@ from triagemq.scenario import Scenario
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DEFAULT_PUBLICATIONS", "run_sweep"]
-
 DEFAULT_PUBLICATIONS = 100_000
 
 

@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 from triagemq.pipeline.sweep.variables import VARIABLES
 from triagemq.theory.interval import t_quantile
 
-__all__ = ["FIGURES", "sweep_summary"]
-
 FIGURES = ("success_rate", "mean_latency_seconds", "utility_rate", "utility_rate_mean")
 """The columns of the results that are averaged."""
 

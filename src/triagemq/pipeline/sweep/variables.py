@@ -16,16 +16,6 @@ from triagemq.plan import DROP_POLICIES, FLOW_ALGORITHMS, PRIORITY_ALGORITHMS, d
 from triagemq.plan.planner import resolve
 from triagemq.scenario import Scenario, port_paths
 
-__all__ = [
-    "VARIABLES",
-    "Value",
-    "Variable",
-    "checked_vary",
-    "parse_vary",
-    "planner_settings",
-    "varied_scenario",
-]
-
 Value = float | int | str
 
 MOST_VALUES = 10_000

@@ -7,8 +7,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.figures import add_up, figures
 
-__all__ = ["SCHEMA", "transform"]
-
 SCHEMA = """
     run_id                         string,
     priority_class                 int     COMMENT 'that triage gives, if the run says so; null if no plan covers it',

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["SCHEMA", "transform"]
-
 SCHEMA = """
     run_id           string,
     publication_id   bigint,

@@ -8,8 +8,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.latency_bins import bin_middle, packed_bin, percentile_bin, unpacked_bin
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
-__all__ = ["add_up", "exact_mean", "figures"]
-
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _SECONDS = 1e-9
 

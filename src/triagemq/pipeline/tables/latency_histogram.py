@@ -12,8 +12,6 @@ from triagemq.pipeline.latency_bins import bin_of, exponent_of, packed_bin
 from triagemq.pipeline.partitions import spread
 from triagemq.trace import Outcome
 
-__all__ = ["OUTCOMES", "SCHEMA", "transform"]
-
 SCHEMA = """
     run_id             string,
     subscription_id    int,

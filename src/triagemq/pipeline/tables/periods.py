@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-__all__ = ["add_periods", "period_and_phase"]
-
 WINDOW = 256
 """Samples looked back on: 51 s. Periods of up to a third of it can be seen."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["COUNTERS", "SCHEMA", "increments", "transform"]
-
 SCHEMA = """
     run_id           string,
     port_id          int,

@@ -10,8 +10,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.figures import exact_mean
 
-__all__ = ["MOST_STRETCHES", "SCHEMA", "transform"]
-
 SCHEMA = """
     run_id           string,
     port             string  COMMENT 'its name, else its id; ports of the same name count as one',

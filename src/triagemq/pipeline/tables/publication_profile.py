@@ -17,8 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.latency_bins import bin_middle, bin_of, packed_bin, percentile_bin
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
-__all__ = ["SCHEMA", "transform"]
-
 SCHEMA = """
     run_id            string,
     publisher_id      int     COMMENT 'null where it is not known who published',

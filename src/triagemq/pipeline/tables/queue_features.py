@@ -11,8 +11,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.tables.periods import add_periods
 from triagemq.pipeline.tables.port_load import COUNTERS, increments
 
-__all__ = ["INTERVAL_NS", "LAGS", "SCHEMA", "queueing_delays", "transform"]
-
 LAGS = (1, 2, 3, 4, 5)
 LAGGED = ("packets_in", "bytes_in", "backlog_bytes")
 ROLLING = (5, 25)

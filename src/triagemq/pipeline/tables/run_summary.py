@@ -7,8 +7,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
-__all__ = ["KNOWN", "SCHEMA", "transform"]
-
 SCHEMA = """
     run_id                  string,
     source                  string,

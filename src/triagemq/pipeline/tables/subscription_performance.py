@@ -12,8 +12,6 @@ from triagemq.pipeline.tables.figures import figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 from triagemq.scenario import UtilityShape
 
-__all__ = ["SCHEMA", "transform"]
-
 SCHEMA = """
     run_id                             string,
     subscription_id                    int,

@@ -16,8 +16,6 @@ from triagemq.pipeline.tables.topic_rates import SHORT_NS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["MOST_PAIRS", "MOST_TOPICS", "MOST_WINDOWS", "SCHEMA", "transform"]
-
 SCHEMA = """
     run_id          string,
     topic_id        int     COMMENT 'the smaller id of the pair',

@@ -10,20 +10,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = [
-    "DENSE",
-    "LONG_SECONDS",
-    "SCHEMA",
-    "SHORT_NS",
-    "SHORT_SECONDS",
-    "as_rows",
-    "burstiness",
-    "event_time",
-    "long_windows",
-    "short_windows",
-    "transform",
-]
-
 SCHEMA = """
     run_id               string,
     topic_id             int,

@@ -8,8 +8,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.tables.figures import exact_mean
 from triagemq.pipeline.tables.topic_rates import LONG_SECONDS
 
-__all__ = ["SCHEMA", "transform"]
-
 SCHEMA = """
     run_id                string,
     topic_id              int,

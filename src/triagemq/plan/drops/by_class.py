@@ -13,8 +13,6 @@ from triagemq.plan.drops.problem import FITS, DropProblem, DropResult, overloads
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats
 
-__all__ = ["ClassRule", "by_class", "exponential", "flat", "linear", "none", "split_class_zero"]
-
 ITERATIONS = 200
 """Newton needs about six; the rest is for loads that differ by hundreds of orders of magnitude."""
 

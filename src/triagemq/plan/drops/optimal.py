@@ -22,8 +22,6 @@ from triagemq.plan.model import LEAST_GAIN, Decision
 from triagemq.plan.ranking import Rows, group_rows
 from triagemq.scenario import Floats, Integers, UtilityShape
 
-__all__ = ["StepSolution", "optimal", "solve_steps"]
-
 SEARCH_WORK = 2_000_000
 """Flows that the local search may evaluate in all: it bounds the search on large plans to seconds."""
 

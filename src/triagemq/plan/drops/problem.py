@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers, Subscriptions, UtilityShape, achieved_utility
 
-__all__ = ["FITS", "DropPolicy", "DropProblem", "DropResult", "one_port", "overloads", "subscription_columns"]
-
 FITS = 1 + 1e-13
 """A port is exceeded when its load passes capacity times this: sums of many flows are not exact beyond it."""
 

@@ -31,8 +31,6 @@ from triagemq.plan.drops.worth import ConcaveFlows
 from triagemq.plan.ranking import Rows, group_rows
 from triagemq.scenario import Floats, Integers
 
-__all__ = ["fill_ports"]
-
 SAME_DENSITY = 1e-12
 """Linear flows whose worth per byte differs by less than this are tied: the difference is rounding."""
 

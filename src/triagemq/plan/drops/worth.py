@@ -12,8 +12,6 @@ from triagemq.plan.drops.problem import DropProblem
 from triagemq.plan.ranking import Rows, group_rows
 from triagemq.scenario import Floats, UtilityShape
 
-__all__ = ["REACHED", "ConcaveFlows", "StepLevels", "concave_flows", "step_levels"]
-
 REACHED = 1 - 1e-12
 """A level is reached at this share of it: the tolerance that `scenario.achieved_utility` grants."""
 

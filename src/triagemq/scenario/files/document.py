@@ -32,22 +32,6 @@ from triagemq.scenario.files.yaml_lines import LinedMapping
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, PlanningSettings
 
-__all__ = [
-    "USUAL_PROFILE",
-    "BrokerLinkEntry",
-    "ConditionEntry",
-    "FileEntry",
-    "PublicationEntry",
-    "PublisherEntry",
-    "ScenarioFile",
-    "SizesEntry",
-    "SubscriberEntry",
-    "SubscriptionEntry",
-    "TopicEntry",
-    "empirical_mean",
-    "sample_mistake",
-]
-
 PLANNING = PlanningSettings()
 
 

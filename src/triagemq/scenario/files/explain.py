@@ -17,20 +17,6 @@ from triagemq.mqttsn.filters import has_wildcard
 from triagemq.scenario.files.quantities import number_text, parse_number, respelled_key, unit_of
 from triagemq.scenario.model import NONE
 
-__all__ = [
-    "Mistake",
-    "Problems",
-    "counted",
-    "described",
-    "explain",
-    "filter_mistake",
-    "listed",
-    "mistake",
-    "nearest",
-    "topic_mistake",
-    "unknown_key",
-]
-
 MOST_LISTED = 12
 MOST_COMPARED = 5_000
 MOST_SUGGESTIONS = 50

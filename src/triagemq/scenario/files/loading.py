@@ -58,17 +58,6 @@ from triagemq.scenario.model import (
     filled,
 )
 
-__all__ = [
-    "PUBLICATIONS_FILE",
-    "SCENARIO_FILE",
-    "SUBSCRIPTIONS_FILE",
-    "check",
-    "load",
-    "load_with_conditions",
-    "loads",
-    "loads_with_conditions",
-]
-
 SCENARIO_FILE = "scenario.yaml"
 PUBLICATIONS_FILE = "publications.parquet"
 SUBSCRIPTIONS_FILE = "subscriptions.parquet"

@@ -41,13 +41,6 @@ from triagemq.scenario.model import (
     Subscriptions,
 )
 
-__all__ = [
-    "read_publication_table",
-    "read_subscription_table",
-    "write_publication_table",
-    "write_subscription_table",
-]
-
 MOST_OF_A_KIND = 20
 """Rows named for one kind of problem; the rest are counted."""
 

@@ -13,23 +13,6 @@ from dataclasses import dataclass, field
 from decimal import Context
 from fractions import Fraction
 
-__all__ = [
-    "BANDWIDTH",
-    "CONSTANTS",
-    "NUMBER",
-    "PACKETS",
-    "PART",
-    "RATE",
-    "SHARE",
-    "SIZE",
-    "TIME",
-    "Quantity",
-    "number_text",
-    "parse_number",
-    "respelled_key",
-    "unit_of",
-]
-
 CONSTANTS = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
     **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),

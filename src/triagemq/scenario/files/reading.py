@@ -18,8 +18,6 @@ from triagemq.scenario.files.document import USUAL_PROFILE, ScenarioFile
 from triagemq.scenario.files.explain import explain, listed, nearest, unknown_key
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedList, LinedMapping
 
-__all__ = ["Document", "read_document"]
-
 REQUIRED = {
     "brokers": "hall: {}",
     "switches": "core: {}",

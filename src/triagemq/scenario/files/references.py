@@ -26,8 +26,6 @@ from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import Floats, Integers
 
-__all__ = ["broker_column", "check_condition_topics", "check_references", "check_rows", "joining_port"]
-
 NAMES = (
     ("publishers", "broker", "brokers", "broker"),
     ("subscribers", "broker", "brokers", "broker"),

@@ -38,8 +38,6 @@ from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
 from triagemq.scenario.kinds import SizeDistribution, UtilityShape
 from triagemq.scenario.model import Codes, Floats, Integers, SizeSamples
 
-__all__ = ["read_publications", "read_subscriptions"]
-
 MOST_ROWS = 2_000_000
 """Rows one YAML file may stand for, aliases and patterns spelled out; beyond that, tables are better."""
 

@@ -29,20 +29,6 @@ from triagemq.scenario.model import (
     take,
 )
 
-__all__ = [
-    "PUBLICATION_COLUMNS",
-    "SUBSCRIPTION_COLUMNS",
-    "Column",
-    "Flags",
-    "Message",
-    "PublicationRows",
-    "RowSource",
-    "SampleStore",
-    "SubscriptionRows",
-    "checked_publications",
-    "checked_subscriptions",
-]
-
 Flags = NDArray[np.bool_]
 Message = Callable[[int], tuple[str, str]]
 """Of a row, what is wrong and what to write."""

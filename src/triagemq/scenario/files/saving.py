@@ -47,8 +47,6 @@ from triagemq.scenario.model import (
     UnmanagedSwitches,
 )
 
-__all__ = ["dumps", "quoted", "save"]
-
 PLAIN = re.compile(r"[^\W\d][\w/.\-]*(?: [\w/.\-]+)*")
 RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}

@@ -16,8 +16,6 @@ import yaml
 from triagemq.errors import Problem, ScenarioError
 from triagemq.scenario.files.explain import Problems, described
 
-__all__ = ["LinedFile", "LinedList", "LinedMapping"]
-
 DEEPEST = 24
 """Levels of nesting a file may have; a scenario has six."""
 

@@ -22,8 +22,6 @@ from triagemq.scenario.model import (
     UnmanagedSwitches,
 )
 
-__all__ = ["building"]
-
 OVERHEAD_BYTES = 49
 """Around every event: MQTT-SN PUBLISH 7, UDP and IP 28, Ethernet 14."""
 

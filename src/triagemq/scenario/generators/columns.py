@@ -26,24 +26,6 @@ from triagemq.scenario.model import (
     filled,
 )
 
-__all__ = [
-    "checked_count",
-    "checked_distribution",
-    "checked_number",
-    "checked_range",
-    "numbered",
-    "one_broker",
-    "one_switch",
-    "output_ports",
-    "publications",
-    "publishers",
-    "random_streams",
-    "references",
-    "subscribers",
-    "subscriptions",
-    "truncated_exponential",
-]
-
 
 def checked_count(parameter: str, value: object, minimum: int = 1) -> int:
     """A whole number of at least `minimum`."""

@@ -8,8 +8,6 @@ from triagemq.scenario.generators import columns
 from triagemq.scenario.generators.columns import checked_count, checked_number, numbered
 from triagemq.scenario.model import PlanningSettings, Scenario, Topics
 
-__all__ = ["prototype"]
-
 MEAN_WEIGHT = 5.0
 """The mean utility weight of the prototype in Table 2."""
 

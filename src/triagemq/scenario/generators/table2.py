@@ -14,8 +14,6 @@ from triagemq.scenario.generators.columns import checked_count, checked_number, 
 from triagemq.scenario.kinds import SendingOrder
 from triagemq.scenario.model import Floats, PlanningSettings, Scenario, Topics
 
-__all__ = ["table2"]
-
 BANDWIDTH_BPS_PER_SUBSCRIBER = 8e6
 """The table's 80 Mbps are the total of ten subscribers (experiments.md)."""
 

@@ -10,8 +10,6 @@ from triagemq.exchange.gateway.model.sessions import Endpoint, Session
 from triagemq.exchange.gateway.model.timers import Timer
 from triagemq.mqttsn import Connect, WillTopic
 
-__all__ = ["PendingConnect", "PendingConnects", "Places", "Quarantine", "SessionsById", "SetAside"]
-
 # Sessions of one address that are kept for clients that are away, and hold nothing.
 _MOST_EMPTY = 1_000
 _MOST_HELD = 10_000

@@ -10,18 +10,6 @@ from typing import Generic, Protocol, TypeVar
 
 from triagemq.mqttsn import TopicIdType
 
-__all__ = [
-    "Arrival",
-    "Delivery",
-    "DeliveryStage",
-    "LastWill",
-    "PriorityBuffer",
-    "Publication",
-    "Registering",
-    "SmallSet",
-    "Subscription",
-]
-
 
 class DeliveryStage(IntEnum):
     """How far a message to a client is."""

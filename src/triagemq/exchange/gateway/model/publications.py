@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from triagemq.exchange.gateway.model.messages import Publication
 from triagemq.exchange.gateway.model.sessions import Origin
 
-__all__ = ["IDLE_SECONDS", "ChangedCounts", "KnownPublications", "OwnMessages", "TopicCounts"]
-
 IDLE_SECONDS = 900.0
 """Whoever reads must remember a count for longer than this, to know of each whether it goes on or has begun anew."""
 

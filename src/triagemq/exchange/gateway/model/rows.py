@@ -12,20 +12,6 @@ from triagemq.exchange.gateway.model.messages import Arrival, Delivery, Delivery
 from triagemq.exchange.gateway.model.sessions import Session
 from triagemq.exchange.gateway.model.topics import FORMER, KnownTopic
 
-__all__ = [
-    "TABLES",
-    "Row",
-    "RowChanges",
-    "abandoned",
-    "arrival",
-    "client_topic",
-    "delivery",
-    "gave_up_topics",
-    "key_of",
-    "session",
-    "subscription",
-]
-
 Row = tuple[Any, ...]
 
 TABLES: Final[dict[str, tuple[str, int]]] = {

@@ -27,22 +27,6 @@ from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
 
-__all__ = [
-    "BrokerLink",
-    "Endpoint",
-    "Filter",
-    "Group",
-    "Identifiers",
-    "Join",
-    "Member",
-    "Origin",
-    "Route",
-    "RouteKey",
-    "RouteTable",
-    "Session",
-    "SessionState",
-]
-
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
 """Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
 

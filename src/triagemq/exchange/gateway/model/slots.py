@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from triagemq.exchange.gateway.model.sessions import Session, SessionState
 from triagemq.plan.instructions import difference
 
-__all__ = ["Identify", "Slots", "own_name"]
-
 Identify = Callable[[str], tuple[str, int]]
 """The name of the subscriber to whom a client id belongs, and the number of its slot."""
 

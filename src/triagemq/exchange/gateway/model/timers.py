@@ -5,8 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-__all__ = ["Timer", "Timers"]
-
 _FEW = 64
 
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from triagemq.mqttsn import TopicIdType, short_topic_name
 
-__all__ = ["FORMER", "REGISTERED", "SUBSCRIBED", "ClientTopics", "KnownTopic", "SharedTopics", "Topic"]
-
 REGISTERED, SUBSCRIBED = 1, 2
 """Why an id is not given up: the client has asked for it, or has subscribed to the topic by its name."""
 
