@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 
-
 SET_DEATH_SIGNAL = 1
 NEW_NETWORK = 0x40000000
 
