@@ -16,9 +16,8 @@ from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
-from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, loads
+from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, load_with_conditions, loads
 from triagemq.scenario.conditions import PublicationRate, PublisherState
-from triagemq.scenario.files import load_conditions
 from triagemq.theory import on_off_ca2, pareto_ca2
 from triagemq.trace import Trace, TraceWriter
 
@@ -256,7 +255,7 @@ def test_outages_are_conditions_of_the_scenario(half_a_day: Tables, tmp_path: Pa
     assert "3 outages are no part of the rates: 5 conditions" in " ".join(said.stdout.split())
     told = [
         (round(condition.at_seconds / HOURS, 2), condition)
-        for condition in load_conditions(tmp_path / "s.yaml").timeline
+        for condition in load_with_conditions(tmp_path / "s.yaml")[1].timeline
     ]
     states = [(at, each.publisher, each.works) for at, each in told if isinstance(each, PublisherState)]
     assert sorted(states) == [(2.0, "hall", False), (7.0, "hall", True), (11.0, "cam", True)]
@@ -294,7 +293,7 @@ def test_a_strangers_log_of_250_files_becomes_a_checked_scenario_by_the_guide_al
     assert json.loads(capsys.readouterr().out)["reasons"] == {"clock not set": 5}
     assert run(["pipeline", "scenario", out, "-o", scenario, "--bandwidth-bps", "1e6"]) == 0
     assert run(["check", scenario]) == 0
-    found, conditions = load(scenario), load_conditions(scenario)
+    found, conditions = load_with_conditions(scenario)
     assert len(found.topics) == len(found.publications) == 250
     assert found.publishers.name[0] == "room-400"
     assert set(found.publications.arrival_process.tolist()) == {int(ArrivalProcess.PERIODIC)}
