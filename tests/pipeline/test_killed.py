@@ -31,6 +31,7 @@ conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cor
 conf |= {"spark.sql.shuffle.partitions": "2"}
 run_pipeline([sys.argv[2]], sys.argv[3], options=SparkOptions(master=sys.argv[1], conf=conf))
 """
+KILLS = 10
 Expected = Mapping[Path, dict[str, list[str]]]
 
 
@@ -78,22 +79,19 @@ def kill_worker(process: subprocess.Popen[bytes], cluster: Standalone, chance: r
     cluster.start_worker(number)
 
 
-def kill_some_times(
-    kill: Callable[..., None], times: int, cluster: Standalone | None, expected: Expected, out: Path
-) -> None:
+def kill_some_times(kill: Callable[..., None], cluster: Standalone, expected: Expected, out: Path) -> None:
     """Kill at random moments, spread over the time that an undisturbed run takes, which the first one is."""
-    chance = random.Random(times)
-    master = "local[2]" if cluster is None else cluster.address
+    chance, master = random.Random(KILLS), cluster.address
     traces, killed, tried = list(expected), 0, 1
     begun = time.monotonic()
     assert start(master, traces[0], out).wait(timeout=300) == 0
     longest = time.monotonic() - begun
     (out / "deliveries" / "mine.txt").write_text("not of this store")
-    while killed < times:
+    while killed < KILLS:
         before = published(out)
         process = start(master, traces[tried % 2], out)
         try:
-            process.wait(timeout=longest * (killed + chance.random()) / times)
+            process.wait(timeout=longest * (killed + chance.random()) / KILLS)
         except subprocess.TimeoutExpired:
             kill(process, cluster, chance)
             killed += 1
@@ -101,7 +99,7 @@ def kill_some_times(
         assert status == (-signal.SIGKILL if kill is kill_driver and status else 0)
         # Whatever was published, there is something to do the next time.
         tried += published(out) != before
-        assert tried <= 3 * times, "most were over before their moment came"
+        assert tried <= 3 * KILLS, "most were over before their moment came"
 
 
 @contextlib.contextmanager
@@ -133,25 +131,17 @@ def read_all_the_while(out: Path, expected: Expected) -> Iterator[list[str]]:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("kill", "times"),
-    [
-        (kill_driver, 2),
-        *(
-            pytest.param(each, 10, marks=pytest.mark.slow)
-            for each in (kill_driver, kill_executor, kill_worker)
-        ),
-    ],
-)
+@pytest.mark.parametrize("kill", [kill_driver, kill_executor, kill_worker])
 def test_tables_after_kills_are_those_of_an_undisturbed_run(
-    kill: Callable[..., None], times: int, trace: Path, expected: Expected, tmp_path: Path
+    kill: Callable[..., None], trace: Path, expected: Expected, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(standalone(tmp_path / "logs")) if times > 2 else None
+        cluster = stack.enter_context(standalone(tmp_path / "logs"))
         seen = stack.enter_context(read_all_the_while(out, expected))
-        kill_some_times(kill, times, cluster, expected, out)
+        kill_some_times(kill, cluster, expected, out)
     assert set(seen) == set(Tables(out).rows)
     run_pipeline([trace], out)
     tables = Tables(out)

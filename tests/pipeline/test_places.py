@@ -58,6 +58,7 @@ def test_every_file_system_keeps_the_contract(remote: bool, elsewhere: str, tmp_
         (folder / "file").read()
 
 
+@pytest.mark.slow
 def test_tables_are_the_same_wherever_they_are_read_from_and_published(
     spark: SparkSession,
     elsewhere: str,

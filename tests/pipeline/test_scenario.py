@@ -269,6 +269,7 @@ def test_outages_are_conditions_of_the_scenario(half_a_day: Tables, tmp_path: Pa
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "pipeline.md"
 
 
+@pytest.mark.slow
 def test_a_strangers_log_of_250_files_becomes_a_checked_scenario_by_the_guide_alone(
     spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

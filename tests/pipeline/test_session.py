@@ -135,6 +135,7 @@ def test_what_executors_lack_is_named(said: str, cause: str) -> None:
     assert cause_of(RuntimeError(said)).startswith(cause)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_spark_submit_runs_a_command_where_it_says(trace: Path, tmp_path: Path) -> None:
     import pyspark
