@@ -112,8 +112,8 @@ def current_manifest(place: Location) -> TablesManifest | None:
                 raise
     if (place / "manifest.json").exists():
         raise PipelineError(
-            f"{place.given}: has a manifest, but not one of tables that this program reads; "
-            "was the directory of a trace given instead of the one of the tables?"
+            f"{place.given}: has a manifest, but not one of tables that this program reads; was the "
+            "directory of a trace given? Tables of an older version are made again, in another directory"
         )
     return None
 
