@@ -24,7 +24,6 @@ from triagemq.simulate.records import (
     SAMPLE,
     Buffer,
     Clock,
-    Downstream,
     Outlets,
     append,
     enlarged_pool,
@@ -172,14 +171,33 @@ class _Queue:
         return self._tally
 
     def _arrivals(self, begin: int, end: int) -> int:
-        downstream, inbox = self._downstream(), self._inbox
-        return cross_switches(downstream, self._switch_free, 0, inbox, self._order, begin, end)
+        return cross_switches(
+            self._below,
+            self._epochs,
+            self._seeds,
+            self._switch_free,
+            self._ports,
+            self._outlets,
+            self._clock,
+            0,
+            self._inbox,
+            self._order,
+            begin,
+            end,
+        )
 
     def _departures(self) -> int:
-        return catch_up_all(self._downstream(), 0, 0, np.inf)
-
-    def _downstream(self) -> Downstream:
-        return Downstream(self._below, self._epochs, self._seeds, self._ports, self._outlets, self._clock)
+        return catch_up_all(
+            self._below,
+            self._epochs,
+            self._seeds,
+            self._ports,
+            self._outlets,
+            self._clock,
+            0,
+            0,
+            np.inf,
+        )
 
     def _make_room(self) -> None:
         if self._ports.packets.free_count[0] == 0:

@@ -45,22 +45,20 @@ def new_broker_queues(above: Above) -> BrokerQueues:
     )
 
 
-class Upstream(NamedTuple):
-    """All that brokers work with: how they are laid out, what changes and what chance says, their queues, the events
-    that are on their way to a broker and matched there, the copies that have ended, and when the run is cut off."""
-
-    above: Above
-    epochs: Epochs
-    seeds: Seeds
-    queues: BrokerQueues
-    arriving: Buffer
-    matched: Buffer
-    ended: Buffer
-    run_ends: float
-
-
 @kernel
-def pass_brokers(upstream: Upstream, published: Buffer, begin: int, until: float) -> int:
+def pass_brokers(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    published: Buffer,
+    begin: int,
+    arriving: Buffer,
+    matched: Buffer,
+    ended: Buffer,
+    until: float,
+    run_ends: float,
+) -> int:
     """Bring the published events from `begin` on, and all that arrives at a broker by `until`, through the brokers.
 
     Returns how many published events are done, or one more than there are when nothing is left to do; anything else
@@ -69,32 +67,41 @@ def pass_brokers(upstream: Upstream, published: Buffer, begin: int, until: float
     count = published.filled[0]
     for number in range(begin, count):
         event = published.records[number]
-        if not _settle(upstream, event.time):
+        if not _settle(above, epochs, seeds, queues, arriving, matched, ended, event.time, run_ends):
             return number
-        if not (room(upstream.arriving, 1) and room(upstream.ended, upstream.above.most_members)):
+        if not (room(arriving, 1) and room(ended, above.most_members)):
             return number
-        _send_to_broker(upstream, event)
-    if not _settle(upstream, until):
+        _send_to_broker(above, epochs, seeds, queues, event, arriving, ended, run_ends)
+    if not _settle(above, epochs, seeds, queues, arriving, matched, ended, until, run_ends):
         return count  # type: ignore[no-any-return]
     return count + 1  # type: ignore[no-any-return]
 
 
 @step
-def lose_event(upstream: Upstream, event: Record, brokers: NDArray[np.uint64], time: float) -> None:
+def lose_event(
+    above: Above,
+    epochs: Epochs,
+    ended: Buffer,
+    event: Record,
+    brokers: NDArray[np.uint64],
+    time: float,
+    run_ends: float,
+) -> None:
     """End the copies of an event that a link loses at `time`, for every subscription at a set of brokers."""
-    for broker in range(upstream.above.brokers):
+    for broker in range(above.brokers):
         if (brokers[broker >> 6] >> np.uint64(broker & 63)) & np.uint64(1) != 0:
-            lose_event_at(upstream, event, broker, time)
+            lose_event_at(above, epochs, ended, event, broker, time, run_ends)
 
 
 @step
-def lose_event_at(upstream: Upstream, event: Record, broker: int, time: float) -> None:
+def lose_event_at(
+    above: Above, epochs: Epochs, ended: Buffer, event: Record, broker: int, time: float, run_ends: float
+) -> None:
     """The same at one broker. What would be lost after the end of the run is in flight then.
 
     A subscription counts if it is active at that time; at the end of the run, also if it was when the event was
     published, since nobody has looked yet.
     """
-    above, epochs, run_ends = upstream.above, upstream.epochs, upstream.run_ends
     over = time > run_ends
     epoch = epoch_at(epochs.ends, 0, run_ends if over else time)
     at_first = epoch_at(epochs.ends, 0, event.published_ns * 1e-9) if over else epoch
@@ -102,35 +109,61 @@ def lose_event_at(upstream: Upstream, event: Record, broker: int, time: float) -
     for place in range(above.member_first[cell], above.member_first[cell + 1]):
         subscription = above.member[place]
         if epochs.active[epoch, subscription] or epochs.active[at_first, subscription]:
-            outcome = IN_FLIGHT if over else LOST_ON_LINK
-            end_copy(upstream.ended, event, subscription, epochs.priority_class[epoch, subscription], outcome)
+            end_copy(
+                ended,
+                event.event,
+                event.published_ns,
+                event.size_bytes,
+                subscription,
+                epochs.priority_class[epoch, subscription],
+                IN_FLIGHT if over else LOST_ON_LINK,
+            )
 
 
 @step
-def _send_to_broker(upstream: Upstream, event: Record) -> None:
+def _send_to_broker(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    event: Record,
+    arriving: Buffer,
+    ended: Buffer,
+    run_ends: float,
+) -> None:
     """Unmanaged switch, then the publisher's link with its errors and its propagation."""
-    above, epochs, unmanaged_free = upstream.above, upstream.epochs, upstream.queues.unmanaged_free
     publication = event.publication
     time = event.time
     switch = above.unmanaged_switch[publication]
     if switch >= 0:
         wire_bytes = event.size_bytes + event.packets * above.overhead_bytes
-        time = max(time, unmanaged_free[switch]) + wire_bytes * above.unmanaged_seconds_per_byte[switch]
-        unmanaged_free[switch] = time
+        time = (
+            max(time, queues.unmanaged_free[switch]) + wire_bytes * above.unmanaged_seconds_per_byte[switch]
+        )
+        queues.unmanaged_free[switch] = time
     error_rate = epochs.publisher_error[epoch_at(epochs.ends, 0, time), publication]
     if not sets_out(above.fates, event.event) or _event_lost(
-        error_rate, event.packets, upstream.seeds[_PUBLISHER_LINK], event.event
+        error_rate, event.packets, seeds[_PUBLISHER_LINK], event.event
     ):
-        lose_event(upstream, event, above.interested[above.topic[publication]], time)
+        lose_event(above, epochs, ended, event, above.interested[above.topic[publication]], time, run_ends)
         return
     home = above.home_broker[publication]
-    _push(upstream.arriving, event, time + above.publisher_propagation[publication], home, home)
+    _push(arriving, event, time + above.publisher_propagation[publication], home, home)
 
 
 @step
-def _settle(upstream: Upstream, until: float) -> bool:
+def _settle(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    arriving: Buffer,
+    matched: Buffer,
+    ended: Buffer,
+    until: float,
+    run_ends: float,
+) -> bool:
     """Match every event that arrives at a broker by `until`; False when a buffer is full."""
-    above, _, seeds, queues, arriving, matched, ended, _ = upstream
     while arriving.filled[0] > 0 and arriving.records[0].time <= until:
         # The event leaves the heap before its copies enter it.
         if not (room(arriving, above.links) and room(matched, 1) and room(ended, above.most_members)):
@@ -146,7 +179,7 @@ def _settle(upstream: Upstream, until: float) -> bool:
         event.time = max(event.time, queues.broker_free[broker]) + service
         queues.broker_free[broker] = event.time
         if above.brokers > 1:
-            _forward(upstream, event)
+            _forward(above, epochs, seeds, queues, event, arriving, ended, run_ends)
         cell = broker * above.topics + above.topic[event.publication]
         if above.member_first[cell] == above.member_first[cell + 1]:
             matched.filled[0] -= 1
@@ -154,13 +187,21 @@ def _settle(upstream: Upstream, until: float) -> bool:
 
 
 @step
-def _forward(upstream: Upstream, event: Record) -> None:
+def _forward(
+    above: Above,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: BrokerQueues,
+    event: Record,
+    arriving: Buffer,
+    ended: Buffer,
+    run_ends: float,
+) -> None:
     """Send copies on along the source broker's tree, to wherever the topic has subscribers."""
-    above, link_free = upstream.above, upstream.queues.link_free
     source = event.source_broker
     interested = above.interested[above.topic[event.publication]]
     if event.broker == source:
-        lose_event(upstream, event, above.unreachable[source], event.time)
+        lose_event(above, epochs, ended, event, above.unreachable[source], event.time, run_ends)
     wire_bytes = event.size_bytes + event.packets * above.overhead_bytes
     here = source * above.brokers + event.broker
     for place in range(above.tree_first[here], above.tree_first[here + 1]):
@@ -168,14 +209,13 @@ def _forward(upstream: Upstream, event: Record) -> None:
         behind = above.beyond[source, link]
         if not _meet(interested, behind):
             continue
-        time = max(event.time, link_free[link]) + wire_bytes * above.link_seconds_per_byte[link]
-        link_free[link] = time
+        time = max(event.time, queues.link_free[link]) + wire_bytes * above.link_seconds_per_byte[link]
+        queues.link_free[link] = time
         number = event.event * above.links + link
-        if _event_lost(above.link_error[link], event.packets, upstream.seeds[_BROKER_LINK], number):
-            lose_event(upstream, event, behind, time)
+        if _event_lost(above.link_error[link], event.packets, seeds[_BROKER_LINK], number):
+            lose_event(above, epochs, ended, event, behind, time, run_ends)
         else:
-            arrival = time + above.link_propagation[link]
-            _push(upstream.arriving, event, arrival, above.link_target[link], source)
+            _push(arriving, event, time + above.link_propagation[link], above.link_target[link], source)
 
 
 @step
@@ -259,7 +299,16 @@ def _swap(records: Records, first: int, second: int) -> None:
 
 @kernel
 def fan_out(
-    upstream: Upstream, epoch: int, outbound_free: Floats, begin: int, copies: Buffer, until: float
+    above: Above,
+    epochs: Epochs,
+    epoch: int,
+    seeds: Seeds,
+    outbound_free: Floats,
+    matched: Buffer,
+    begin: int,
+    copies: Buffer,
+    ended: Buffer,
+    until: float,
 ) -> int:
     """Copy the events matched before `until`, from number `begin` on; later ones move to the front of their buffer.
 
@@ -270,7 +319,6 @@ def fan_out(
     A gateway that sends by class takes one outbound time for all copies of an event: to every subscriber's queue it is
     the same as one of its own, and those that do not wait there leave together, ranked by class.
     """
-    above, epochs, seeds, _, _, matched, ended, _ = upstream
     count = matched.filled[0]
     seed = seeds[_BROKER_OUTBOUND]
     by_class = above.by_class
@@ -293,8 +341,15 @@ def fan_out(
             if lost or not active:
                 before = epoch_at(epochs.ends, 0, event.published_ns * 1e-9)
                 if lost or epochs.active[before, subscription]:
-                    outcome = LOST_ON_LINK if lost else SUBSCRIBER_GONE
-                    end_copy(ended, event, subscription, epochs.priority_class[epoch, subscription], outcome)
+                    end_copy(
+                        ended,
+                        event.event,
+                        event.published_ns,
+                        event.size_bytes,
+                        subscription,
+                        epochs.priority_class[epoch, subscription],
+                        LOST_ON_LINK if lost else SUBSCRIBER_GONE,
+                    )
                 continue
             subscriber = above.subscriber[subscription]
             time = max(event.time, outbound_free[subscriber])

@@ -34,15 +34,23 @@ def nanoseconds(seconds: float) -> int:
 
 
 @step
-def end_copy(ended: Buffer, event: Record, subscription: int, priority_class: int, outcome: int) -> None:
-    """End a copy of an event, or a packet that is all of it, that never came to a managed port."""
+def end_copy(
+    ended: Buffer,
+    event: int,
+    published_ns: int,
+    size_bytes: float,
+    subscription: int,
+    priority_class: int,
+    outcome: int,
+) -> None:
+    """End a copy that never came to a managed port."""
     record = ended.records[append(ended)]
-    record.event = event.event
-    record.published_ns = event.published_ns
+    record.event = event
+    record.published_ns = published_ns
     record.enqueued_ns = -1
     record.dequeued_ns = -1
     record.delivered_ns = -1
-    record.size_bytes = event.size_bytes
+    record.size_bytes = size_bytes
     record.subscription = subscription
     record.priority_class = priority_class
     record.outcome = outcome
@@ -50,14 +58,20 @@ def end_copy(ended: Buffer, event: Record, subscription: int, priority_class: in
 
 @step
 def end_packet(
-    ended: Buffer, groups: Pool, packet: Record, outcome: int, dequeued_ns: int, delivered_ns: int
+    ended: Buffer,
+    groups: Pool,
+    packet: Record,
+    priority_class: int,
+    outcome: int,
+    dequeued_ns: int,
+    delivered_ns: int,
 ) -> None:
     """End a packet and, if it is the last one under way of its event, the copy.
 
     An event is delivered with its last packet; a packet lost loses it, whatever becomes of the others. Where packets
     end in several ways the first of them in the list of outcomes counts, so that the order of calls does not matter.
     """
-    enqueued_ns, priority_class = packet.enqueued_ns, packet.priority_class
+    enqueued_ns = packet.enqueued_ns
     number = packet.group
     if number >= 0:
         group = groups.records[number]

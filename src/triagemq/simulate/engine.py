@@ -67,19 +67,31 @@ class Replication:
     percentiles_ns: Floats
 
 
-class ReplicationRun:
-    """Publishes, follows everything through the network, and counts."""
+def run_replication(
+    scenario: Scenario,
+    timeline: Timeline,
+    extent: Extent,
+    *,
+    seed: int,
+    replication: int,
+    replay: Replayed | None = None,
+    sink: Sink | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Replication:
+    """Publish, follow everything through the network, and count. `progress` may raise to stop the run."""
+    return _Run(scenario, timeline, extent, seed, replication, replay, sink).run(progress)
 
+
+class _Run:
     def __init__(
         self,
         scenario: Scenario,
         timeline: Timeline,
         extent: Extent,
-        *,
         seed: int,
         replication: int,
-        replay: Replayed | None = None,
-        sink: Sink | None = None,
+        replay: Replayed | None,
+        sink: Sink | None,
     ) -> None:
         self._scenario, self._timeline, self._extent = scenario, timeline, extent
         ends = timeline.epochs.ends
@@ -113,8 +125,7 @@ class ReplicationRun:
         self._measured = 0
         self._last_published = 0.0
 
-    def run(self, progress: Callable[[float], None] | None = None) -> Replication:
-        """`progress` may raise to stop the run."""
+    def run(self, progress: Callable[[float], None] | None) -> Replication:
         extent = self._extent
         if self._trace:
             self._trace.plan(self._timeline.plans[self._path.clock.epoch], 0)

@@ -13,17 +13,10 @@ import numpy as np
 
 from triagemq.compiled import kernel
 from triagemq.scenario import Scenario
-from triagemq.simulate.brokers import (
-    Upstream,
-    fan_out,
-    lose_event,
-    lose_event_at,
-    new_broker_queues,
-    pass_brokers,
-)
+from triagemq.simulate.brokers import fan_out, lose_event, lose_event_at, new_broker_queues, pass_brokers
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
-from triagemq.simulate.network import Fates, above_brokers, below_brokers
+from triagemq.simulate.network import Above, Fates, above_brokers, below_brokers
 from triagemq.simulate.ports import catch_up_all, empty_queues
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
@@ -34,7 +27,6 @@ from triagemq.simulate.records import (
     SAMPLE,
     Buffer,
     Clock,
-    Downstream,
     Outlets,
     Pool,
     enlarged_buffer,
@@ -113,16 +105,38 @@ class Path:
         self.ended.filled[0] = self.hops.filled[0] = self.samples.filled[0] = 0
 
     def _pass_brokers(self, until: float) -> None:
-        self._repeat(
-            lambda begin: pass_brokers(self._upstream(), self.published, begin, until),
-            int(self.published.filled[0]) + 1,
-        )
+        def step(begin: int) -> int:
+            return pass_brokers(
+                self._above,
+                self._epochs,
+                self._seeds,
+                self._broker_queues,
+                self.published,
+                begin,
+                self._arriving,
+                self._matched,
+                self.ended,
+                until,
+                self.clock.run_ends,
+            )
+
+        self._repeat(step, int(self.published.filled[0]) + 1)
         self.published.filled[0] = 0
 
     def _fan_out(self, until: float) -> None:
         def step(begin: int) -> int:
-            epoch, copies = self.clock.epoch, self._inboxes[0]
-            return fan_out(self._upstream(), epoch, self._outbound_free, begin, copies, until)
+            return fan_out(
+                self._above,
+                self._epochs,
+                self.clock.epoch,
+                self._seeds,
+                self._outbound_free,
+                self._matched,
+                begin,
+                self._inboxes[0],
+                self.ended,
+                until,
+            )
 
         self._repeat(step, int(self._matched.filled[0]))
         keep_later(self._matched, until)
@@ -137,22 +151,44 @@ class Path:
         count = due(self._inboxes[hop], until, hop == 0, self._order, self._times, self._spare)
 
         def arrivals(begin: int) -> int:
-            inbox = self._inboxes[hop]
             return cross_switches(
-                self._downstream(hop), self._switch_free, hop, inbox, self._order, begin, count
+                self._below,
+                self._epochs,
+                self._seeds,
+                self._switch_free,
+                self.ports,
+                self._outlets(hop),
+                self.clock,
+                hop,
+                self._inboxes[hop],
+                self._order,
+                begin,
+                count,
             )
 
         def departures(begin: int) -> int:
-            return catch_up_all(self._downstream(hop), hop, begin, until)
+            return catch_up_all(
+                self._below,
+                self._epochs,
+                self._seeds,
+                self.ports,
+                self._outlets(hop),
+                self.clock,
+                hop,
+                begin,
+                until,
+            )
 
         self._repeat(arrivals, count)
         keep_later(self._inboxes[hop], until)
         self._repeat(departures, len(self.ports.free_at))
 
     def _cut_events(self, events: Callable[[], Buffer], matched: bool) -> None:
-        self._repeat(
-            lambda begin: cut_events(self._upstream(), events(), matched, begin), int(events().filled[0])
-        )
+        def step(begin: int) -> int:
+            ends = self.clock.run_ends
+            return cut_events(self._above, self._epochs, events(), matched, ends, self.ended, begin)
+
+        self._repeat(step, int(events().filled[0]))
 
     def _cut_packets(self, hop: int) -> None:
         def step(begin: int) -> int:
@@ -161,21 +197,8 @@ class Path:
 
         self._repeat(step, int(self._inboxes[hop].filled[0]))
 
-    def _upstream(self) -> Upstream:
-        return Upstream(
-            self._above,
-            self._epochs,
-            self._seeds,
-            self._broker_queues,
-            self._arriving,
-            self._matched,
-            self.ended,
-            self.clock.run_ends,
-        )
-
-    def _downstream(self, hop: int) -> Downstream:
-        outlets = Outlets(self._inboxes[hop + 1], self.ended, self.hops, self.samples)
-        return Downstream(self._below, self._epochs, self._seeds, self.ports, outlets, self.clock)
+    def _outlets(self, hop: int) -> Outlets:
+        return Outlets(self._inboxes[hop + 1], self.ended, self.hops, self.samples)
 
     def _repeat(self, step: Callable[[int], int], end: int) -> None:
         """Call a kernel until it is through; whenever it stops short, empty and enlarge what it may have filled."""
@@ -207,24 +230,25 @@ class Path:
 
 
 @kernel
-def cut_events(upstream: Upstream, events: Buffer, matched: bool, begin: int) -> int:
+def cut_events(
+    above: Above, epochs: Epochs, events: Buffer, matched: bool, run_ends: float, ended: Buffer, begin: int
+) -> int:
     """End the copies of events on their way to a broker, or matched there; returns how many events were done."""
-    above = upstream.above
     count = events.filled[0]
     for number in range(begin, count):
-        if not room(upstream.ended, above.most_members):
+        if not room(ended, above.most_members):
             return number
         event = events.records[number]
         source, broker = event.source_broker, event.broker
-        lose_event_at(upstream, event, broker, np.inf)
+        lose_event_at(above, epochs, ended, event, broker, np.inf, run_ends)
         if matched:
             continue
         here = source * above.brokers + broker
         for place in range(above.tree_first[here], above.tree_first[here + 1]):
             behind = above.beyond[source, above.tree_link[place]]
-            lose_event(upstream, event, behind, np.inf)
+            lose_event(above, epochs, ended, event, behind, np.inf, run_ends)
         if broker == source:
-            lose_event(upstream, event, above.unreachable[source], np.inf)
+            lose_event(above, epochs, ended, event, above.unreachable[source], np.inf, run_ends)
     return count  # type: ignore[no-any-return]
 
 
@@ -239,8 +263,15 @@ def cut_packets(
             return number
         packet = packets.records[number]
         if hop == 0:
-            subscription = packet.subscription
-            end_copy(ended, packet, subscription, epochs.priority_class[epoch, subscription], IN_FLIGHT)
+            end_copy(
+                ended,
+                packet.event,
+                packet.published_ns,
+                packet.size_bytes,
+                packet.subscription,
+                epochs.priority_class[epoch, packet.subscription],
+                IN_FLIGHT,
+            )
         else:
-            end_packet(ended, groups, packet, IN_FLIGHT, -1, -1)
+            end_packet(ended, groups, packet, packet.priority_class, IN_FLIGHT, -1, -1)
     return count  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from triagemq.compiled import kernel, step
-from triagemq.simulate.changes import epoch_at
+from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import (
     DELIVERED,
     DROPPED_BY_BUFFER,
@@ -21,7 +21,7 @@ from triagemq.simulate.endings import (
     nanoseconds,
 )
 from triagemq.simulate.network import LOST_BEHIND, Below, fate_of
-from triagemq.simulate.random import Purpose, split, uniform
+from triagemq.simulate.random import Purpose, Seeds, split, uniform
 from triagemq.simulate.records import (
     BYTES_DROPPED,
     BYTES_IN,
@@ -30,7 +30,8 @@ from triagemq.simulate.records import (
     PACKETS_IN,
     PACKETS_OUT,
     Buffer,
-    Downstream,
+    Clock,
+    Outlets,
     Pool,
     PortQueues,
     Record,
@@ -49,62 +50,100 @@ _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 
 
 @step
-def arrive(downstream: Downstream, port: int, number: int) -> None:
+def arrive(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    number: int,
+) -> None:
     """A packet of the pool comes to a port that has caught up with its arrival: send it, queue it or drop it."""
-    below, queues = downstream.below, downstream.queues
     packet = queues.packets.records[number]
     time, priority_class = packet.time, packet.priority_class
-    if downstream.clock.sample_seconds < np.inf:
+    if clock.sample_seconds < np.inf:
         queues.counters[port, priority_class, PACKETS_IN] += 1
         queues.counters[port, priority_class, BYTES_IN] += int(wire_bytes(below, queues.groups, packet))
     sending = queues.free_at[port] > time
     if not sending:
-        _transmit(downstream, port, number, time)
+        _transmit(below, epochs, seeds, queues, outlets, clock, port, number, time)
         return
     waiting = queues.waiting[port]
     if waiting + 1 >= below.buffer_packets[port]:
         lowest = lowest_class(queues, port) if waiting > 0 else -1
         if lowest <= priority_class:
-            _drop(downstream, port, number, time)
+            _drop(below, queues, outlets, clock, port, number, time)
             return
         evicted = queues.last[port, lowest]
         unlink_last(queues, port, lowest)
-        _drop(downstream, port, evicted, time)
+        _drop(below, queues, outlets, clock, port, evicted, time)
     link_last(queues, port, priority_class, number)
 
 
 @step
-def catch_up(downstream: Downstream, port: int, until: float) -> bool:
+def catch_up(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    until: float,
+) -> bool:
     """Start all that a port has to start by `until`, and sample it on the way; False if an outlet is full."""
-    if downstream.queues.next_sample[port] < until and not _catch_up_sampling(downstream, port, until):
+    if queues.next_sample[port] < until and not _catch_up_sampling(
+        below, epochs, seeds, queues, outlets, clock, port, until
+    ):
         return False
-    return _send_waiting(downstream, port, until)
+    return _send_waiting(below, epochs, seeds, queues, outlets, clock, port, until)
 
 
 @kernel
-def _catch_up_sampling(downstream: Downstream, port: int, until: float) -> bool:
+def _catch_up_sampling(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    until: float,
+) -> bool:
     """Catch up with every sampling instant before `until`. A call, not a step: it is rare, and would crowd the rest."""
-    queues, seconds = downstream.queues, downstream.clock.sample_seconds
     while queues.next_sample[port] < until:
         instant = queues.next_sample[port]
-        if not _send_waiting(downstream, port, instant):
+        if not _send_waiting(below, epochs, seeds, queues, outlets, clock, port, instant):
             return False
-        if not room(downstream.outlets.samples, downstream.below.classes):
+        if not room(outlets.samples, below.classes):
             return False
-        _sample(downstream, port, instant)
+        _sample(below, queues, outlets.samples, port, instant)
         # Multiples of the interval rather than a running sum: no drift, and the same instants at every port.
-        queues.next_sample[port] = seconds * np.rint(instant / seconds + 1.0)
+        queues.next_sample[port] = clock.sample_seconds * np.rint(instant / clock.sample_seconds + 1.0)
     return True
 
 
 @kernel
-def catch_up_all(downstream: Downstream, hop: int, begin: int, until: float) -> int:
+def catch_up_all(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    hop: int,
+    begin: int,
+    until: float,
+) -> int:
     """Catch up every port of a hop from number `begin` on; returns the port at which an outlet was full."""
-    hop_of_port = downstream.below.hop_of_port
-    for port in range(begin, len(hop_of_port)):
-        if hop_of_port[port] == hop and not catch_up(downstream, port, until):
+    for port in range(begin, len(below.hop_of_port)):
+        if below.hop_of_port[port] == hop and not catch_up(
+            below, epochs, seeds, queues, outlets, clock, port, until
+        ):
             return port
-    return len(hop_of_port)
+    return len(below.hop_of_port)
 
 
 @kernel
@@ -117,7 +156,8 @@ def empty_queues(queues: PortQueues, ended: Buffer, begin: int) -> int:
             priority_class = highest_class(queues, port)
             number = queues.first[port, priority_class]
             unlink_first(queues, port, priority_class)
-            end_packet(ended, queues.groups, queues.packets.records[number], IN_FLIGHT, -1, -1)
+            packet = queues.packets.records[number]
+            end_packet(ended, queues.groups, packet, priority_class, IN_FLIGHT, -1, -1)
             give_back(queues.packets, number)
     return len(queues.free_at)
 
@@ -134,22 +174,39 @@ def wire_bytes(below: Below, groups: Pool, packet: Record) -> float:
 
 
 @step
-def _send_waiting(downstream: Downstream, port: int, until: float) -> bool:
-    queues, outlets = downstream.queues, downstream.outlets
+def _send_waiting(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    until: float,
+) -> bool:
     while queues.waiting[port] > 0 and queues.free_at[port] <= until:
         if not (room(outlets.ended, 1) and room(outlets.onward, 1) and room(outlets.hops, 1)):
             return False
         priority_class = highest_class(queues, port)
         number = queues.first[port, priority_class]
         unlink_first(queues, port, priority_class)
-        _transmit(downstream, port, number, queues.free_at[port])
+        _transmit(below, epochs, seeds, queues, outlets, clock, port, number, queues.free_at[port])
     return True
 
 
 @step
-def _transmit(downstream: Downstream, port: int, number: int, time: float) -> None:
+def _transmit(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    number: int,
+    time: float,
+) -> None:
     """Send a packet that is in no queue any more: to the next switch, or to its subscriber."""
-    below, epochs, seeds, queues, outlets, clock = downstream
     packet = queues.packets.records[number]
     epoch = epoch_at(epochs.ends, clock.epoch, time)
     wire = wire_bytes(below, queues.groups, packet)
@@ -163,7 +220,7 @@ def _transmit(downstream: Downstream, port: int, number: int, time: float) -> No
         queues.counters[port, packet.priority_class, PACKETS_OUT] += 1
         queues.counters[port, packet.priority_class, BYTES_OUT] += int(wire)
     if clock.with_hops:
-        _record_hop(downstream, packet, port, nanoseconds(finished), DELIVERED)
+        _record_hop(below, outlets.hops, packet, port, nanoseconds(finished), DELIVERED)
     subscription, hop = packet.subscription, below.hop_of_port[port]
     counter = packet.event * below.subscriptions + subscription
     # Of an event in several packets that is recorded as lost, the first is.
@@ -172,7 +229,7 @@ def _transmit(downstream: Downstream, port: int, number: int, time: float) -> No
         error_rate = epochs.port_error[epoch_at(epochs.ends, epoch, finished), port]
         seed = split(split(seeds[_PORT_LINK], hop), packet.fragment)
         if lost or (error_rate > 0.0 and uniform(seed, counter) <= error_rate):
-            _end(downstream, number, LOST_ON_LINK, finished, finished)
+            _end(queues, outlets, clock, number, LOST_ON_LINK, finished, finished)
             return
         place = append(outlets.onward)
         outlets.onward.records[place] = packet
@@ -187,38 +244,56 @@ def _transmit(downstream: Downstream, port: int, number: int, time: float) -> No
         outcome = LOST_ON_LINK
     elif not epochs.active[epoch_at(epochs.ends, epoch, arrival), subscription]:
         outcome = SUBSCRIBER_GONE
-    _end(downstream, number, outcome, finished, arrival)
+    _end(queues, outlets, clock, number, outcome, finished, arrival)
 
 
 @step
-def _end(downstream: Downstream, number: int, outcome: int, finished: float, arrival: float) -> None:
-    queues, run_ends = downstream.queues, downstream.clock.run_ends
+def _end(
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    number: int,
+    outcome: int,
+    finished: float,
+    arrival: float,
+) -> None:
     packet = queues.packets.records[number]
-    if arrival > run_ends:
+    if arrival > clock.run_ends:
         outcome = IN_FLIGHT
-    dequeued_ns = nanoseconds(finished) if finished <= run_ends else -1
-    end_packet(downstream.outlets.ended, queues.groups, packet, outcome, dequeued_ns, nanoseconds(arrival))
+    dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
+    end_packet(
+        outlets.ended,
+        queues.groups,
+        packet,
+        packet.priority_class,
+        outcome,
+        dequeued_ns,
+        nanoseconds(arrival),
+    )
     give_back(queues.packets, number)
 
 
 @step
-def _drop(downstream: Downstream, port: int, number: int, time: float) -> None:
-    queues, clock = downstream.queues, downstream.clock
+def _drop(
+    below: Below, queues: PortQueues, outlets: Outlets, clock: Clock, port: int, number: int, time: float
+) -> None:
     packet = queues.packets.records[number]
     if clock.sample_seconds < np.inf:
         queues.counters[port, packet.priority_class, DROPS] += 1
-        dropped_bytes = int(wire_bytes(downstream.below, queues.groups, packet))
-        queues.counters[port, packet.priority_class, BYTES_DROPPED] += dropped_bytes
+        queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(
+            wire_bytes(below, queues.groups, packet)
+        )
     if clock.with_hops:
-        _record_hop(downstream, packet, port, -1, DROPPED_BY_BUFFER)
+        _record_hop(below, outlets.hops, packet, port, -1, DROPPED_BY_BUFFER)
     outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
-    end_packet(downstream.outlets.ended, queues.groups, packet, outcome, -1, -1)
+    end_packet(outlets.ended, queues.groups, packet, packet.priority_class, outcome, -1, -1)
     give_back(queues.packets, number)
 
 
 @step
-def _record_hop(downstream: Downstream, packet: Record, port: int, dequeued_ns: int, outcome: int) -> None:
-    hops = downstream.outlets.hops
+def _record_hop(
+    below: Below, hops: Buffer, packet: Record, port: int, dequeued_ns: int, outcome: int
+) -> None:
     record = hops.records[append(hops)]
     record.event = packet.event
     record.enqueued_ns = nanoseconds(packet.time)
@@ -226,16 +301,15 @@ def _record_hop(downstream: Downstream, packet: Record, port: int, dequeued_ns: 
     record.subscription = packet.subscription
     record.port = port
     record.priority_class = packet.priority_class
-    record.hop = downstream.below.hop_of_port[port]
+    record.hop = below.hop_of_port[port]
     record.outcome = outcome
 
 
 @step
-def _sample(downstream: Downstream, port: int, instant: float) -> None:
+def _sample(below: Below, queues: PortQueues, samples: Buffer, port: int, instant: float) -> None:
     """Counters of every class; what is on the wire at the instant has not left yet."""
-    queues, samples = downstream.queues, downstream.outlets.samples
     sending = queues.free_at[port] > instant
-    for priority_class in range(downstream.below.classes):
+    for priority_class in range(below.classes):
         counters = queues.counters[port, priority_class]
         on_wire = sending and queues.sending_class[port] == priority_class
         record = samples.records[append(samples)]

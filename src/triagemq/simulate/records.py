@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import step
 from triagemq.scenario import Floats
-from triagemq.simulate.changes import Epochs
 from triagemq.simulate.network import Below
-from triagemq.simulate.random import Seeds
 
 Records: TypeAlias = NDArray[np.void]
 
@@ -242,18 +240,6 @@ class Clock(NamedTuple):
     run_ends: float
     sample_seconds: float
     with_hops: bool
-
-
-class Downstream(NamedTuple):
-    """All that switches and ports work with: how they are laid out, what changes and what chance says, what waits,
-    where it goes, and the time."""
-
-    below: Below
-    epochs: Epochs
-    seeds: Seeds
-    queues: PortQueues
-    outlets: Outlets
-    clock: Clock
 
 
 def new_port_queues(below: Below, sample_seconds: float) -> PortQueues:

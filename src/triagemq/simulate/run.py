@@ -17,7 +17,7 @@ from triagemq.plan.demand import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline
-from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, ReplicationRun
+from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
 from triagemq.simulate.network import without_chances
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
@@ -87,12 +87,7 @@ def simulate(
     extent = replace(extent, percentiles=percentiles)
     _check(replications, precision, sink, recorded, changes, threads)
     compile_seconds = _warm_kernels(scenario, when, extent)
-
-    def replication(number: int) -> ReplicationRun:
-        again = None if recorded is None else recorded.again()
-        return ReplicationRun(scenario, when, extent, seed=seed, replication=number, replay=again, sink=sink)
-
-    runner = _Runner(replication, progress, threads or os.cpu_count() or 1)
+    runner = _Runner(scenario, when, extent, seed, recorded, sink, progress, threads or os.cpu_count() or 1)
     started = time.perf_counter()
     done, reached = runner.run(replications, precision)
     return summarise(
@@ -114,11 +109,18 @@ class _Stopped(BaseException):
 class _Runner:
     def __init__(
         self,
-        replication: Callable[[int], ReplicationRun],
+        scenario: Scenario,
+        when: Timeline,
+        extent: Extent,
+        seed: int,
+        recorded: Replayed | None,
+        sink: Sink | None,
         progress: Callable[[float], None] | None,
         threads: int,
     ) -> None:
-        self._replication, self._progress, self._threads = replication, progress, threads
+        self._scenario, self._when, self._extent = scenario, when, extent
+        self._seed, self._recorded, self._sink = seed, recorded, sink
+        self._progress, self._threads = progress, threads
         self._stop = threading.Event()
         self._fractions: dict[int, float] = {}
 
@@ -135,10 +137,10 @@ class _Runner:
 
     def _batch(self, begin: int, end: int) -> list[Replication]:
         if end - begin == 1:
-            return [self._replication(begin).run(self._progress)]
+            return [self._one(begin, self._progress)]
         self._fractions.clear()
         with ThreadPoolExecutor(min(self._threads, end - begin)) as pool:
-            futures = [pool.submit(self._one, number) for number in range(begin, end)]
+            futures = [pool.submit(self._one, number, self._note(number)) for number in range(begin, end)]
             try:
                 self._watch(futures)
                 return [future.result() for future in futures]
@@ -148,13 +150,26 @@ class _Runner:
                     future.cancel()
                 raise
 
-    def _one(self, number: int) -> Replication:
+    def _one(self, number: int, progress: Callable[[float], None] | None) -> Replication:
+        recorded = None if self._recorded is None else self._recorded.again()
+        return run_replication(
+            self._scenario,
+            self._when,
+            self._extent,
+            seed=self._seed,
+            replication=number,
+            replay=recorded,
+            sink=self._sink,
+            progress=progress,
+        )
+
+    def _note(self, number: int) -> Callable[[float], None]:
         def note(fraction: float) -> None:
             if self._stop.is_set():
                 raise _Stopped
             self._fractions[number] = fraction
 
-        return self._replication(number).run(note)
+        return note
 
     def _watch(self, futures: Sequence[Future[Replication]]) -> None:
         """Report progress from this thread, and pass on the first failure at once."""
@@ -259,5 +274,5 @@ def _warm_kernels(scenario: Scenario, when: Timeline, extent: Extent) -> float:
         measured_from_ns=0,
         block_events=8,
     )
-    ReplicationRun(scenario, when, few, seed=0, replication=0).run()
+    run_replication(scenario, when, few, seed=0, replication=0)
     return time.perf_counter() - started

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Scenario
-from triagemq.simulate.records import SAMPLE, Buffer, Records
+from triagemq.simulate.records import Buffer, Records
 
 SAMPLE_SECONDS = 0.2
 """Queue samples of a trace are this far apart in simulated time."""
@@ -108,10 +108,24 @@ class TraceColumns:
     def queue_samples(self, samples: Buffer, bandwidth_bps: Floats) -> None:
         taken = _filled(samples)
         if len(taken):
-            columns = {name: _column(taken, name) for name in SAMPLE.names or ()}
-            port, queue = columns.pop("port"), columns.pop("queue")
+            port = _column(taken, "port")
+            counters = {
+                name: _column(taken, name)
+                for name in (
+                    "sampled_ns",
+                    "bytes_in",
+                    "packets_in",
+                    "bytes_out",
+                    "packets_out",
+                    "drops",
+                    "backlog_bytes",
+                    "backlog_packets",
+                )
+            }
             width = np.rint(bandwidth_bps[port]).astype(np.int64)
-            self._sink.queue_samples({"port_id": port, "queue": queue, **columns, "width_bps": width})
+            self._sink.queue_samples(
+                {"port_id": port, "queue": _column(taken, "queue"), **counters, "width_bps": width}
+            )
 
 
 def _filled(buffer: Buffer) -> Records:

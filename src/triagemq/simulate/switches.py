@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
+from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
-from triagemq.simulate.network import DROPPED, fate_of
+from triagemq.simulate.network import DROPPED, Below, fate_of
 from triagemq.simulate.ports import arrive, catch_up
-from triagemq.simulate.random import Purpose, exponential, split, uniform
-from triagemq.simulate.records import Buffer, Downstream, Record, Records, room, take
+from triagemq.simulate.random import Purpose, Seeds, exponential, split, uniform
+from triagemq.simulate.records import Buffer, Clock, Outlets, PortQueues, Record, Records, room, take
 
 Order = NDArray[np.int32]
 
@@ -121,7 +122,18 @@ def packets_of(size_bytes: float, payload_bytes: float) -> int:
 
 @kernel
 def cross_switches(
-    downstream: Downstream, switch_free: Floats, hop: int, inbox: Buffer, order: Order, begin: int, end: int
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    switch_free: Floats,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    hop: int,
+    inbox: Buffer,
+    order: NDArray[np.int32],
+    begin: int,
+    end: int,
 ) -> int:
     """Bring packets number order[begin:end] through the switches of one hop into their output ports.
 
@@ -129,7 +141,6 @@ def cross_switches(
     batch of packets. Class and drop rate are those in force when a copy reaches the switch. Returns how many were
     done: fewer than asked for when an outlet or a pool is full.
     """
-    below, epochs, seeds, _, outlets, clock = downstream
     inbound_seed = split(seeds[_SWITCH_INBOUND], hop)
     for place in range(begin, end):
         copy = inbox.records[order[place]]
@@ -153,20 +164,21 @@ def cross_switches(
             if not room(outlets.ended, 1):
                 return place
             switch_free[switch] = time
-            outcome = DROPPED_BY_POLICY if time <= clock.run_ends else IN_FLIGHT
-            end_copy(outlets.ended, copy, subscription, priority_class, outcome)
+            _drop_on_purpose(outlets.ended, copy, priority_class, time, clock.run_ends)
             continue
-        if not (catch_up(downstream, port, time) and _room_for_arrival(downstream, packets)):
+        if not (
+            catch_up(below, epochs, seeds, queues, outlets, clock, port, time)
+            and _room_for_arrival(queues, outlets, packets)
+        ):
             return place
         switch_free[switch] = time
-        _enter(downstream, port, copy, packets, hop, time, priority_class)
+        _enter(below, epochs, seeds, queues, outlets, clock, port, copy, packets, hop, time, priority_class)
     return end
 
 
 @step
-def _room_for_arrival(downstream: Downstream, packets: int) -> bool:
+def _room_for_arrival(queues: PortQueues, outlets: Outlets, packets: int) -> bool:
     """Every packet takes a place in the pool, and ends or moves on at most once and evicts at most one other."""
-    queues, outlets = downstream.queues, downstream.outlets
     return (
         queues.packets.free_count[0] >= packets
         and queues.groups.free_count[0] >= 1
@@ -177,11 +189,29 @@ def _room_for_arrival(downstream: Downstream, packets: int) -> bool:
 
 
 @step
+def _drop_on_purpose(ended: Buffer, copy: Record, priority_class: int, time: float, run_ends: float) -> None:
+    outcome = DROPPED_BY_POLICY if time <= run_ends else IN_FLIGHT
+    end_copy(
+        ended, copy.event, copy.published_ns, copy.size_bytes, copy.subscription, priority_class, outcome
+    )
+
+
+@step
 def _enter(
-    downstream: Downstream, port: int, copy: Record, packets: int, hop: int, time: float, priority_class: int
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    copy: Record,
+    packets: int,
+    hop: int,
+    time: float,
+    priority_class: int,
 ) -> None:
     """The packets of a copy come to their port together."""
-    queues, clock = downstream.queues, downstream.clock
     enqueued_ns = copy.enqueued_ns
     if hop == 0:
         enqueued_ns = nanoseconds(time) if time <= clock.run_ends else -1
@@ -208,4 +238,4 @@ def _enter(
         packet.fragment = copy.fragment + fragment
         packet.group = group
         packet.priority_class = priority_class
-        arrive(downstream, port, number)
+        arrive(below, epochs, seeds, queues, outlets, clock, port, number)
