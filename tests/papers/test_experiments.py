@@ -170,6 +170,7 @@ def test_an_output_that_cannot_be_written_is_named(buffers: Reproduction, tmp_pa
         write_files(tmp_path / "taken", buffers.name, buffers.title, buffers.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_many_seeds_on_spark_give_the_same_figures_as_in_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

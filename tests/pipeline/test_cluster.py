@@ -158,16 +158,12 @@ WAYS = (by_options, by_conf, by_defaults, by_submit, by_mount_table, beside_moun
 
 
 @needs_root
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("way", "command"),
     [
-        pytest.param(
-            way,
-            command,
-            marks=[] if (way, command) == (by_options, "run") else pytest.mark.slow,
-            id=f"{way.__name__}-{command}",
-        )
+        pytest.param(way, command, id=f"{way.__name__}-{command}")
         for way in WAYS
         for command in ("run", "sweep", "stream")
     ],

@@ -486,7 +486,7 @@ def test_asked_to_stop_it_commits_its_batch_and_ends_well(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
     spark: SparkSession, times: int, tmp_path: Path
 ) -> None:
