@@ -30,7 +30,7 @@ from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import TriageError
-from triagemq.live.receipts import LastArrival, Receipts, TimedSocket
+from triagemq.live.receipts import LastArrival, Receipts, TimedSocket, stamping
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
 from triagemq.scenario.conditions import Conditions
@@ -350,8 +350,11 @@ def _say_ready(**facts: Any) -> None:
 
 async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
-    run = run_publishers if config.role == "publishers" else run_subscribers
-    await run(scenario, conditions, config, ended)
+    if config.role == "publishers":
+        await run_publishers(scenario, conditions, config, ended)
+        return
+    with stamping() if config.receipts is not None else contextlib.nullcontext():
+        await run_subscribers(scenario, conditions, config, ended)
 
 
 def main() -> int:
