@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from tests.network.openflow.table_model import TableModel
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import NetworkError, PlanError
-from triagemq.network.openflow import OpenFlowSwitches, RateLimit
+from triagemq.network.openflow import OpenFlowSwitches, RateLimit, Timing
 from triagemq.network.openflow.topology import PortId
 from triagemq.plan import FlowKey, RemoveFlow, SetFlow, SetPort
 
@@ -215,6 +217,19 @@ def test_a_link_fails_and_traffic_takes_the_other_way(lab: Lab, open_plane: Open
     run.send(10, 200, lossless=run.receivers)
     eventually(run.all_came, "the way back loses nothing")
     assert len(set(run.arrived[CLIENT, 2000])) == len(run.arrived[CLIENT, 2000])
+
+
+def test_links_stay_when_it_is_the_controller_that_does_not_work(lab: Lab, open_plane: Open) -> None:
+    plane = open_plane(1, 2, 3, timing=Timing(link_seconds=0.5, link_lost_seconds=2.5))
+    line_of_three(lab)
+    plane.wait_until_ready()
+    links, before = plane.network.links, plane.changes
+    assert len(links) == 4
+    plane._loop.call_soon_threadsafe(time.sleep, 3.0)
+    # It looks at its links before this is answered.
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0.6), plane._loop).result()
+    assert plane.network.links == links
+    assert plane.changes["rules deleted"] == before["rules deleted"]
 
 
 def test_limits_are_kept_by_meters_that_spare_control_packets(lab: Lab, open_plane: Open) -> None:
