@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.exchange.real import Child, free_udp_port
+from tests.exchange.real import Child
+from tests.ports import own_port
 
 from triagemq.coordinator.access.grants import Grant, Grants
 from triagemq.coordinator.channel.link import GatewayLink
@@ -25,7 +26,7 @@ class ManagedProcess:
 
     def __init__(self, directory: Path, broker: str, **config: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.port = free_udp_port()
+        self.port = own_port(kind=socket.SOCK_DGRAM)
         self.directory = directory
         self.socket = directory / "control.sock"
         self._config = directory / "config.json"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triagemq.exchange.broker.ports import free_port
+from tests.ports import own_port
 
 PASSWORD = "pg-s3cret"
 
@@ -28,7 +28,7 @@ class Server:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = free_port()
+        self._port = own_port()
         self.url = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{self._port}/postgres"
         password = directory / "password"
         password.write_text(PASSWORD)

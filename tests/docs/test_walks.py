@@ -20,9 +20,10 @@ HERE = Path(__file__).parent / "walks"
 SOURCE = ROOT / "src" / "triagemq"
 PAGE = ROOT / "docs" / "reference" / "layers.md"
 TOPICS = ("smoke", "heat", "water")
+FIRST_TOPIC = "gas"
+"""What is done only once in the life of a process (compiled kernels are loaded) is done for this one."""
 IDLE_SECONDS = 3.0
-SEEN_SECONDS = 0.1
-"""After which every process has seen what is to be recorder."""
+DELIVERY = "One delivery"
 
 
 def named_on_page(title: str) -> list[str]:
@@ -90,7 +91,7 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Walk]:
             text=True,
             env=os.environ | recorder.environment,
         ) as device:
-            _tell(device, "open")
+            _tell(device, f"subscribe {FIRST_TOPIC}")
             on_the_way = [device.pid, ready["pids"]["gateway"]]
             everyone = recorder.processes = [*on_the_way, ready["pids"]["coordinator"]]
             for topic in TOPICS:
@@ -123,7 +124,7 @@ def _tell(device: subprocess.Popen[str], line: str) -> None:
 @pytest.mark.parametrize(
     ("walk", "title"),
     [
-        ("delivery", "One delivery"),
+        ("delivery", DELIVERY),
         ("subscription", "One subscription, from `subscribe()` to the first packet"),
     ],
 )
@@ -137,7 +138,9 @@ def test_the_page_names_what_is_passed(walks: dict[str, Walk], walk: str, title:
 
     elsewhere = [name for name in named if not any(is_part(module, name) for module in passed)]
     assert not elsewhere, f"not passed: {', '.join(elsewhere)}"
-    forgotten = sorted(each for each in special if not any(is_part(each, name) for name in named))
+    # A subscription ends with a delivery, which may pass by one way or the other.
+    known = {*named, *named_on_page(DELIVERY)}
+    forgotten = sorted(each for each in special if not any(is_part(each, name) for name in known))
     assert not forgotten, f"not on the page: {', '.join(forgotten)}"
 
 

@@ -57,7 +57,7 @@ class Guest:
         self._socket.close()
 
     def _until(self, kind: PacketType) -> bytes | None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not self.closed and (left := deadline - time.monotonic()) > 0:
             for first, body in self._receive(left):
                 if first >> 4 == kind:

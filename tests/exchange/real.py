@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -17,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from triagemq.exchange.broker.ports import free_port
+from tests.ports import own_port
+
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.exchange.mqtt.packets import (
     PacketStream,
@@ -50,15 +50,6 @@ Kind = TypeVar("Kind")
 GATEWAY = "import typer; from triagemq.cli.gateway import gateway; typer.run(gateway)"
 
 
-def free_udp_port() -> int:
-    """One that the kernel gives nobody by itself: another test's socket would get it before it is used."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 class Child:
     """A process that this test started, and ends."""
 
@@ -83,7 +74,7 @@ class Child:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            output, _ = self.process.communicate(timeout=10)
+            output, _ = self.process.communicate(timeout=30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             output, _ = self.process.communicate()
@@ -95,7 +86,7 @@ class Mosquitto:
     """Mosquitto on a fixed port; `kill` and `start` as often as wanted."""
 
     def __init__(self, directory: Path, extra: str = "", port: int | None = None) -> None:
-        self.port = free_port() if port is None else port
+        self.port = own_port() if port is None else port
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._configuration = directory / "mosquitto.conf"
@@ -116,7 +107,7 @@ class Mosquitto:
         command = find_mosquitto()
         assert command is not None
         self._child = Child([command, "-c", str(self._configuration)], self._directory / "log")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return
@@ -200,7 +191,7 @@ class GatewayProcess:
     """`triage gateway` as a process on a fixed port."""
 
     def __init__(self, directory: Path, *options: str, port: int | None = None) -> None:
-        self.port = free_udp_port() if port is None else port
+        self.port = own_port(kind=socket.SOCK_DGRAM) if port is None else port
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._options = options
@@ -352,7 +343,7 @@ class Publisher:
         self.unanswered.difference_update(found)
         return found
 
-    def wait(self, seconds: float = 10.0) -> None:
+    def wait(self, seconds: float = 30.0) -> None:
         """Until everything is acknowledged."""
         deadline = time.monotonic() + seconds
         while self.unanswered and (left := deadline - time.monotonic()) > 0:

@@ -148,7 +148,7 @@ def test_a_gateway_with_tokens_lets_in_their_holders_until_they_are_revoked(tmp_
             with pytest.raises(RefusedError):
                 subscriber.subscribe("#")
             publisher.publish("pump/1", b"pressure", qos=1)
-            event = subscriber.next(10.0)
+            event = subscriber.next(30.0)
             assert event is not None
             assert event.payload == b"pressure"
             with pytest.raises(RefusedError):

@@ -18,7 +18,7 @@ def test_control_leaves_from_the_same_address_and_everything_comes_to_the_first_
         assert second is not None
         port = first.getsockname()[1]
         with second, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-            client.settimeout(2.0)
+            client.settimeout(20.0)
             client.bind(("127.0.0.1", 0))
             there = client.getsockname()
             second.sendto(b"control", there if host == "127.0.0.1" else (f"::ffff:{there[0]}", there[1]))

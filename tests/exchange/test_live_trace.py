@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def run_with_trace(
             make_egress=make_egress,
         )
         await gateway.start()
-        assert await gateway.wait_for_broker(5)
+        assert await gateway.wait_for_broker(30)
         await asyncio.to_thread(scenario, gateway.address[1], broker.port)
         await gateway.close()
         return gateway.core.counters.as_json()
@@ -63,7 +64,7 @@ def test_every_copy_is_in_the_trace_with_its_outcome(tmp_path: Path) -> None:
                 publisher.publish("a/b", stamp_payload(b"%d" % number, begin_ns + number), 1)
             publisher.wait()
             for client in clients[:2]:
-                client.collect(5, 100)
+                client.collect(30, 100)
                 assert len(client.messages) == 100
             time.sleep(0.7)
 
@@ -101,9 +102,9 @@ def test_trace_says_who_published_through_the_gateway(tmp_path: Path, version: i
         with ended(publisher, sensor, client):
             client.connect().subscribe("ab")
             sensor.connect().send(Publish(TopicIdType.SHORT, short_topic_id("ab"), b"mine"))
-            client.collect(5, 1)
+            client.collect(30, 1)
             publisher.publish("ab", b"of nobody here")
-            client.collect(5, 2)
+            client.collect(30, 2)
 
     run_with_trace(tmp_path, scenario, version=version)
     trace = Trace.open(tmp_path / "trace")
@@ -119,7 +120,7 @@ def test_trace_is_readable_while_the_gateway_runs(tmp_path: Path) -> None:
         with ended(publisher, client):
             client.connect().subscribe("a")
             publisher.publish("a", b"x")
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while not list((tmp_path / "trace" / "deliveries").glob("*.parquet")):
                 assert time.monotonic() < deadline
                 publisher.publish("a", b"x")
@@ -159,7 +160,7 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
             time.sleep(0.1)
             for number in range(50):
                 publisher.publish("a", b"%d" % number)
-            clients[0].collect(5, 50)
+            clients[0].collect(30, 50)
             assert len(clients[0].messages) == 50
             clients[1].collect(0.2)
             assert clients[1].messages == []
@@ -168,7 +169,18 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
             time.sleep(0.1)
             for number in range(5):
                 publisher.publish("a", b"%d" % number)
-            time.sleep(0.3)
+
+            def came() -> set[int]:
+                found: Future[set[int]] = Future()
+                loop.call_soon_threadsafe(
+                    lambda: found.set_result({each.packets_in for each in plane.counters().flows.values()})
+                )
+                return found.result(30)
+
+            deadline = time.monotonic() + 30
+            while came() != {55}:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
 
     loop: Any = None
     original = asyncio.to_thread
@@ -218,7 +230,7 @@ def test_what_was_given_up_survives_a_kill_and_is_added_to_the_killed_run(tmp_pa
     columns = dict(zip(TABLES["deliveries"].names, np.array(rows[:2]).T, strict=True))
     writer.deliveries(columns)
     journal.handed_over(2)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while writer.shown("deliveries") < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     # The run shows them, but it was killed before it could remove its file.

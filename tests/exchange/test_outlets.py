@@ -31,7 +31,7 @@ def receivers() -> Iterator[list[socket.socket]]:
     for _ in range(5):
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         one.bind(("127.0.0.1", 0))
-        one.settimeout(2.0)
+        one.settimeout(20.0)
         one.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
         sockets.append(one)
     yield sockets

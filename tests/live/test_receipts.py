@@ -6,12 +6,13 @@ import socket
 import time
 from contextlib import closing
 
-from triagemq.live.receipts import LastArrival, TimedSocket
+from triagemq.live.receipts import LastArrival, TimedSocket, stamping
 
 
 def test_a_datagram_that_is_read_late_came_when_it_came() -> None:
     arrival = LastArrival()
     with (
+        stamping(),
         closing(TimedSocket(arrival, socket.AF_INET, socket.SOCK_DGRAM)) as receiver,
         closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sender,
     ):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyspark
+from tests.ports import own_port
 
 import triagemq
 from triagemq.pipeline.java import find_java
@@ -45,7 +46,7 @@ class Standalone:
     def __init__(self, folder: Path, shared: Path | None) -> None:
         self._folder, self._shared = folder, shared
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        port, self._web = _free_port(), _free_port()
+        port, self._web = own_port(), own_port()
         self.address = f"spark://127.0.0.1:{port}"
         self.environment = os.environ | {
             "JAVA_HOME": str(find_java().wrapped()),
@@ -124,12 +125,6 @@ def standalone(folder: Path, *, workers: int = 2, shared: Path | None = None) ->
         yield cluster
     finally:
         cluster.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _wait_for(port: int, seconds: float) -> None:

@@ -1,11 +1,12 @@
 """A scenario's publishers or subscribers as real clients: `python -m triagemq.live.clients CONFIG.json`.
 
 It prints one JSON line when its clients are connected and have told the coordinator what they want or publish.
-Publishers begin some seconds later, when the plan that knows of them is in force. It ends on SIGTERM.
+Publishers begin some seconds later, when the plan that knows of them is in force, or when they are told to. It ends on
+SIGTERM.
 
 What its clients do next is told by JSON datagrams on a Unix socket. `{"name": "crew", "there": false}`: a client fails
 or leaves, or returns or joins. `{"situation": 2}`: topics are worth to everyone what they are in the situation of that
-number, of those that the scenario's conditions lead to.
+number, of those that the scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import TriageError
-from triagemq.live.receipts import LastArrival, Receipts, TimedSocket
+from triagemq.live.receipts import LastArrival, Receipts, TimedSocket, stamping
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
 from triagemq.scenario.conditions import Conditions
@@ -46,6 +47,7 @@ SETTLING_SECONDS = 2.0
 
 _AT_ONCE = 32
 _AHEAD_SECONDS = 1.0
+_LOOK_SECONDS = 0.02
 _LARGEST_PAYLOAD = 65_000
 _LONGEST_COMMAND = 65_536
 _PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
@@ -150,6 +152,8 @@ async def run_publishers(
     sent = None if config.receipts is None else Receipts(Path(config.receipts))
     silent = set(config.absent)
     turn = asyncio.Semaphore(_AT_ONCE)
+    told = asyncio.Event()
+    begins_ns = 0
 
     async def begin(name: str) -> Publisher:
         async with turn:
@@ -162,17 +166,26 @@ async def run_publishers(
 
     async def command(message: dict[str, Any]) -> None:
         """A publisher that fails says nothing to anybody: it is the silence of its topics that is noticed."""
+        nonlocal begins_ns
+        if "begins_ns" in message:
+            begins_ns = message["begins_ns"]
+            told.set()
+            return
         (silent.discard if message["there"] else silent.add)(message["name"])
 
     names = scenario.publishers.name
     publishers = await asyncio.gather(*(begin(name) for name in names))
     begins_ns = time.time_ns() + round(config.settling_seconds * 1e9)
+    if config.commands is None:
+        told.set()
     owner = scenario.publications.publisher.tolist()
     topic_rows = scenario.publications.topic.tolist()
     topics = [scenario.topics.name[topic] for topic in topic_rows]
     least = PREFIX_BYTES if config.namespaces is not None else 1
     async with listening(config.commands, command):
         _say_ready(clients=len(publishers), publishing_from_ns=begins_ns)
+        while not told.is_set() and not await is_set_within(ended, _LOOK_SECONDS):
+            pass
         until = 0.0
         while not ended.is_set():
             until += _AHEAD_SECONDS
@@ -350,8 +363,11 @@ def _say_ready(**facts: Any) -> None:
 
 async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
-    run = run_publishers if config.role == "publishers" else run_subscribers
-    await run(scenario, conditions, config, ended)
+    if config.role == "publishers":
+        await run_publishers(scenario, conditions, config, ended)
+        return
+    with stamping() if config.receipts is not None else contextlib.nullcontext():
+        await run_subscribers(scenario, conditions, config, ended)
 
 
 def main() -> int:

@@ -11,7 +11,9 @@ import contextlib
 import os
 import socket
 import struct
+import time
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ _AT_ONCE = 4 * 500
 _TIMESTAMPS = 35
 _TIME = struct.Struct("@ll")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIME.size)
+_MOST_WAITING_SECONDS = 30.0
 
 
 class Receipts:
@@ -114,3 +117,27 @@ class TimedSocket(socket.socket):
                 seconds, nanoseconds = _TIME.unpack_from(data)
                 self._arrival.last_ns = seconds * 1_000_000_000 + nanoseconds
         return datagram
+
+
+@contextlib.contextmanager
+def stamping() -> Iterator[None]:
+    """Meanwhile the kernel stamps datagrams when they come.
+
+    It begins with that a while after the first socket asked for it, when one of its workers gets a processor; until
+    then it gives the time of reading. Waits until it has begun, though not for ever: the time of reading is what there
+    is where the kernel does not stamp.
+    """
+    arrival = LastArrival()
+    with TimedSocket(arrival, socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        probe.settimeout(1.0)
+        deadline = time.monotonic() + _MOST_WAITING_SECONDS
+        while time.monotonic() < deadline:
+            probe.sendto(b"", probe.getsockname())
+            time.sleep(0.001)
+            before_ns = time.time_ns()
+            with contextlib.suppress(TimeoutError):
+                probe.recv(1)
+                if arrival.last_ns <= before_ns:
+                    break
+        yield

@@ -61,6 +61,7 @@ def test_a_flow_follows_its_client_and_its_order() -> None:
     binder.connected("s~1", at(1))
     assert plane.applied == []
     binder.order(orders(s_1=flow("radio", 7, 2, 0.5)))
+    assert not binder.missing()
     assert plane.applied == [(RADIO, CABLE, SetFlow(key(1), "radio", 7, 2, 0.5))]
     assert binder.flow_of("s~1") == (7, 2)
     binder.connected("s~1", at(1))
@@ -71,6 +72,7 @@ def test_a_flow_follows_its_client_and_its_order() -> None:
     binder.gone("s~1")
     binder.gone("s~1")
     assert bound(plane) == {}
+    assert binder.missing() == {"s~1"}
     # What it would be sent in, for what could not be sent.
     assert binder.flow_of("s~1") == (7, 2)
 

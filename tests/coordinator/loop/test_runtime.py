@@ -135,7 +135,7 @@ def test_a_lease_that_ends_gives_the_bandwidth_to_others(tmp_path: Path) -> None
 def test_heartbeats_keep_a_lease(tmp_path: Path) -> None:
     async def run() -> None:
         async with running(tmp_path) as here:
-            await here.client.post("/v1/subscribers", json=subscriber("s", "a", lease_seconds=1.5))
+            await here.client.post("/v1/subscribers", json=subscriber("s", "a", lease_seconds=3))
             for _ in range(12):
                 await asyncio.sleep(0.3)
                 assert (await here.client.post("/v1/subscribers/s/heartbeat", json={})).status_code == 200

@@ -281,7 +281,7 @@ def test_nobody_waits_for_ever_whatever_goes_wrong(tmp_path: Path) -> None:
         # The thread that writes is gone: that is said, too.
         store._writer.shutdown()
         with pytest.raises(StoreError, match="cannot be written"):
-            await asyncio.wait_for(store.write(good), 10.0)
+            await asyncio.wait_for(store.write(good), 30.0)
         assert "shutdown" in store.writing.reason
         assert [each.key[1] for each in store.records()] == ["good"]
         await store.close()

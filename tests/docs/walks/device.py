@@ -23,7 +23,7 @@ def main() -> None:
         BlockingPublisher(sys.argv[1], name="sensor") as publisher,
         BlockingSubscriber(sys.argv[1], name=NAME) as subscriber,
     ):
-        publisher.declare({"smoke": 5, "heat": 5, "water": 5}, size_bytes=100)
+        publisher.declare(dict.fromkeys(("gas", "smoke", "heat", "water"), 5), size_bytes=100)
         events = iter(subscriber)
         for line in sys.stdin:
             verb, *topics = line.split()

@@ -111,9 +111,11 @@ def test_runs_older_than_they_are_to_be_kept_are_removed_and_nothing_else(tmp_pa
     _run(tmp_path / "run-1")
     live = _run(tmp_path / "run-2", finish=False)
     (tmp_path / "other").mkdir()
+    time.sleep(0.1)
+    between = time.time()
     time.sleep(0.3)
     _run(tmp_path / "run-3")
-    assert remove_old_runs(tmp_path, 0.25) == [tmp_path / "run-0", tmp_path / "run-1"]
+    assert remove_old_runs(tmp_path, time.time() - between) == [tmp_path / "run-0", tmp_path / "run-1"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run-0", "run-2", "run-3"]
     assert [path.name for path in (tmp_path / "run-0").iterdir()] == ["notes.txt"]
     assert next_run(tmp_path).name == "run-4"

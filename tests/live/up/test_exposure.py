@@ -11,13 +11,13 @@ import pytest
 from tests.coordinator.coordinating import database_in, make_token
 from tests.exchange.guarded import Guest
 from tests.live.up.exchanging import LONG_SECONDS, Up, ask, children_of
+from tests.ports import own_port
 from typer.testing import CliRunner
 
 from triagemq.certificates import own_certificate
 from triagemq.cli.app import app
 from triagemq.client import BlockingPublisher
 from triagemq.errors import ParameterError
-from triagemq.exchange.broker.ports import free_port
 from triagemq.exchange.broker.process import find_mosquitto
 
 
@@ -73,7 +73,7 @@ def test_an_open_exchange_says_so_and_tells_clients_an_address_that_they_reach(t
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 def test_the_built_in_broker_is_reached_over_tls_with_a_token(tmp_path: Path) -> None:
-    state, port = tmp_path / "state", free_port("0.0.0.0")
+    state, port = tmp_path / "state", own_port("0.0.0.0")
     certificate, key = own_certificate(tmp_path / "tls")
     state.mkdir(mode=0o700)
     token = make_token(database_in(state), "publisher", publish=("pump/#",), names=("pump",))

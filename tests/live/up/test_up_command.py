@@ -23,11 +23,11 @@ from tests.live.up.exchanging import (
     children_of,
     is_alive,
 )
+from tests.ports import own_port
 
 from triagemq.certificates import own_certificate
 from triagemq.client import BlockingPublisher, BlockingSubscriber
 from triagemq.exchange import BrokerProcess, FurtherListener
-from triagemq.exchange.broker.ports import free_port
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.exchange.broker.users import BrokerUser, hashed_password
 from triagemq.trace import runs
@@ -163,7 +163,7 @@ def test_a_coordinator_that_cannot_be_started_again_is_said_and_is_no_success(tm
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 def test_the_built_in_broker_is_where_it_was_told_to_be_also_after_a_restart(tmp_path: Path) -> None:
-    state, port = ("--state", str(tmp_path / "state")), free_port()
+    state, port = ("--state", str(tmp_path / "state")), own_port()
     for number, given in enumerate((["--mqtt", f"127.0.0.1:{port}"], [])):
         with Up(tmp_path / str(number), *state, *given) as running:
             assert running.ready()["broker"] == f"mqtt://127.0.0.1:{port}"
@@ -180,7 +180,7 @@ def test_the_built_in_broker_is_where_it_was_told_to_be_also_after_a_restart(tmp
 @pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 def test_another_broker_is_asked_over_tls_with_user_and_password(tmp_path: Path) -> None:
     certificate, key = own_certificate(tmp_path / "tls")
-    port = free_port()
+    port = own_port()
     further = FurtherListener("127.0.0.1", port, str(certificate), str(key))
     state = tmp_path / "state"
 

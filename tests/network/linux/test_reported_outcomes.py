@@ -65,7 +65,7 @@ class Exchange:
         self.plane.report(counters.ports, counters.flows, (), at_ns)
         said = self.outcomes(Outcome.delivered)
         # What is said to have left arrives in a moment: as soon as the kernel's own thread for packets has its turn.
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 30.0
         came = False
         while not came and time.monotonic() < deadline:
             time.sleep(0.002)

@@ -78,7 +78,7 @@ class Wires:
         listener = in_namespace(self.sender, lambda: socket.create_server((SENDER, 0)))
         with listener:
             client = in_namespace(self.receiver, lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            client.settimeout(5.0)
+            client.settimeout(20.0)
             client.connect(listener.getsockname())
             return client, listener.accept()[0]
 

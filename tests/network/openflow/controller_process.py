@@ -22,6 +22,8 @@ def main(place: str, switches: str, source: str, address: str, ports: str) -> No
     plane.apply([SetPort("radio", 1e6, 100, 7), *flows])
     while source not in plane.network.hosts or address not in plane.network.hosts:
         time.sleep(0.02)
+    # The network is known a moment before the switches have their rules for it; a change comes after those.
+    plane.apply([])
     while True:
         print(json.dumps(dict(plane.changes)), flush=True)
         if not sys.stdin.readline():

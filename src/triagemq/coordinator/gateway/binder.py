@@ -88,6 +88,10 @@ class FlowBinder:
             self._named.setdefault(name, []).append(client_id)
         self._bind(self._at)
 
+    def missing(self) -> set[str]:
+        """The flows of the orders in force whose clients are not connected."""
+        return self.orders.flows.keys() - self._named.keys()
+
     def clients(self) -> dict[str, FlowKey]:
         """Everyone who is connected."""
         return {client_id: key for client_id, (key, _, _) in self._clients.items()}

@@ -26,28 +26,22 @@ _Arguments = ParamSpec("_Arguments")
 
 
 class Follower:
-    """`run` until it is cancelled. `applied` is the generation carried out, `problem` why the last change was not.
+    """`run` until it is cancelled. `applied` is the generation carried out, `problem` why the last change was not."""
 
-    `on_applied` is told each generation, as text.
-    """
-
-    def __init__(
-        self,
-        link: GatewayLink,
-        binder: FlowBinder,
-        *,
-        in_thread: bool = False,
-        on_applied: Callable[[str], object] = lambda generation: None,
-    ) -> None:
+    def __init__(self, link: GatewayLink, binder: FlowBinder, *, in_thread: bool = False) -> None:
         self.applied = 0
         self.problem = ""
         self._link = link
         self.binder = binder
         self._in_thread = in_thread
-        self._on_applied = on_applied
         self._turn = asyncio.Lock()
         # What orders call the flow of each client that is there.
         self._flow: dict[str, str] = {}
+
+    @property
+    def complete(self) -> int:
+        """The generation carried out for all its flows; 0 while some of their clients have not been seen."""
+        return 0 if self.problem or self.binder.missing() else self.applied
 
     async def run(self) -> None:
         """Follow all news, and look from time to time what they did not tell."""
@@ -106,7 +100,6 @@ class Follower:
                     await self._came(event)
             await self._do(self.binder.order, orders)
             self.applied = self.binder.orders.generation
-            self._on_applied(str(self.applied))
 
     async def _do(
         self, change: Callable[_Arguments, object], *arguments: _Arguments.args, **named: _Arguments.kwargs

@@ -15,7 +15,9 @@ from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
+from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import NetworkError, ParameterError
@@ -44,6 +46,8 @@ _CONTROLLER_MODULE = "triagemq.live.emulate.openflow_agent"
 _READY_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _IN_FORCE_SECONDS = 60.0
+_BEGIN_SECONDS = 0.2
+"""From when publishers are told to begin to their first event."""
 _SAMPLE_SECONDS = 0.2
 
 
@@ -237,23 +241,48 @@ class BoxedExchange(Rig):
         )
         await self._start_child("controller", _CONTROLLER_MODULE, asdict(agent))
 
-    async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> int:
-        """The scenario's subscribers, then its publishers; when the first event will be published, in Unix ns."""
+    async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> None:
+        """The scenario's subscribers, then its publishers, which say nothing until they are told to begin."""
         for role, hosts, absent, noted in (
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
         ):
-            said = await self._start_clients(
+            await self._start_clients(
                 role,
                 restart=False,
-                coordinator=f"unix:{self._sockets / 'rest.sock'}",
+                coordinator=self._coordinator,
                 replay=None if self.options.replay is None else str(self.options.replay.absolute()),
                 namespaces={name: host.namespace for name, host in hosts.items()},
                 receipts=str(noted),
                 commands=str(self._sockets / role),
                 absent=absent,
             )
-        return int(said["publishing_from_ns"])
+
+    async def begin_publishing(self, absent_subscribers: list[str]) -> int:
+        """When the first event is published, in Unix ns: as soon as the plan that knows of everyone is in force.
+
+        Earlier, packets would find no flow and pass by the queues, and nobody would count them.
+        """
+        present = [name for name in self.scenario.subscribers.name if name not in absent_subscribers]
+        clients = [("publishers", name) for name in self.scenario.publishers.name]
+        clients += [("subscribers", name) for name in present]
+        try:
+            async with asyncio.timeout(_IN_FORCE_SECONDS):
+                await self._known_to_plan([f"/v1/{role}/{quote(name, safe='')}" for role, name in clients])
+                while not await self._carried_out():
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            why = f"it takes longer than {_IN_FORCE_SECONDS:.0f} s"
+            if self.follower is not None and self.follower.problem:
+                why = self.follower.problem
+            raise NetworkError(f"the plan cannot be carried out: {why}") from None
+        begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
+        self.tell_clients("publishers", begins_ns=begins_ns)
+        return begins_ns
+
+    @property
+    def _coordinator(self) -> str:
+        return f"unix:{self._sockets / 'rest.sock'}"
 
     @property
     def receipts(self) -> Path:
@@ -265,23 +294,26 @@ class BoxedExchange(Rig):
         """What the publishers note."""
         return self.state / "sent"
 
-    async def in_force(self) -> None:
-        """Wait until the plan that the gateway follows is followed by the kernel and the switches, too."""
-        if self.follower is None:
-            return
+    async def _known_to_plan(self, intents: list[str]) -> None:
+        """Wait until the gateway follows a plan that knows of them."""
+        coordinator = Coordinator(self._coordinator)
         try:
-            async with asyncio.timeout(_IN_FORCE_SECONDS):
-                while not self._follows((await self.link.measure(flows=False, topics=False)).generation):
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            why = self.follower.problem or f"it takes longer than {_IN_FORCE_SECONDS:.0f} s"
-            raise NetworkError(f"the plan cannot be carried out: {why}") from None
+            for intent in intents:
+                while not (await coordinator.ask("GET", intent))["in_force"]:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            await coordinator.close()
 
-    def _follows(self, generation: int) -> bool:
-        if self.follower is not None and self.follower.applied != generation:
+    async def _carried_out(self) -> bool:
+        """Are all flows of the plan there, in the gateway, in the kernel and on the switches?"""
+        orders = await self.link.current()
+        there = {event.flow or event.client_id for event in await self.link.present()}
+        if orders.flows.keys() - there:
+            return False
+        if self.follower is not None and self.follower.complete != orders.generation:
             return False
         return "controller" not in self.children or (
-            self._rules.exists() and self._rules.read_text() == str(generation)
+            self._rules.exists() and self._rules.read_text() == str(orders.generation)
         )
 
     @property

@@ -16,14 +16,16 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.network.openflow import OpenFlowSwitches
-from triagemq.waiting import end
+from triagemq.waiting import end, is_set_within
+
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
     """The gateway's control socket, where switches meet the controller, their numbers, and the gateways' addresses.
 
-    `applied` is a file for the generation whose rules are on the switches.
+    `applied` is a file for the generation of which all flows have their rules on the switches; 0 while some have none.
     """
 
     control: str
@@ -43,12 +45,12 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
         await asyncio.to_thread(switches.wait_until_ready)
         link = GatewayLink(config.control)
         link.start()
-        follower = Follower(
-            link, FlowBinder(switches), in_thread=True, on_applied=Path(config.applied).write_text
-        )
+        follower = Follower(link, FlowBinder(switches), in_thread=True)
         following = asyncio.get_running_loop().create_task(follower.run())
         say_ready(switches=sorted(switches.connected))
-        await ended.wait()
+        while not await is_set_within(ended, _LOOK_SECONDS):
+            # A subscriber that no switch has seen has no rules yet.
+            Path(config.applied).write_text("0" if switches.unplaced else str(follower.complete))
         await end(following)
         await link.close()
     finally:

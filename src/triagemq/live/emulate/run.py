@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -90,12 +89,9 @@ async def run_emulation(
     expected = promise(scenario, settings, settings)
     async with BoxedExchange(scenario, conditions, options) as rig:
         on_ready(rig)
-        begun_ns = await rig.start_clients(
-            _absent(scenario.publishers.name, course[0].publisher_works),
-            _absent(scenario.subscribers.name, course[0].subscriber_present),
-        )
-        await rig.in_force()
-        in_force_ns = time.time_ns()
+        absent = _absent(scenario.subscribers.name, course[0].subscriber_present)
+        await rig.start_clients(_absent(scenario.publishers.name, course[0].publisher_works), absent)
+        begun_ns = await rig.begin_publishing(absent)
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
         playing = asyncio.get_running_loop().create_task(play_conditions(rig, conditions, begun_ns))
 
@@ -114,7 +110,7 @@ async def run_emulation(
         await rig.stop("subscribers", hurry=hurry)
         rig.sample()
     await loading
-    from_ns = max(in_force_ns, measured_from(begun_ns, until_ns))
+    from_ns = measured_from(begun_ns, until_ns)
     merge_trace(
         rig.state / "gateway-trace",
         rig.sent,

@@ -71,6 +71,7 @@ class Controller:
         # Until it is known which flows there should be, those of an earlier process are left alone.
         self._flows_known = False
         self._maintaining: asyncio.Task[None] | None = None
+        self._worked_seconds = 0.0
 
     @property
     def network(self) -> Topology:
@@ -85,7 +86,7 @@ class Controller:
     def unplaced(self) -> list[str]:
         """Addresses of flows of which it is not known where they are; their packets are flooded meanwhile."""
         hosts = self._book.network.hosts
-        return [address for address in self._book.flows if address not in hosts]
+        return [address for address in list(self._book.flows) if address not in hosts]
 
     async def open(self, listen: Sequence[Place]) -> None:
         await self.meeting.open(listen)
@@ -224,12 +225,15 @@ class Controller:
 
     async def _maintain(self) -> None:
         links_tried = edges_tried = self._now()
+        looked = asyncio.get_running_loop().time()
         while True:
             unsettled = self.discovery.unsettled()
             with contextlib.suppress(TimeoutError):
                 pause = self._timing.try_seconds if unsettled else self._timing.link_seconds / 2
                 await asyncio.wait_for(self._wake.wait(), pause)
             self._wake.clear()
+            before, looked = looked, asyncio.get_running_loop().time()
+            self._worked_seconds += min(looked - before, self._timing.link_seconds)
             now = self._now()
             try:
                 if now - links_tried >= self._timing.link_seconds:
@@ -332,4 +336,6 @@ class Controller:
             raise refused[0]
 
     def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        """Seconds in which this process was at work: while it waits for a processor it asks nothing and hears nothing,
+        and that a link is silent means nothing."""
+        return self._worked_seconds
