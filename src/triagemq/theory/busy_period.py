@@ -38,7 +38,7 @@ Integers = NDArray[np.int64]
 
 LATER = 1.0 + 1e-9
 # Where the load is almost all of the port the line hardly falls; the bound is then the line at the last jump.
-_MOST_JUMPS = 20_000
+_MOST_JUMPS = 10_000
 
 
 class Flows(NamedTuple):
@@ -179,6 +179,10 @@ def class_bounds(
 
     A bound up to `enough` is given as that, and a larger one as any delay above it that can happen: to know whether
     deadlines are kept takes less than to know all delays. Zeros ask for the bounds themselves.
+
+    Jumps of the class are found as they are needed, and shared by its flows. `peaks` are no smaller than the delay of
+    any flow until the next jump: first by the line, then that of the shortest last packet behind a whole message. Jumps
+    with peaks up to `cleared` are of no use to a flow that has found as much elsewhere; the others are `candidates`.
     """
     bounds = np.full(members.size, np.inf)
     above, own = load(higher, flows), load(members, flows)
@@ -187,52 +191,59 @@ def class_bounds(
     rest = 1.0 - above.utilisation
     burst = blocking + above.burst + own.burst
     shortest = flows.last[members].min()
-    # Jumps of the class, found as they are needed and then shared by its flows; `peaks` are no smaller than the delay
-    # of any flow until the next jump: that of the shortest last packet behind a whole message.
-    windows, works = np.empty(_MOST_JUMPS + 1), np.empty(_MOST_JUMPS + 1)
-    peaks = np.full(_MOST_JUMPS + 1, np.inf)
-    windows[0], works[0] = 0.0, blocking + arrived(0.0, own)
+    windows, works, peaks = np.empty(_MOST_JUMPS), np.empty(_MOST_JUMPS), np.empty(_MOST_JUMPS)
+    settled = np.zeros(_MOST_JUMPS, dtype=np.bool_)
+    candidates = np.empty(_MOST_JUMPS, dtype=np.int64)
     messages = np.floor(own.offset) + 1.0
     upcoming = messages * flows.separation[members] - flows.jitter[members]
-    known = 1
-    highest = 0
-    for row, flow in enumerate(members):
-        last = flows.last[flow]
-        best = enough[row]
-        asked = best > 0.0
-        jump = -1
-        while True:
-            # The jump that was worst for others is probably so for this flow, and then spares most of the rest.
-            here = highest if jump < 0 else jump
-            if here + 1 >= known:
+    windows[0], works[0] = 0.0, blocking + arrived(0.0, own)
+    peaks[0] = starts_before(works[0] - shortest, above) + shortest
+    known, chosen = 1, 0
+    cleared, beyond = np.inf, 0.0
+    # Those with small bounds first: what is cleared by them is cleared for the others.
+    for row in np.argsort(enough - flows.last[members]):
+        flow = members[row]
+        best = max(enough[row], beyond)
+        if burst / rest <= best:
+            bounds[row] = max(burst / rest, enough[row])
+            continue
+        looked, jump = 0, 0
+        while enough[row] == 0.0 or best <= enough[row]:
+            if looked < chosen:
+                jump = candidates[looked]
+                looked += 1
+            else:
+                if best >= cleared:
+                    break
+                jump = 0 if looked == chosen else jump + 1
+                looked = chosen + 1
+                line = (burst - shortest + own.utilisation * windows[jump]) / rest + shortest - windows[jump]
+                if jump + 2 == _MOST_JUMPS:
+                    beyond = line
+                    best = max(best, line)
+                if line <= best:
+                    cleared, chosen = best, 0
+                    for earlier in range(jump):
+                        if peaks[earlier] > best:
+                            candidates[chosen] = earlier
+                            chosen += 1
+                    break
+            if jump + 1 == known:
                 nearest = int(np.argmin(upcoming))
                 windows[known] = upcoming[nearest]
-                works[known] = works[known - 1] + own.transmission[nearest]
+                works[known] = works[jump] + own.transmission[nearest]
+                peaks[known] = starts_before(works[known] - shortest, above) + shortest - windows[known]
                 messages[nearest] += 1.0
                 changed = members[nearest]
                 upcoming[nearest] = messages[nearest] * flows.separation[changed] - flows.jitter[changed]
                 known += 1
-            begin, end = windows[here], windows[here + 1]
-            if jump >= 0:
-                line = (burst - last + own.utilisation * begin) / rest + last - begin
-                if line <= best:
-                    break
-                if jump + 1 == _MOST_JUMPS:
-                    best = line
-                    break
-            if (
-                begin < end
-                and best < peaks[here]
-                and best < starts_before(works[here] - last, above) + last - begin
-            ):
-                if peaks[here] == np.inf:
-                    peaks[here] = starts_at(works[here] - shortest, above) + shortest - begin
-                    if peaks[here] > peaks[highest] or peaks[highest] == np.inf:
-                        highest = here
-                if best < peaks[here]:
-                    best = _worst_between(begin, end, works[here] - last, best, flow, above, flows)
-                if asked and best > enough[row]:
-                    break
-            jump += 1
+            begin, end = windows[jump], windows[jump + 1]
+            if peaks[jump] <= best or begin == end:
+                continue
+            if not settled[jump]:
+                peaks[jump] = starts_at(works[jump] - shortest, above) + shortest - begin
+                settled[jump] = True
+            if peaks[jump] > best:
+                best = _worst_between(begin, end, works[jump] - flows.last[flow], best, flow, above, flows)
         bounds[row] = min(best, max(burst / rest, enough[row]))
     return bounds
