@@ -16,7 +16,7 @@ from triagemq.scenario.files import (
     loads_with_conditions,
     save,
 )
-from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
     BrokerLinks,
     Brokers,
@@ -43,6 +43,7 @@ __all__ = [
     "BrokerLinks",
     "BrokerRoutes",
     "Brokers",
+    "Discipline",
     "Floats",
     "Integers",
     "OutputPorts",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -41,6 +41,7 @@ from triagemq.scenario.files.references import (
 )
 from triagemq.scenario.files.rows import read_publications, read_subscriptions
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
+from triagemq.scenario.kinds import Discipline
 from triagemq.scenario.model import (
     NONE,
     BrokerLinks,
@@ -243,12 +244,19 @@ def _built(
         broker_links=_links(document),
         unmanaged_switches=_table(UnmanagedSwitches, file.unmanaged_switches),
         switches=_table(Switches, file.switches, fed_by_port=("fed_by", file.ports)),
-        ports=_table(OutputPorts, file.ports, switch=("switch", file.switches)),
+        ports=_table(
+            OutputPorts,
+            file.ports,
+            switch=("switch", file.switches),
+            to_switch=("to", file.switches),
+            discipline=[Discipline[port.discipline.upper()] for port in file.ports.values()],
+        ),
         publishers=_table(
             Publishers,
             file.publishers,
             broker=broker_column(document, "publishers"),
             unmanaged_switch=("switch", file.unmanaged_switches),
+            access_switch=("access", file.switches),
         ),
         publications=published.table,
         size_samples=published.samples,
@@ -270,7 +278,7 @@ def _built(
 def _table(
     kind: type[SomeTable],
     section: Mapping[str, FileEntry],
-    **references: Integers | tuple[str, Iterable[str]],
+    **references: Integers | Sequence[int] | tuple[str, Iterable[str]],
 ) -> SomeTable:
     """A section as a table: its names, its fields, and for fields that name others, which these are and the others."""
     columns: dict[str, Any] = {"name": tuple(section)}

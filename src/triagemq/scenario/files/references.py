@@ -34,6 +34,8 @@ NAMES = (
     ("switches", "fed_by", "ports", "port"),
     ("switches", "backup", "ports", "port"),
     ("ports", "switch", "switches", "switch"),
+    ("ports", "to", "switches", "switch"),
+    ("publishers", "access", "switches", "switch"),
     ("conditions", "port", "ports", "port"),
     ("conditions", "publisher", "publishers", "publisher"),
     ("conditions", "subscriber", "subscribers", "subscriber"),
