@@ -33,8 +33,10 @@ from triagemq.plan.instructions import (
     FlowKey,
     Instruction,
     RemoveFlow,
+    RemoveLimiter,
     RemovePort,
     SetFlow,
+    SetLimiter,
     SetPort,
 )
 from triagemq.plan.margin import step_targets
@@ -84,8 +86,10 @@ __all__ = [
     "PriorityProblem",
     "QueueCounters",
     "RemoveFlow",
+    "RemoveLimiter",
     "RemovePort",
     "SetFlow",
+    "SetLimiter",
     "SetPort",
     "SubscriptionChanges",
     "UnmanagedCounters",
