@@ -147,6 +147,8 @@ class PlanState:
 
     def limiter(self, key: FlowKey, port: str, change: StateChange | None = None) -> SetLimiter | None:
         """What limits a flow at a port, now or after a change."""
+        if not self.limiters and (change is None or not change.limiters):
+            return None
         limiters = self.limiters.get(key)
         if change is not None:
             limiters = change.limiters.get(key, limiters)
