@@ -91,12 +91,8 @@ def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
             ),
         ),
         (
-            encoding.put_meter(77, RateLimit(64, 12), there=False),
+            encoding.put_meter(77, RateLimit(64, 12)),
             parser.OFPMeterMod(LIBRARY, protocol.OFPMC_ADD, flags, 77, drop),
-        ),
-        (
-            encoding.put_meter(77, RateLimit(64, 12), there=True),
-            parser.OFPMeterMod(LIBRARY, protocol.OFPMC_MODIFY, flags, 77, drop),
         ),
         (encoding.delete_meter(77), parser.OFPMeterMod(LIBRARY, protocol.OFPMC_DELETE, 0, 77, [])),
         (
@@ -117,6 +113,7 @@ def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
                 LIBRARY, 0, protocol.OFPTT_ALL, protocol.OFPP_ANY, protocol.OFPG_ANY, 5, 7, everything
             ),
         ),
+        (encoding.request_meter_features(), parser.OFPMeterFeaturesStatsRequest(LIBRARY, 0)),
         (
             encoding.request_meter_limits(),
             parser.OFPMeterConfigStatsRequest(LIBRARY, 0, protocol.OFPM_ALL),
@@ -174,7 +171,7 @@ def test_a_rule_that_is_not_expressible_is_strange_and_equals_none_of_ours() -> 
 
 
 def test_meters_come_back_as_they_were_sent() -> None:
-    octets = encoding.put_meter(77, RateLimit(64, 12), there=False)
+    octets = encoding.put_meter(77, RateLimit(64, 12))
     bands = octets[16:]
     body = struct.pack("!HHI", 8 + len(bands), 0b1101, 77) + bands
     assert decoding.decode_meter_limits([body, body]) == {77: RateLimit(64, 12)}

@@ -79,7 +79,8 @@ class _Move(NamedTuple):
 class LinuxDataPlane:
     """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
 
-    Needs root. `journal_directory` is where what was there before is written down (see journal.py).
+    Needs root. `journal_directory` is where what was there before is written down (see journal.py). Where switches
+    before these ports have the limiters, it `limits` nothing.
     """
 
     priority_classes: ClassVar[int] = UNMANAGED - 1
@@ -91,6 +92,7 @@ class LinuxDataPlane:
         journal_directory: str | PathLike[str] | None = None,
         most_flows: int = 65_536,
         most_limiters: int = 4096,
+        limits: bool = True,
     ) -> None:
         self._interfaces = interfaces
         self._journal = Journal(
@@ -99,6 +101,7 @@ class LinuxDataPlane:
         self._state = PlanState(self.priority_classes, replicated=True)
         self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
         self._buckets = Buckets(self._table, most_limiters)
+        self._limits = limits
         self._ledger = Ledger(self._table, 2 * most_flows)
         self._sockets: dict[str | None, Netlink] = {}
         self._ports: dict[str, LinuxPort] = {}
@@ -267,11 +270,8 @@ class LinuxDataPlane:
             else:
                 counter = ledger.take_counter()
                 taken.append(counter)
-            bucket = self._buckets.number(
-                self._state.limiter(flow.key, flow.port, change),
-                0 if before is None else before.limiter,
-                undo,
-            )
+            limiter = self._state.limiter(flow.key, flow.port, change) if self._limits else None
+            bucket = self._buckets.number(limiter, 0 if before is None else before.limiter, undo)
             policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter, bucket)
             moves.append(_Move(account, flow, policy))
         if moves:

@@ -26,7 +26,7 @@ from triagemq.network.openflow.encoding import (
     VERSION,
     VERSION_BITMAP,
 )
-from triagemq.network.openflow.rules import RateLimit, Rule, matching
+from triagemq.network.openflow.rules import Copy, RateLimit, Rule, matching, outputs_of
 
 _FIELD_NAMES = {number: name for name, (number, _) in FIELDS.items()}
 _NUMBERS = frozenset({"in_port", "eth_type", "ip_dscp", "ip_proto", "udp_dst"})
@@ -180,7 +180,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
     fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
     strange |= bool(idle or hard)
-    outputs: list[int] = []
+    outputs: list[tuple[int, int | None]] = []
     mark = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
@@ -190,22 +190,20 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         elif kind == APPLY:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
-                    outputs.append(struct.unpack_from("!I", octets, first)[0])
-                elif action == SET_FIELD and not outputs and octets[first : first + 4] == _MARK:
+                    outputs.append((struct.unpack_from("!I", octets, first)[0], mark))
+                elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
                 else:
                     strange = True
         else:
             strange = True
-    rule = Rule(
-        table,
-        priority,
-        matching(**fields),
-        outputs=tuple(outputs),
-        mark=mark,
-        next_table=next_table,
-        strange=strange,
+    # A mark that no packet leaves with is none of ours; nor is one that some leave without.
+    marked = [Copy(port, each) for port, each in outputs if each is not None]
+    strange |= len(marked) not in (0, len(outputs)) or (
+        mark is not None and (not outputs or outputs[-1][1] != mark)
     )
+    sent = outputs_of(marked) if marked else {"outputs": tuple(port for port, _ in outputs)}
+    rule = Rule(table, priority, matching(**fields), **sent, next_table=next_table, strange=strange)
     return FlowEntry(cookie, rule, meter)
 
 
@@ -230,6 +228,12 @@ def decode_port_counts(bodies: Sequence[bytes]) -> dict[int, PortCounts]:
                 packets_in, packets_out, bytes_in, bytes_out, dropped_in + dropped_out
             )
     return counts
+
+
+def decode_meter_features(bodies: Sequence[bytes]) -> int:
+    """How many meters a switch has that drop what exceeds kilobits per second and a burst."""
+    most, bands, able = struct.unpack_from("!III", bodies[0])
+    return int(most) if bands >> DROP_BAND & 1 and able & LIMIT_FLAGS == LIMIT_FLAGS else 0
 
 
 def decode_meter_limits(bodies: Sequence[bytes]) -> dict[int, RateLimit | None]:
