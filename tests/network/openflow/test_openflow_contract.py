@@ -141,6 +141,8 @@ class TestThroughOpenVSwitch(DataPlaneContract):
     # Meters count whole kilobits, and begin full when they are changed.
     limiter_precision_bytes_per_second = 125.0
     limiter_precision_bytes = 125.0
+    # Open vSwitch decides anew on packets that it knows a moment after it has answered a barrier.
+    former_plan_seconds = 0.3
     # As in the kernel; and packets take a tenth of a millisecond through the switch.
     latency_tolerance = 0.3
 

@@ -3,7 +3,8 @@
 Queues and drops are the business of a data plane there, which follows the same instructions but for limiters: those
 are meters here, where a flow enters the network (at the gateways' switches, or where hosts send to a multicast
 address), and must not act a second time behind. A meter counts whole kilobits: its rate is the promised one or less
-than 1 kbit/s more, its burst less than 125 bytes more. A limiter that is changed begins full.
+than 1 kbit/s more, its burst less than 125 bytes more. A limiter that is changed begins full. (Open vSwitch answers a
+barrier some milliseconds before it has decided anew on packets that it knows.)
 
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
 class there. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
