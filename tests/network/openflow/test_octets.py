@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 from scapy.layers.inet6 import ICMPv6ND_NS, IPv6
 from scapy.layers.l2 import ARP, Ether
-from tests.network.openflow.networks import LINE, flow, topic
+from tests.network.openflow.fake_switch import flow_entry
+from tests.network.openflow.networks import HOST_PORT, LINE, flow, topic
 
 from triagemq.network.openflow import decoding, encoding, frames
 from triagemq.network.openflow.rule_sets import address_rules, base_rules, topic_rules
@@ -34,17 +35,17 @@ RULES = [
         topic(a=0, b=2, c=2),
         {each: PortId(3, ord(each)) for each in "abc"},
     )[3].values(),
+    *topic_rules(
+        Routes(LINE),
+        FlowKey("ff15::7", 5000),
+        topic(a=0, b=0, c=2),
+        {each: PortId(3, ord(each)) for each in "abc"},
+        {PortId(3, ord("b"))},
+    )[3].values(),
+    *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2001, 2)], queued={PortId(3, HOST_PORT)})[
+        3
+    ].values(),
 ]
-
-
-def flow_entry(rule: Rule, cookie: int, meter: int | None) -> bytes:
-    """What a switch reports after it was told to put a rule: the same match and instructions."""
-    match_and_instructions = encoding.put_flow(rule, cookie, meter)[48:]
-    head = struct.pack(
-        "!HBxIIHHHH4xQQQ",
-        *(48 + len(match_and_instructions), rule.table, 0, 0, rule.priority, 0, 0, 0, cookie, 5, 500),
-    )
-    return head + match_and_instructions
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -162,6 +162,19 @@ def test_a_topic_is_limited_where_hosts_send_and_not_where_switches_do() -> None
     assert [rule.limit for switch in (2, 3) for rule in rules[switch].values()] == [None, None]
 
 
+def test_where_a_switch_has_queues_each_packet_is_given_one_and_what_nobody_ranks_the_last() -> None:
+    queued = {PLACES["three"], PortId(3, HOST_PORT)}
+    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 3)], [BROKER], queued)
+    assert [kinds(rules, switch, Kind.FLOW)[0].queue for switch in (1, 2, 3)] == [None, None, 5]
+    assert [kinds(rules, switch, Kind.CONTROL)[0].queue for switch in (1, 2, 3)] == [None, None, 1]
+    rules = topic_rules(Routes(LINE), TOPIC, topic(onward=0, three=4, more=4), PLACES, queued)
+    assert kinds(rules, 1, Kind.FLOW)[0].queue is None
+    assert kinds(rules, 3, Kind.FLOW)[0].copies == (
+        Copy(HOST_PORT, MARKS[4], 6),
+        Copy(HOST_PORT + 1, MARKS[4], 0),
+    )
+
+
 def test_the_book_knows_topics_and_forgets_them() -> None:
     book = RuleBook([BROKER])
     book.fit(LINE, PLACES)

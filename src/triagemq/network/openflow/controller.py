@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import NetworkError, SessionClosedError, SwitchError
@@ -45,7 +45,8 @@ class Timing:
 class Controller:
     """Serves switches from `open` to `close`. `expected` are the switches (datapath ids) that make up the network.
 
-    `ports` says of the plan's ports at which switch they are, and what they are called there.
+    `ports` says of the plan's ports at which switch they are, and what they are called there; those that are `queued`
+    have queues of the switch's own.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Controller:
         *,
         sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
+        queued: Container[str] = (),
         timing: Timing = Timing(),  # noqa: B008 (frozen)
     ) -> None:
         self.session_counters = SessionCounters()
@@ -64,7 +66,7 @@ class Controller:
         )
         self.meeting = Meeting(self._serve)
         self._expected, self._timing = set(expected), timing
-        self._ports = {} if ports is None else ports
+        self._ports, self._queued = {} if ports is None else ports, queued
         self._cookies = Cookies()
         self._tables: dict[int, SwitchTable] = {}
         self._search = Search(self.discovery, self._tables, timing.ask_seconds)
@@ -248,8 +250,9 @@ class Controller:
                     await self._search.settle()
                 self.discovery.expire(self._now())
                 await self._refresh()
-                for table in list(self._tables.values()):
-                    await table.drop_meters()
+                async with self._lock:
+                    for table in list(self._tables.values()):
+                        await table.drop_meters()
                 self._ask_for_hosts()
             except SessionClosedError:
                 continue  # It has left the tables; when it is back, it is brought up to date.
@@ -287,7 +290,7 @@ class Controller:
             return
         async with self._lock:
             if not same:
-                self._book.fit(network, places)
+                self._book.fit(network, places, {at for name, at in places.items() if name in self._queued})
             self._ready |= joining
             await self._bring(None)
         self.problem = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from triagemq.network.openflow.encoding import (
     APPLY,
@@ -22,6 +22,7 @@ from triagemq.network.openflow.encoding import (
     MATCH_OF_FIELDS,
     OUTPUT,
     SET_FIELD,
+    SET_QUEUE,
     USE_METER,
     VERSION,
     VERSION_BITMAP,
@@ -180,8 +181,8 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
     fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
     strange |= bool(idle or hard)
-    outputs: list[tuple[int, int | None]] = []
-    mark = meter = next_table = None
+    sent: list[tuple[int, int | None, int | None]] = []
+    mark = queue = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
             (meter,) = struct.unpack_from("!I", octets, begin)
@@ -190,20 +191,23 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         elif kind == APPLY:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
-                    outputs.append((struct.unpack_from("!I", octets, first)[0], mark))
+                    sent.append((struct.unpack_from("!I", octets, first)[0], mark, queue))
                 elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
+                elif action == SET_QUEUE:
+                    (queue,) = struct.unpack_from("!I", octets, first)
                 else:
                     strange = True
         else:
             strange = True
-    # A mark that no packet leaves with is none of ours; nor is one that some leave without.
-    marked = [Copy(port, each) for port, each in outputs if each is not None]
-    strange |= len(marked) not in (0, len(outputs)) or (
-        mark is not None and (not outputs or outputs[-1][1] != mark)
-    )
-    sent = outputs_of(marked) if marked else {"outputs": tuple(port for port, _ in outputs)}
-    rule = Rule(table, priority, matching(**fields), **sent, next_table=next_table, strange=strange)
+    # Ours mark and queue all copies that leave, or none, and nothing after the last.
+    strange |= (bool(sent) and (mark, queue) != sent[-1][1:]) or (not sent and (mark, queue) != (None, None))
+    copies = [Copy(port, own_mark, own_queue) for port, own_mark, own_queue in sent if own_mark is not None]
+    actions: dict[str, Any] = {"outputs": tuple(port for port, _, _ in sent), "queue": queue}
+    if copies:
+        strange |= len(copies) != len(sent)
+        actions = outputs_of(copies)
+    rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, strange=strange)
     return FlowEntry(cookie, rule, meter)
 
 

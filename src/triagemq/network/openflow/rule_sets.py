@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from triagemq.network.openflow.own_queues import CONTROL_QUEUE, FOREIGN_QUEUE, class_queue
 from triagemq.network.openflow.rules import (
     CONTROL_MARK,
     CONTROLLER,
@@ -117,11 +118,13 @@ def address_rules(
     address: str,
     flows: Collection[LimitedFlow],
     sources: Iterable[str] = (),
+    queued: Collection[PortId] = (),
 ) -> _Rules:
     """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
 
     They are on the switches between the `sources` (addresses of gateways) and the subscriber; on all, when it is not
-    known where a source is. Limits act where flows enter the network, or at the subscriber's switch.
+    known where a source is. Limits act where flows enter the network, or at the subscriber's switch. `queued` ports
+    have queues of their switch's own.
     """
     rules: _Rules = {}
     for home in routes.places(address) if flows else ():
@@ -134,18 +137,22 @@ def address_rules(
             limiting = entries
         for switch in sorted(switches):
             port, hops = towards[switch]
-            some = _rules_at(address, flows, home.port if switch == home.switch else port, hops)
+            output = home.port if switch == home.switch else port
+            some = _rules_at(address, flows, output, hops, PortId(switch, output) in queued)
             if switch not in limiting:
                 some = [replace(rule, limit=None) for rule in some]
             rules[switch] = {rule.key: rule for rule in some}
     return rules
 
 
-def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: int) -> list[Rule]:
+def _rules_at(
+    address: str, flows: Collection[LimitedFlow], output: int, hops: int, queued: bool
+) -> list[Rule]:
     control = _rule(
         Kind.CONTROL,
         matching(**address_fields(address), ip_dscp=CONTROL_MARK),
         outputs=(output,),
+        queue=CONTROL_QUEUE if queued else None,
         hops=hops,
     )
     return [
@@ -155,6 +162,7 @@ def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: i
                 Kind.FLOW,
                 matching(**address_fields(address), udp_dst=each.flow.key.udp_port),
                 mark=class_mark(each.flow.priority_class),
+                queue=class_queue(each.flow.priority_class) if queued else None,
                 limit=each.limit,
                 outputs=(output,),
                 hops=hops,
@@ -166,7 +174,11 @@ def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: i
 
 
 def topic_rules(
-    routes: Routes, key: FlowKey, flows: Collection[LimitedFlow], places: Mapping[str, PortId]
+    routes: Routes,
+    key: FlowKey,
+    flows: Collection[LimitedFlow],
+    places: Mapping[str, PortId],
+    queued: Collection[PortId] = (),
 ) -> _Rules:
     """The rules of a multicast key: on each switch copies leave by the ports that flows name, marked by their classes.
 
@@ -176,13 +188,20 @@ def topic_rules(
     for each in flows:
         at = places.get(each.flow.port)
         if at is not None and at.switch in routes.network.ports:
-            copy = Copy(at.port, class_mark(each.flow.priority_class))
+            queue = class_queue(each.flow.priority_class) if at in queued else None
+            copy = Copy(at.port, class_mark(each.flow.priority_class), queue)
             copies.setdefault(at.switch, []).append((copy, each))
     outputs = {switch: [copy.port for copy, _ in some] for switch, some in copies.items()}
     fields = {**address_fields(key.address), "udp_dst": key.udp_port}
     rules: _Rules = {}
     for switch, some in copies.items():
-        some.sort(key=lambda one: one[0])
+        if any(copy.queue is not None for copy, _ in some):
+            # A queue that has been chosen holds for all outputs that follow.
+            some = [
+                (copy if copy.queue is not None else copy._replace(queue=FOREIGN_QUEUE), each)
+                for copy, each in some
+            ]
+        some.sort(key=lambda one: one[0].port)
         limits = [each.limit for _, each in some if each.limit is not None]
         actions = {
             **outputs_of([copy for copy, _ in some]),
@@ -252,12 +271,20 @@ class RuleBook:
         self.topics: dict[FlowKey, tuple[LimitedFlow, ...]] = {}
         self.places: Mapping[str, PortId] = {}
         """Where the ports of a plan are, as far as is known."""
+        self.queued: Collection[PortId] = ()
+        """Which of them have queues of their switch's own."""
         self._rules_of: dict[str | FlowKey, _Rules] = {}
 
-    def fit(self, network: Topology, places: Mapping[str, PortId] | None = None) -> None:
+    def fit(
+        self,
+        network: Topology,
+        places: Mapping[str, PortId] | None = None,
+        queued: Collection[PortId] | None = None,
+    ) -> None:
         """Make all rules anew for a network."""
         self.network, self.routes = network, Routes(network)
         self.places = self.places if places is None else places
+        self.queued = self.queued if queued is None else queued
         self.wanted = base_rules(self.routes)
         owners: list[str | FlowKey] = [*self.flows, *self.topics]
         self._rules_of = {owner: self._rules(owner) for owner in owners}
@@ -307,5 +334,5 @@ class RuleBook:
 
     def _rules(self, owner: str | FlowKey) -> _Rules:
         if isinstance(owner, FlowKey):
-            return topic_rules(self.routes, owner, self.topics.get(owner, ()), self.places)
-        return address_rules(self.routes, owner, self.flows[owner].values(), self.sources)
+            return topic_rules(self.routes, owner, self.topics.get(owner, ()), self.places, self.queued)
+        return address_rules(self.routes, owner, self.flows[owner].values(), self.sources, self.queued)

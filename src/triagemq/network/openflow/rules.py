@@ -82,10 +82,11 @@ class RateLimit:
 
 
 class Copy(NamedTuple):
-    """Where a copy of a packet leaves, and its DSCP there."""
+    """Where a copy of a packet leaves, its DSCP there, and its queue, where a switch has some of its own."""
 
     port: int
     mark: int
+    queue: int | None = None
 
 
 class RuleKey(NamedTuple):
@@ -100,7 +101,7 @@ class RuleKey(NamedTuple):
 class Rule:
     """One entry of a flow table: mark, then send out at every port but the one it came from, then go on.
 
-    Where not all have the same mark there are `copies` instead of `outputs` and `mark`.
+    Where not all have the same mark and `queue` there are `copies` instead.
     `hops` is the number of switches between this one and the destination, `rank` the class of a flow, and
     `first_output` where packets to a host that has just become known go before they take their shortest way: they give
     the order of updates, are not kept by switches, and do not count when rules are compared.
@@ -111,6 +112,7 @@ class Rule:
     match: Match
     outputs: tuple[int, ...] = ()
     mark: int | None = None
+    queue: int | None = None
     copies: tuple[Copy, ...] = ()
     limit: RateLimit | None = None
     next_table: int | None = None
@@ -151,12 +153,13 @@ def matching(**fields: int | str) -> Match:
 def outputs_of(copies: Sequence[Copy]) -> dict[str, Any]:
     """How a rule has these copies.
 
-    >>> outputs_of([Copy(1, 46), Copy(2, 46)]), outputs_of([Copy(1, 46), Copy(2, 8)])["copies"]
-    ({'outputs': (1, 2), 'mark': 46}, (Copy(port=1, mark=46), Copy(port=2, mark=8)))
+    >>> outputs_of([Copy(1, 46), Copy(2, 46)]), outputs_of([Copy(1, 46), Copy(2, 8)])
+    ({'outputs': (1, 2), 'mark': 46, 'queue': None},
+     {'copies': (Copy(port=1, mark=46, queue=None), Copy(port=2, mark=8, queue=None))})
     """
-    marks = {copy.mark for copy in copies}
-    if len(marks) == 1:
-        return {"outputs": tuple(copy.port for copy in copies), "mark": marks.pop()}
+    (first, *_), same = copies, {copy[1:] for copy in copies}
+    if len(same) == 1:
+        return {"outputs": tuple(copy.port for copy in copies), "mark": first.mark, "queue": first.queue}
     return {"copies": tuple(copies)}
 
 

@@ -80,10 +80,11 @@ class SwitchTable:
                 limit = limits.get(meter)
                 rule = replace(rule, limit=limit, strange=rule.strange or limit is None)
             self.installed[rule.key] = Installed(rule, cookie, meter)
+        # A rule that was refused has left the former one its meter.
         used = {each.meter for each in self.installed.values()}
-        for meter in self._meters:
-            if meter not in used:
-                self._resting.setdefault(meter, (_now(), None))
+        self._resting = {
+            meter: self._resting.get(meter, (_now(), None)) for meter in self._meters if meter not in used
+        }
 
     def order(self, change: Put | Delete) -> None:
         """Send what a change asks for; errors come out of the session's next barrier."""

@@ -6,6 +6,9 @@ address), and must not act a second time behind. A meter counts whole kilobits: 
 than 1 kbit/s more, its burst less than 125 bytes more. A limiter that is changed begins full. (Open vSwitch answers a
 barrier some milliseconds before it has decided anew on packets that it knows.)
 
+Switches that have queues of their own need no data plane behind: their `databases` get the queues of the plan's ports
+(own_queues.py), and rules choose among them.
+
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
 class there. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
 takes it for a flow's: it is served last.
@@ -18,8 +21,9 @@ switches go on with the rules they have; a new one reads them and changes only w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -27,6 +31,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
 from triagemq.network.openflow.controller import Controller, Timing
 from triagemq.network.openflow.decoding import PortCounts
+from triagemq.network.openflow.own_queues import OwnQueues
 from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place
@@ -59,8 +64,8 @@ class OpenFlowSwitches:
     `switches` are the datapath ids of the network's switches: rules are made when all have connected, once. They find
     this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses of
     gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
-    `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys need
-    it.
+    `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys and
+    queues need it. `databases` are those of switches with queues of their own, by datapath id.
     """
 
     priority_classes: ClassVar[int] = len(MARKS)
@@ -72,6 +77,7 @@ class OpenFlowSwitches:
         listen: Sequence[str],
         sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
+        databases: Mapping[int, str] | None = None,
         keep_rules: bool = False,
         ready_seconds: float = 30.0,
         timing: Timing = Timing(),  # noqa: B008 (frozen)
@@ -80,6 +86,7 @@ class OpenFlowSwitches:
             raise ParameterError("switches", "say which there are, and where to listen for them")
         self._keep_rules = keep_rules
         self._ports = {} if ports is None else dict(ports)
+        self._queues = OwnQueues({} if databases is None else databases, self._ports)
         self._state = PlanState(self.priority_classes, replicated=True)
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -87,7 +94,9 @@ class OpenFlowSwitches:
         self._thread.start()
 
         async def opened() -> Controller:
-            controller = Controller(switches, sources=sources, ports=self._ports, timing=timing)
+            controller = Controller(
+                switches, sources=sources, ports=self._ports, queued=self._queues, timing=timing
+            )
             await controller.open([parse_place(each) for each in listen])
             return controller
 
@@ -151,11 +160,23 @@ class OpenFlowSwitches:
                     f"port {port!r} is at no switch that is known here, and copies are to leave by it; say where it is"
                 )
         self._ready.result()
+        undo: list[Callable[[], None]] = []
         try:
+            for settings in change.ports.values():
+                if settings is not None and settings.port in self._queues:
+                    self._queues.set(settings, undo)
             self._call(self._controller.set_flows(self._wanted(change)))
-        except SwitchError as error:
+        except (PlanError, SwitchError) as error:
+            for step in reversed(undo):
+                with contextlib.suppress(PlanError):
+                    step()
+            if isinstance(error, PlanError):
+                raise
             raise PlanError(f"the plan was not put into the network: {error}") from error
         self._state.commit(change)
+        for name, settings in change.ports.items():
+            if settings is None and name in self._queues:
+                self._queues.remove(name)
 
     def counters(self) -> dict[int, SwitchCounters]:
         """What every switch that is connected has counted, by datapath id."""
@@ -179,6 +200,8 @@ class OpenFlowSwitches:
         try:
             self._ready.cancel()
             self._call(self._controller.close(keep_rules=self._keep_rules))
+            if not self._keep_rules:
+                self._queues.close()
         finally:
             self._stop()
 
