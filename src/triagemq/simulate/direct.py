@@ -9,13 +9,14 @@ numbered after those of the scenario.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import Discipline, Floats, Integers, Scenario
+from triagemq.plan.model import Plan
+from triagemq.scenario import Discipline, Floats, Integers, Scenario, direct_paths, switch_links
 
 Positions = NDArray[np.int64]
 Flags = NDArray[np.uint8]
@@ -53,43 +54,68 @@ class Ways:
     limits: dict[int, Limit] = field(default_factory=dict)
 
 
+# One publication's messages: the access link's port and level; the payload of a packet; the seconds from the end of the
+# access link to the first port; the bucket; the nodes that it branches into at once, and its legs.
+STREAM = np.dtype(
+    [
+        ("publication", np.int32),
+        ("access_port", np.int32),
+        ("access_level", np.int32),
+        ("payload_bytes", np.float64),
+        ("to_first_port", np.float64),
+        ("burst_bytes", np.float64),
+        ("rate", np.float64),
+        ("child_first", np.int32),
+        ("child_end", np.int32),
+        ("leg_first", np.int32),
+        ("legs", np.int32),
+    ]
+)
+
+# A port of a stream's tree: its level there, the seconds from its end to the next port, the nodes behind it, and its
+# legs, counted from the first of the stream: those that end here, then those behind.
+NODE = np.dtype(
+    [
+        ("port", np.int32),
+        ("level", np.int32),
+        ("hop", np.int32),
+        ("seconds", np.float64),
+        ("child_first", np.int32),
+        ("child_end", np.int32),
+        ("leg", np.int32),
+        ("own_end", np.int32),
+        ("leg_end", np.int32),
+    ]
+)
+
+# One subscription of a stream, the level at its own port, and the row of the promise.
+WAY = np.dtype(
+    [
+        ("subscription", np.int32),
+        ("priority_class", np.int32),
+        ("promise", np.int32),
+        ("seconds", np.float64),
+        ("deadline_ns", np.int64),
+    ]
+)
+
+
 class Direct(NamedTuple):
-    """What does not change during a run. Several columns have a row per epoch: what is published in it goes that way.
+    """What does not change during a run. Four columns have a row per epoch: what is published in it goes that way.
 
     `stream[epoch, publication]` is -1 for those without a direct way, and `brokered` says whether a publication's
-    events go to the broker, too. `present` are the subscriptions that are there, on a direct way or not. Then columns
-    by stream, by node and by leg; those of a node count legs from the first of its stream. `fair` says which ports
-    serve flow after flow; theirs have a queue per flow of the plan and per publication, from `fair_first` on.
+    events go to the broker, too. `present` are the subscriptions that are there, on a direct way or not, and `flow` is
+    that of brokered ones. `fair` says which ports serve flow after flow; theirs have a queue per flow of the plan and
+    per publication, from `fair_first` on.
     """
 
     stream: Integers
     brokered: Flags
     present: Flags
     flow: Integers
-    publication: Integers
-    access_port: Integers
-    access_level: Integers
-    payload_bytes: Floats
-    to_first_port: Floats
-    burst_bytes: Floats
-    rate: Floats
-    branch_first: Integers
-    branch_end: Integers
-    leg_first: Integers
-    legs: Integers
-    node_port: Integers
-    node_level: Integers
-    node_hop: Integers
-    node_seconds: Floats
-    child_first: Integers
-    child_end: Integers
-    node_leg: Integers
-    node_own_end: Integers
-    node_leg_end: Integers
-    leg_subscription: Integers
-    leg_promise: Integers
-    leg_seconds: Floats
-    leg_deadline_ns: Positions
+    streams: NDArray[np.void]
+    nodes: NDArray[np.void]
+    ways: NDArray[np.void]
     access_seconds_per_byte: Floats
     fair: Flags
     fair_first: Positions
@@ -108,6 +134,48 @@ class Promised:
     publication: Integers
     subscription: Integers
     bound_seconds: Floats
+
+
+def promised_ways(plan: Plan) -> Ways:
+    """What a plan promises: the ways of those admitted, and the limiters of their publications."""
+    promises, hops, limiters = plan.promises, plan.hops, plan.limiters
+    ways = []
+    for promise in np.flatnonzero(promises.admitted).tolist():
+        rows = plan.hops_of(promise)
+        port, level = hops.port[rows].tolist(), hops.level[rows].tolist()
+        ways.append(
+            Way(
+                publication=int(promises.publication[promise]),
+                subscription=int(promises.subscription[promise]),
+                ports=tuple(port[1:]),
+                levels=tuple(level[1:]),
+                access_level=level[0],
+                bound_seconds=float(promises.bound_seconds[promise]),
+            )
+        )
+    limits = zip(limiters.burst_bytes.tolist(), limiters.rate_bytes_per_second.tolist(), strict=True)
+    return Ways(
+        tuple(ways),
+        {row: Limit(*limit) for row, limit in zip(limiters.publication.tolist(), limits, strict=True)},
+    )
+
+
+def unmanaged_ways(scenario: Scenario) -> Ways:
+    """Guaranteed topics in a network that nobody manages: the shortest ways, one class for all, and no limiters."""
+    plain = scenario.with_tables(
+        ports=replace(scenario.ports, discipline=np.zeros_like(scenario.ports.discipline))
+    )
+    links = switch_links(plain)
+    wanted, publications = scenario.subscriptions, scenario.publications
+    ways = []
+    for subscription in np.flatnonzero(wanted.guaranteed).tolist():
+        subscriber = int(wanted.subscriber[subscription])
+        for publication in np.flatnonzero(publications.topic == wanted.topic[subscription]).tolist():
+            publisher = int(publications.publisher[publication])
+            ports = next(direct_paths(plain, publisher, subscriber, links), None)
+            if ports is not None:
+                ways.append(Way(publication, subscription, ports, (0,) * len(ports)))
+    return Ways(tuple(ways))
 
 
 def needs_event_list(scenario: Scenario, plans: Sequence[Ways]) -> bool:
@@ -147,13 +215,13 @@ def lay_out(
 
 
 class _Trees:
-    """Collects the columns of streams, nodes and legs."""
+    """Collects the rows of streams, nodes and legs."""
 
     def __init__(self, scenario: Scenario, promises: dict[tuple[int, int], int]) -> None:
         self._scenario, self._promises = scenario, promises
-        self._streams: list[dict[str, float]] = []
-        self._nodes: list[dict[str, float]] = []
-        self._legs: list[dict[str, float]] = []
+        self._streams: list[tuple[float, ...]] = []
+        self._nodes: list[tuple[float, ...]] = []
+        self._ways: list[tuple[float, ...]] = []
 
     def add(self, publication: int, ways: Sequence[Way], limit: Limit | None) -> int:
         scenario = self._scenario
@@ -161,23 +229,23 @@ class _Trees:
         first_switch = int(scenario.publishers.access_switch[publisher])
         switches = {first_switch, *(int(scenario.ports.switch[port]) for way in ways for port in way.ports)}
         packet_bytes = min(float(scenario.switches.packet_bytes[switch]) for switch in switches)
-        leg_first = len(self._legs)
+        leg_first = len(self._ways)
         branches = self._grow([(way, 0) for way in ways], leg_first)
         self._streams.append(
-            {
-                "publication": publication,
-                "access_port": len(scenario.ports) + publisher,
-                "access_level": min(way.access_level for way in ways),
-                "payload_bytes": packet_bytes - scenario.overhead_bytes,
-                "to_first_port": scenario.publishers.propagation_seconds[publisher]
+            (
+                publication,
+                len(scenario.ports) + publisher,
+                min(way.access_level for way in ways),
+                packet_bytes - scenario.overhead_bytes,
+                scenario.publishers.propagation_seconds[publisher]
                 + scenario.switches.multiplexing_seconds[first_switch],
-                "burst_bytes": np.inf if limit is None else limit.burst_bytes,
-                "rate": 0.0 if limit is None else limit.rate_bytes_per_second,
-                "branch_first": branches.start,
-                "branch_end": branches.stop,
-                "leg_first": leg_first,
-                "legs": len(self._legs) - leg_first,
-            }
+                np.inf if limit is None else limit.burst_bytes,
+                0.0 if limit is None else limit.rate_bytes_per_second,
+                branches.start,
+                branches.stop,
+                leg_first,
+                len(self._ways) - leg_first,
+            )
         )
         return len(self._streams) - 1
 
@@ -188,78 +256,66 @@ class _Trees:
         for way, hop in ways:
             branches.setdefault(way.ports[hop], []).append((way, hop))
         nodes = range(len(self._nodes), len(self._nodes) + len(branches))
-        self._nodes += [{} for _ in nodes]
+        self._nodes += [() for _ in nodes]
         for node, (port, behind) in zip(nodes, sorted(branches.items()), strict=True):
-            first = len(self._legs)
+            first = len(self._ways)
             for way, hop in behind:
                 if hop + 1 == len(way.ports):
                     self._add_leg(way)
-            own_end = len(self._legs)
-            children = self._grow(
-                [(way, hop + 1) for way, hop in behind if hop + 1 < len(way.ports)], leg_first
+            own_end = len(self._ways)
+            onward = [(way, hop + 1) for way, hop in behind if hop + 1 < len(way.ports)]
+            children = self._grow(onward, leg_first)
+            following = [int(scenario.ports.switch[way.ports[hop]]) for way, hop in onward[:1]]
+            self._nodes[node] = (
+                port,
+                min(way.levels[hop] for way, hop in behind),
+                behind[0][1],
+                scenario.ports.propagation_seconds[port]
+                + scenario.switches.multiplexing_seconds[following].sum(),
+                children.start,
+                children.stop,
+                first - leg_first,
+                own_end - leg_first,
+                len(self._ways) - leg_first,
             )
-            onward = [
-                int(scenario.ports.switch[way.ports[hop + 1]])
-                for way, hop in behind
-                if hop + 1 < len(way.ports)
-            ]
-            self._nodes[node] = {
-                "node_port": port,
-                "node_level": min(way.levels[hop] for way, hop in behind),
-                "node_hop": behind[0][1],
-                "node_seconds": scenario.ports.propagation_seconds[port]
-                + (scenario.switches.multiplexing_seconds[onward[0]] if onward else 0.0),
-                "child_first": children.start,
-                "child_end": children.stop,
-                "node_leg": first - leg_first,
-                "node_own_end": own_end - leg_first,
-                "node_leg_end": len(self._legs) - leg_first,
-            }
         return nodes
 
     def _add_leg(self, way: Way) -> None:
         wanted, subscribers = self._scenario.subscriptions, self._scenario.subscribers
         deadline = float(wanted.max_latency_seconds[way.subscription])
-        self._legs.append(
-            {
-                "leg_subscription": way.subscription,
-                "leg_promise": self._promises[way.publication, way.subscription],
-                "leg_seconds": subscribers.propagation_seconds[wanted.subscriber[way.subscription]],
-                "leg_deadline_ns": round(deadline * 1e9) if deadline < 1e9 else np.iinfo(np.int64).max,
-            }
+        self._ways.append(
+            (
+                way.subscription,
+                way.levels[-1],
+                self._promises[way.publication, way.subscription],
+                subscribers.propagation_seconds[wanted.subscriber[way.subscription]],
+                round(deadline * 1e9) if deadline < 1e9 else np.iinfo(np.int64).max,
+            )
         )
 
     def arrays(self, stream: Integers, brokered: Flags, present: Flags, flow: Integers) -> Direct:
         scenario = self._scenario
-        columns: dict[str, Any] = {}
-        floats = {"payload_bytes", "to_first_port", "burst_bytes", "rate", "node_seconds", "leg_seconds"}
-        for rows, names in (
-            (self._streams, Direct._fields[4:15]),
-            (self._nodes, Direct._fields[15:24]),
-            (self._legs, Direct._fields[24:28]),
-        ):
-            for name in names:
-                kind = np.float64 if name in floats else np.int64 if name == "leg_deadline_ns" else np.int32
-                columns[name] = np.array([row[name] for row in rows], dtype=kind)
+        streams, nodes = np.array(self._streams, dtype=STREAM), np.array(self._nodes, dtype=NODE)
         fair = np.asarray(scenario.ports.discipline != Discipline.PRIORITY, dtype=np.uint8)
         flows = int(flow.max(initial=0)) + 1
         each = flows + len(scenario.publications)
-        children = columns["child_end"] - columns["child_first"]
-        branches = columns["branch_end"] - columns["branch_first"]
+        children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
+        levels = np.concatenate([streams["access_level"], nodes["level"]])
         return Direct(
             stream=stream,
             brokered=brokered,
             present=present,
             flow=np.array(flow, dtype=np.int32, ndmin=2),
-            **columns,
+            streams=streams,
+            nodes=nodes,
+            ways=np.array(self._ways, dtype=WAY),
             access_seconds_per_byte=np.array(8 / scenario.publishers.access_bps),
             fair=fair,
             fair_first=np.cumsum(fair, dtype=np.int64) * each - each,
             fair_queues=int(fair.sum()) * each,
             flows=flows,
             ports=len(scenario.ports),
-            most_legs=int(columns["legs"].max(initial=1)),
-            most_children=int(max(children.max(initial=1), branches.max(initial=1))),
-            classes=1
-            + int(max(columns["node_level"].max(initial=0), columns["access_level"].max(initial=0))),
+            most_legs=int(streams["legs"].max(initial=1)),
+            most_children=int(children.max(initial=1)),
+            classes=1 + int(levels.max(initial=0)),
         )

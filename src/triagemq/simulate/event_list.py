@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import kernel, step
+from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.direct import Direct
 from triagemq.simulate.endings import (
@@ -54,7 +55,6 @@ from triagemq.simulate.records import (
     highest_class,
     link_last,
     lowest_class,
-    new_buffer,
     new_pool,
     room,
     take,
@@ -77,7 +77,7 @@ _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 _SWITCH_INBOUND = int(Purpose.SWITCH_INBOUND)
 
 # What happens; at the same instant in this order. `port` is where, `number` that of a packet in the pool.
-FREE, RELEASED, SWITCHED, LOOKED_UP, REACHED = range(5)
+FREE, RELEASED, COMES, LOOKED_UP, REACHED = range(5)
 HAPPENING = np.dtype([("time", np.float64), ("kind", np.int32), ("port", np.int32), ("number", np.int64)])
 
 # A promised message under way; `open` counts the legs that have not ended.
@@ -104,8 +104,8 @@ _ABSENT = -1
 _SLACK_SECONDS = 2e-9
 """Times of publication are whole nanoseconds: a message may come this much before its bucket is full again."""
 
-# Places in Shared.progress.
-_PLACE, _DONE = 0, 1
+# Places in World.progress: how many copies of the inbox are done, and how much has happened.
+PLACE, DONE = 0, 1
 
 
 class PromiseTally(NamedTuple):
@@ -120,25 +120,43 @@ class PromiseTally(NamedTuple):
     first_cut_ns: NDArray[np.int64]
 
 
-class Shared(NamedTuple):
-    """What moves: the list of what happens, messages with `legs` places each, queues of fair ports, and buckets.
+class Fair(NamedTuple):
+    """The queues of fair ports, linked through the pool of packets, and those with packets in a line per port: the
+    first is served and goes to its end."""
 
-    A fair port's queues with packets stand in a line (`turn_first`, `turn_last`, `turn_next`); the first is served
-    and goes to its end.
-    """
-
-    happenings: Buffer
-    messages: Pool
-    legs: Records
-    queue_first: NDArray[np.int32]
-    queue_last: NDArray[np.int32]
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
     turn_next: NDArray[np.int64]
     turn_first: NDArray[np.int64]
     turn_last: NDArray[np.int64]
-    tokens: NDArray[np.float64]
-    filled_at: NDArray[np.float64]
-    progress: NDArray[np.int64]
+
+
+class UnderWay(NamedTuple):
+    """Promised messages, with `legs` places each in Direct.most_legs, and what became of those that are over."""
+
+    messages: Pool
+    legs: Records
     tally: PromiseTally
+
+
+class World(NamedTuple):
+    """All that a step may need: what is fixed, and what moves. `happenings` is the list; `tokens` are those in each
+    publication's bucket when it was last looked at, `filled_at`."""
+
+    direct: Direct
+    below: Below
+    epochs: Epochs
+    seeds: Seeds
+    switch_free: Floats
+    queues: PortQueues
+    fair: Fair
+    under_way: UnderWay
+    happenings: Buffer
+    tokens: Floats
+    filled_at: Floats
+    progress: NDArray[np.int64]
+    outlets: Outlets
+    clock: Clock
 
 
 def new_promise_tally(promises: int, publications: int) -> PromiseTally:
@@ -152,37 +170,20 @@ def new_promise_tally(promises: int, publications: int) -> PromiseTally:
     )
 
 
-def new_shared(direct: Direct, promises: int, publications: int) -> Shared:
+def new_under_way(direct: Direct, promises: int) -> UnderWay:
     messages = new_pool(MESSAGE, 256)
-    return Shared(
-        happenings=new_buffer(HAPPENING, 1024),
-        messages=messages,
-        legs=np.zeros(len(messages.records) * direct.most_legs, dtype=LEG),
-        queue_first=np.full(direct.fair_queues, -1, dtype=np.int32),
-        queue_last=np.full(direct.fair_queues, -1, dtype=np.int32),
+    legs = np.zeros(len(messages.records) * direct.most_legs, dtype=LEG)
+    return UnderWay(messages, legs, new_promise_tally(promises, direct.stream.shape[1]))
+
+
+def new_fair(direct: Direct) -> Fair:
+    return Fair(
+        first=np.full(direct.fair_queues, -1, dtype=np.int32),
+        last=np.full(direct.fair_queues, -1, dtype=np.int32),
         turn_next=np.full(direct.fair_queues, -1, dtype=np.int64),
         turn_first=np.full(direct.ports, -1, dtype=np.int64),
         turn_last=np.full(direct.ports, -1, dtype=np.int64),
-        # Buckets are full at the start.
-        tokens=np.full(publications, np.inf),
-        filled_at=np.zeros(publications),
-        progress=np.zeros(2, dtype=np.int64),
-        tally=new_promise_tally(promises, publications),
     )
-
-
-class World(NamedTuple):
-    """All that a step may need, so that steps do not hand on twelve things each."""
-
-    direct: Direct
-    below: Below
-    epochs: Epochs
-    seeds: Seeds
-    switch_free: NDArray[np.float64]
-    queues: PortQueues
-    shared: Shared
-    outlets: Outlets
-    clock: Clock
 
 
 @kernel
@@ -203,7 +204,14 @@ def release(world: World, published: Buffer) -> None:
             packet.subscription = -1 - stream
             packet.fragment = 0
             packet.next = 0
-            _push(world, event.time, RELEASED, direct.access_port[stream], number)
+            _push(
+                world.happenings,
+                world.queues.packets.records,
+                event.time,
+                RELEASED,
+                direct.streams[stream].access_port,
+                number,
+            )
         if stream < 0 or direct.brokered[epoch, event.publication]:
             if kept != place:
                 published.records[kept] = event
@@ -214,57 +222,60 @@ def release(world: World, published: Buffer) -> None:
 @kernel
 def run_events(world: World, inbox: Buffer, order: NDArray[np.int32], count: int, until: float) -> bool:
     """Let everything before `until` happen, with the first `count` copies of `order`; False if something is full."""
-    direct, below, queues, shared = world.direct, world.below, world.queues, world.shared
-    happenings, pool = shared.happenings, queues.packets
+    direct, below, queues, progress = world.direct, world.below, world.queues, world.progress
+    happenings, pool = world.happenings, queues.packets
     while True:
-        place = shared.progress[_PLACE]
+        place = progress[PLACE]
         time = happenings.records[0].time if happenings.filled[0] > 0 else np.inf
         is_copy = place < count and inbox.records[order[place]].time < time
         if is_copy:
             time = inbox.records[order[place]].time
         if time >= until:
             return _sample_all(world, until)
-        if not _sample_all(world, time):
-            return False
+        packets, kind, port, number = 1, REACHED, 0, 0
         if is_copy:
-            copy = inbox.records[order[place]]
-            port = below.route[copy.subscription, 0]
-            if not _room(world, packets_of(copy.size_bytes, below.payload_bytes)):
-                return False
-            number = take(pool)
-            pool.records[number] = copy
-            shared.progress[_PLACE] = place + 1
-            _look_up(world, port, number, time)
+            packets = packets_of(inbox.records[order[place]].size_bytes, below.payload_bytes)
+            port = below.route[inbox.records[order[place]].subscription, 0]
         else:
             kind, port = happenings.records[0].kind, happenings.records[0].port
             number = happenings.records[0].number
-            packets = 1
             if kind == RELEASED:
-                payload = direct.payload_bytes[-1 - pool.records[number].subscription]
+                payload = direct.streams[-1 - pool.records[number].subscription].payload_bytes
                 packets = packets_of(pool.records[number].size_bytes, payload)
             elif kind == LOOKED_UP and below.hop_of_port[port] == 0:
                 packets = packets_of(pool.records[number].size_bytes, below.payload_bytes)
-            if not _room(world, packets):
-                return False
-            _pop(world)
-            if kind == FREE:
-                _send_next(world, port, time)
-            elif kind == RELEASED:
-                _set_out(world, port, number, packets, time)
-            elif kind == SWITCHED:
-                _come(world, port, number, time)
-            elif kind == LOOKED_UP:
-                _enter(world, port, number, packets, time)
-            else:
-                _look_up(world, port, number, time)
-        shared.progress[_DONE] += 1
+        if not (_sample_all(world, time) and _room(world, packets)):
+            return False
+        progress[DONE] += 1
+        if is_copy:
+            number = take(pool)
+            pool.records[number] = inbox.records[order[place]]
+            progress[PLACE] = place + 1
+        else:
+            _pop(happenings, pool.records)
+        if kind == RELEASED:
+            _set_out(world, port, number, packets, time)
+            continue
+        if kind == REACHED and _look_up(world, port, number, packets, time):
+            kind = LOOKED_UP
+        if kind == LOOKED_UP and _enter(world, port, number, packets, time):
+            kind = COMES
+        sending = -1
+        if kind == FREE:
+            sending = _take_next(direct, queues, world.fair, port)
+        elif kind == COMES and _come(world, port, number, time):
+            sending = number
+        if sending >= 0:
+            _send(world, port, sending, time)
+            if kind == FREE and queues.waiting[port] > 0:
+                _push(happenings, pool.records, queues.free_at[port], FREE, port, -1)
 
 
 @kernel
 def cut_short(world: World, begin: int) -> int:
     """End all that is under way as `in_flight`, first what is on the list, then port by port; returns how far it came:
     -1 for the list, else the port at which there was no more room."""
-    queues, happenings = world.queues, world.shared.happenings
+    queues, happenings = world.queues, world.happenings
     most = world.direct.most_legs
     if begin < 0:
         while happenings.filled[0] > 0:
@@ -280,71 +291,61 @@ def cut_short(world: World, begin: int) -> int:
         while queues.waiting[port] > 0:
             if not room(world.outlets.ended, most):
                 return port
-            _end(world, _take_next(world, port), IN_FLIGHT)
+            _end(world, _take_next(world.direct, queues, world.fair, port), IN_FLIGHT)
     return len(queues.free_at)
 
 
-@kernel
-def _come(world: World, port: int, number: int, time: float) -> None:
-    """A packet comes to a port: it is sent, waits, or is dropped."""
+@step
+def _come(world: World, port: int, number: int, time: float) -> bool:
+    """A packet comes to a port: True if it is to be sent at once; else it waits, or is dropped."""
     below, queues, direct = world.below, world.queues, world.direct
     packet = queues.packets.records[number]
     packet.time = time
     level = packet.priority_class
     if packet.subscription < 0 and port < direct.ports:
-        message = world.shared.messages.records[packet.group]
+        message = world.under_way.messages.records[packet.group]
         if message.enqueued_ns < 0 and time <= world.clock.run_ends:
             message.enqueued_ns = nanoseconds(time)
     if world.clock.sample_seconds < np.inf:
         queues.counters[port, level, PACKETS_IN] += 1
         queues.counters[port, level, BYTES_IN] += int(_wire_bytes(world, packet))
     if queues.free_at[port] <= time:
-        _send(world, port, number, time)
-        return
+        return True
     waiting = queues.waiting[port]
     is_fair = port < direct.ports and direct.fair[port]
     if port < direct.ports and waiting + 1 >= below.buffer_packets[port]:
         lowest = lowest_class(queues, port) if waiting > 0 and not is_fair else -1
-        if lowest <= level:
-            _drop(world, port, number)
-            return
-        evicted = queues.last[port, lowest]
-        unlink_last(queues, port, lowest)
-        _drop(world, port, evicted)
+        dropped = number
+        if lowest > level:
+            dropped = queues.last[port, lowest]
+            unlink_last(queues, port, lowest)
+        _drop(world, port, dropped)
+        if dropped == number:
+            return False
     if is_fair:
         _join_line(world, port, number)
     else:
         link_last(queues, port, level, number)
     if waiting == 0:
-        _push(world, queues.free_at[port], FREE, port, -1)
-
-
-@step
-def _send_next(world: World, port: int, time: float) -> None:
-    """A port is free, and packets wait."""
-    _send(world, port, _take_next(world, port), time)
-    if world.queues.waiting[port] > 0:
-        _push(world, world.queues.free_at[port], FREE, port, -1)
+        _push(world.happenings, queues.packets.records, queues.free_at[port], FREE, port, -1)
+    return False
 
 
 @kernel
-def _take_next(world: World, port: int) -> int:
+def _take_next(direct: Direct, queues: PortQueues, fair: Fair, port: int) -> int:
     """Whose turn it is, taken out of its queue."""
-    queues, shared = world.queues, world.shared
-    if port >= world.direct.ports or not world.direct.fair[port]:
+    if port >= direct.ports or not direct.fair[port]:
         level = highest_class(queues, port)
         number = queues.first[port, level]
         unlink_first(queues, port, level)
         return number  # type: ignore[no-any-return]
-    line = shared.turn_first[port]
-    number = shared.queue_first[line]
+    line = fair.turn_first[port]
+    number = fair.first[line]
     following = queues.packets.records[number].next
-    shared.queue_first[line] = following
-    shared.turn_first[port] = shared.turn_next[line]
+    fair.first[line] = following
+    fair.turn_first[port] = fair.turn_next[line]
     if following >= 0:
-        _line_up(shared, port, line)
-    elif shared.turn_first[port] < 0:
-        shared.turn_last[port] = -1
+        _line_up(fair, port, line)
     queues.waiting[port] -= 1
     return number  # type: ignore[no-any-return]
 
@@ -352,35 +353,36 @@ def _take_next(world: World, port: int) -> int:
 @step
 def _join_line(world: World, port: int, number: int) -> None:
     """A packet waits behind those of its flow."""
-    direct, shared, packets = world.direct, world.shared, world.queues.packets.records
+    direct, fair, packets = world.direct, world.fair, world.queues.packets.records
     packet = packets[number]
     if packet.subscription >= 0:
         flow = direct.flow[world.clock.epoch, packet.subscription]
     else:
-        flow = direct.flows + direct.publication[shared.messages.records[packet.group].stream]
+        stream = world.under_way.messages.records[packet.group].stream
+        flow = direct.flows + direct.streams[stream].publication
     line = direct.fair_first[port] + flow
     packet.next = -1
-    if shared.queue_first[line] < 0:
-        shared.queue_first[line] = number
-        _line_up(shared, port, line)
+    if fair.first[line] < 0:
+        fair.first[line] = number
+        _line_up(fair, port, line)
     else:
-        packets[shared.queue_last[line]].next = number
-    shared.queue_last[line] = number
+        packets[fair.last[line]].next = number
+    fair.last[line] = number
     world.queues.waiting[port] += 1
 
 
 @step
-def _line_up(shared: Shared, port: int, line: int) -> None:
+def _line_up(fair: Fair, port: int, line: int) -> None:
     """A flow goes to the end of those that a fair port serves in turn."""
-    shared.turn_next[line] = -1
-    if shared.turn_first[port] < 0:
-        shared.turn_first[port] = line
+    fair.turn_next[line] = -1
+    if fair.turn_first[port] < 0:
+        fair.turn_first[port] = line
     else:
-        shared.turn_next[shared.turn_last[port]] = line
-    shared.turn_last[port] = line
+        fair.turn_next[fair.turn_last[port]] = line
+    fair.turn_last[port] = line
 
 
-@kernel
+@step
 def _send(world: World, port: int, number: int, time: float) -> None:
     """Send a packet that is in no queue any more."""
     below, epochs, queues, clock = world.below, world.epochs, world.queues, world.clock
@@ -407,20 +409,27 @@ def _send(world: World, port: int, number: int, time: float) -> None:
         queues.packets.records[following].next = 0
         subscription = onward.records[0].subscription
         towards = below.route[subscription, below.hop_of_port[port] + 1]
-        _push(world, onward.records[0].time, REACHED, towards, following)
+        _push(
+            world.happenings,
+            world.queues.packets.records,
+            onward.records[0].time,
+            REACHED,
+            towards,
+            following,
+        )
 
 
 # The brokered copies, as `switches` has it.
 
 
 @step
-def _look_up(world: World, port: int, number: int, time: float) -> None:
-    """A copy, or at later switches a packet of one, is looked up by the switch of the port that it will go to."""
+def _look_up(world: World, port: int, number: int, packets: int, time: float) -> bool:
+    """A copy, or at later switches a packet of one, is looked up by the switch of the port that it will go to; True if
+    that takes no time."""
     below, epochs, switch_free = world.below, world.epochs, world.switch_free
     pool, epoch = world.queues.packets, world.clock.epoch
     copy = pool.records[number]
     hop, switch = below.hop_of_port[port], below.switch_of_port[port]
-    packets = packets_of(copy.size_bytes, below.payload_bytes) if hop == 0 else 1
     counter = copy.event * below.subscriptions + copy.subscription
     inbound_seed = split(world.seeds[_SWITCH_INBOUND], hop)
     copy.time = time
@@ -430,52 +439,53 @@ def _look_up(world: World, port: int, number: int, time: float) -> None:
     if hop == 0 and is_dropped(below, epochs, world.seeds, epoch, copy, counter):
         drop_on_purpose(world.outlets.ended, copy, copy.priority_class, ends, world.clock.run_ends)
         give_back(pool, number)
-    elif ends > time:
-        _push(world, ends, LOOKED_UP, port, number)
-    else:
-        _enter(world, port, number, packets, time)
+        return False
+    if ends > time:
+        _push(world.happenings, pool.records, ends, LOOKED_UP, port, number)
+    return ends <= time
 
 
-@kernel
-def _enter(world: World, port: int, number: int, packets: int, time: float) -> None:
-    """The packets of a copy come to their port together."""
-    pool, groups = world.queues.packets, world.queues.groups
+@step
+def _enter(world: World, port: int, number: int, packets: int, time: float) -> bool:
+    """The packets of a copy come to their port together; True if it is only one."""
+    pool = world.queues.packets
     copy = pool.records[number]
-    enqueued_ns, level = copy.enqueued_ns, copy.priority_class
     if world.below.hop_of_port[port] == 0:
-        enqueued_ns = nanoseconds(time) if time <= world.clock.run_ends else -1
+        copy.enqueued_ns = nanoseconds(time) if time <= world.clock.run_ends else -1
     if packets == 1:
-        copy.enqueued_ns = enqueued_ns
-        _come(world, port, number, time)
-        return
-    group = new_group(groups, packets, enqueued_ns, level)
+        return True
+    enqueued_ns, level = copy.enqueued_ns, copy.priority_class
+    group = new_group(world.queues.groups, packets, enqueued_ns, level)
     for fragment in range(packets):
-        _come(world, port, packet_of(pool, copy, fragment, group, time, enqueued_ns, level), time)
+        each = packet_of(pool, copy, fragment, group, time, enqueued_ns, level)
+        pool.records[each].next = copy.next
+        _push(world.happenings, pool.records, time, COMES, port, each)
     give_back(pool, number)
+    return False
 
 
 # Promised messages.
 
 
-@kernel
+@step
 def _set_out(world: World, port: int, number: int, packets: int, time: float) -> None:
     """A publisher begins to send a message: its packets come to the access link."""
-    direct, shared, pool = world.direct, world.shared, world.queues.packets
+    direct, under_way, pool = world.direct, world.under_way, world.queues.packets
     released = pool.records[number]
     stream = -1 - released.subscription
-    group = take(shared.messages)
-    message = shared.messages.records[group]
+    group = take(under_way.messages)
+    message = under_way.messages.records[group]
     message.event = released.event
     message.published_ns = released.published_ns
     message.enqueued_ns = -1
     message.size_bytes = released.size_bytes
     message.stream = stream
     message.packets = packets
-    message.open = direct.legs[stream]
+    message.open = direct.streams[stream].legs
     nobody = True
-    for leg in range(direct.legs[stream]):
-        way = shared.legs[group * direct.most_legs + leg]
-        subscription = direct.leg_subscription[direct.leg_first[stream] + leg]
+    for leg in range(direct.streams[stream].legs):
+        way = under_way.legs[group * direct.most_legs + leg]
+        subscription = direct.ways[direct.streams[stream].leg_first + leg].subscription
         there = direct.present[world.clock.epoch, subscription]
         nobody = nobody and not there
         way.remaining = packets
@@ -483,45 +493,78 @@ def _set_out(world: World, port: int, number: int, packets: int, time: float) ->
         way.dequeued_ns = -1
         way.delivered_ns = -1
     if nobody:
-        give_back(shared.messages, group)
+        give_back(under_way.messages, group)
         packets = 0
     for fragment in range(packets):
-        each = packet_of(pool, released, fragment, group, time, -1, direct.access_level[stream])
-        _come(world, port, each, time)
+        each = packet_of(pool, released, fragment, group, time, -1, direct.streams[stream].access_level)
+        pool.records[each].next = 0
+        _push(world.happenings, pool.records, time, COMES, port, each)
     give_back(pool, number)
 
 
-@kernel
+@step
 def _leave_direct(world: World, port: int, number: int, epoch: int, finished: float) -> None:
     """A packet has left its port at `finished`: to the limiter, to the next switch, to its subscribers."""
     direct, epochs, seeds, clock = world.direct, world.epochs, world.seeds, world.clock
     packet = world.queues.packets.records[number]
-    message = world.shared.messages.records[packet.group]
+    message = world.under_way.messages.records[packet.group]
     stream, event, fragment = message.stream, message.event, packet.fragment
     epoch = epoch_at(epochs.ends, epoch, finished)
     if port >= direct.ports:
-        publication = direct.publication[stream]
+        publication = direct.streams[stream].publication
         error_rate = epochs.publisher_error[epoch, publication]
         seed = split(seeds[_PUBLISHER_LINK], fragment + 1)
         if error_rate > 0.0 and uniform(seed, event) <= error_rate:
-            _end_legs(world, packet, 0, direct.legs[stream], LOST_ON_LINK, -1, -1, finished)
+            _end_legs(
+                direct,
+                world.under_way,
+                world.outlets.ended,
+                clock.run_ends,
+                packet,
+                0,
+                direct.streams[stream].legs,
+                LOST_ON_LINK,
+                -1,
+                -1,
+                finished,
+            )
             give_back(world.queues.packets, number)
         elif _is_cut(world, publication, stream, _wire_bytes(world, packet), finished):
-            _end_legs(world, packet, 0, direct.legs[stream], LIMITED, -1, -1, finished)
+            _end_legs(
+                direct,
+                world.under_way,
+                world.outlets.ended,
+                clock.run_ends,
+                packet,
+                0,
+                direct.streams[stream].legs,
+                LIMITED,
+                -1,
+                -1,
+                finished,
+            )
             give_back(world.queues.packets, number)
         else:
-            first, end = direct.branch_first[stream], direct.branch_end[stream]
-            _branch(world, number, first, end, finished + direct.to_first_port[stream])
+            first, end = direct.streams[stream].child_first, direct.streams[stream].child_end
+            _branch(
+                direct,
+                world.queues.packets,
+                world.happenings,
+                number,
+                first,
+                end,
+                finished + direct.streams[stream].to_first_port,
+            )
         return
-    node = -1 - packet.subscription - len(direct.publication)
-    first_leg, own_end = direct.node_leg[node], direct.node_own_end[node]
+    node = -1 - packet.subscription - len(direct.streams)
+    first_leg, own_end = direct.nodes[node].leg, direct.nodes[node].own_end
     dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
     if clock.with_hops:
         _record_hops(world, packet, node, port, nanoseconds(finished), DELIVERED)
     for leg in range(first_leg, own_end):
-        row = direct.leg_first[stream] + leg
-        subscription = direct.leg_subscription[row]
-        arrival = finished + direct.leg_seconds[row]
+        row = direct.streams[stream].leg_first + leg
+        subscription = direct.ways[row].subscription
+        arrival = finished + direct.ways[row].seconds
         error_rate = epochs.subscriber_error[epoch, subscription]
         seed = split(seeds[_SUBSCRIBER_LINK], fragment)
         counter = event * world.below.subscriptions + subscription
@@ -531,59 +574,95 @@ def _leave_direct(world: World, port: int, number: int, epoch: int, finished: fl
             outcome = LOST_ON_LINK
         elif not direct.present[epoch_at(epochs.ends, epoch, arrival), subscription]:
             outcome = SUBSCRIBER_GONE
-        _end_legs(world, packet, leg, leg + 1, outcome, dequeued_ns, nanoseconds(arrival), arrival)
-    child_first, child_end = direct.child_first[node], direct.child_end[node]
+        _end_legs(
+            direct,
+            world.under_way,
+            world.outlets.ended,
+            clock.run_ends,
+            packet,
+            leg,
+            leg + 1,
+            outcome,
+            dequeued_ns,
+            nanoseconds(arrival),
+            arrival,
+        )
+    child_first, child_end = direct.nodes[node].child_first, direct.nodes[node].child_end
     if child_first < child_end:
         error_rate = epochs.port_error[epoch, port]
-        seed = split(split(seeds[_PORT_LINK], direct.node_hop[node]), fragment)
-        behind = direct.leg_subscription[direct.leg_first[stream] + own_end]
+        seed = split(split(seeds[_PORT_LINK], direct.nodes[node].hop), fragment)
+        behind = direct.ways[direct.streams[stream].leg_first + own_end].subscription
         counter = event * world.below.subscriptions + behind
         if error_rate <= 0.0 or uniform(seed, counter) > error_rate:
-            _branch(world, number, child_first, child_end, finished + direct.node_seconds[node])
+            _branch(
+                direct,
+                world.queues.packets,
+                world.happenings,
+                number,
+                child_first,
+                child_end,
+                finished + direct.nodes[node].seconds,
+            )
             return
-        _end_legs(world, packet, own_end, direct.node_leg_end[node], LOST_ON_LINK, dequeued_ns, -1, finished)
+        _end_legs(
+            direct,
+            world.under_way,
+            world.outlets.ended,
+            clock.run_ends,
+            packet,
+            own_end,
+            direct.nodes[node].leg_end,
+            LOST_ON_LINK,
+            dequeued_ns,
+            -1,
+            finished,
+        )
     give_back(world.queues.packets, number)
 
 
 @step
 def _is_cut(world: World, publication: int, stream: int, wire: float, time: float) -> bool:
     """Whether the bucket of a stream lacks the tokens for a packet; if not, it takes them."""
-    shared, rate = world.shared, world.direct.rate[stream]
-    burst = world.direct.burst_bytes[stream]
+    tally, limiter = world.under_way.tally, world.direct.streams[stream]
+    burst, rate = limiter.burst_bytes, limiter.rate
     if burst == np.inf:
         return False
-    tokens = min(burst, shared.tokens[publication] + (time - shared.filled_at[publication]) * rate)
-    shared.filled_at[publication] = time
-    shared.tokens[publication] = tokens
+    tokens = min(burst, world.tokens[publication] + (time - world.filled_at[publication]) * rate)
+    world.filled_at[publication] = time
+    world.tokens[publication] = tokens
     if tokens + _SLACK_SECONDS * rate + 1e-9 * burst >= wire:
-        shared.tokens[publication] = tokens - wire
+        world.tokens[publication] = tokens - wire
         return False
     if time <= world.clock.run_ends:
-        shared.tally.cut_packets[publication] += 1
-        if shared.tally.first_cut_ns[publication] < 0:
-            shared.tally.first_cut_ns[publication] = nanoseconds(time)
+        tally.cut_packets[publication] += 1
+        if tally.first_cut_ns[publication] < 0:
+            tally.first_cut_ns[publication] = nanoseconds(time)
     return True
 
 
 @kernel
-def _branch(world: World, number: int, first: int, end: int, time: float) -> None:
+def _branch(
+    direct: Direct, pool: Pool, happenings: Buffer, number: int, first: int, end: int, time: float
+) -> None:
     """A packet goes on to each of some nodes; it becomes the last of its copies itself."""
-    direct, pool = world.direct, world.queues.packets
     for node in range(first, end):
         each = number
         if node + 1 < end:
             each = take(pool)
             pool.records[each] = pool.records[number]
         packet = pool.records[each]
-        packet.subscription = -1 - len(direct.publication) - node
-        packet.priority_class = direct.node_level[node]
+        packet.subscription = -1 - len(direct.streams) - node
+        packet.priority_class = direct.nodes[node].level
         packet.next = 0
-        _push(world, time, SWITCHED, direct.node_port[node], each)
+        _push(happenings, pool.records, time, COMES, direct.nodes[node].port, each)
 
 
 @kernel
 def _end_legs(
-    world: World,
+    direct: Direct,
+    under_way: UnderWay,
+    ended: Buffer,
+    run_ends: float,
     packet: Record,
     first: int,
     end: int,
@@ -593,14 +672,13 @@ def _end_legs(
     time: float,
 ) -> None:
     """A packet ends on the legs of its message from `first` to before `end`, and with the last packet a leg does."""
-    direct, shared, tally = world.direct, world.shared, world.shared.tally
-    group = packet.group
-    message = shared.messages.records[group]
+    tally, group = under_way.tally, packet.group
+    message = under_way.messages.records[group]
     stream = message.stream
-    if time > world.clock.run_ends:
+    if time > run_ends:
         outcome = IN_FLIGHT
     for leg in range(first, end):
-        way = shared.legs[group * direct.most_legs + leg]
+        way = under_way.legs[group * direct.most_legs + leg]
         way.remaining -= 1
         way.dequeued_ns = max(way.dequeued_ns, dequeued_ns)
         way.delivered_ns = max(way.delivered_ns, delivered_ns)
@@ -611,27 +689,27 @@ def _end_legs(
         message.open -= 1
         if way.outcome == _ABSENT:
             continue
-        row = direct.leg_first[stream] + leg
-        promise = direct.leg_promise[row]
-        record = world.outlets.ended.records[append(world.outlets.ended)]
+        row = direct.streams[stream].leg_first + leg
+        promise = direct.ways[row].promise
+        record = ended.records[append(ended)]
         record.event = message.event
         record.published_ns = message.published_ns
         record.enqueued_ns = message.enqueued_ns
         record.dequeued_ns = way.dequeued_ns
         record.delivered_ns = way.delivered_ns if way.outcome == DELIVERED else -1
         record.size_bytes = message.size_bytes
-        record.subscription = direct.leg_subscription[row]
-        record.priority_class = direct.node_level[direct.branch_first[stream]]
+        record.subscription = direct.ways[row].subscription
+        record.priority_class = direct.ways[row].priority_class
         record.outcome = way.outcome
         tally.outcomes[promise, way.outcome] += 1
         if way.outcome == DELIVERED:
             latency = way.delivered_ns - message.published_ns
             tally.latency_ns[promise] += latency
             tally.worst_ns[promise] = max(tally.worst_ns[promise], latency)
-            if latency > direct.leg_deadline_ns[row]:
+            if latency > direct.ways[row].deadline_ns:
                 tally.late[promise] += 1
     if message.open == 0:
-        give_back(shared.messages, group)
+        give_back(under_way.messages, group)
 
 
 # What both have in common.
@@ -641,13 +719,13 @@ def _end_legs(
 def _wire_bytes(world: World, packet: Record) -> float:
     if packet.subscription >= 0:
         return wire_bytes(world.below, world.queues.groups, packet)
-    message = world.shared.messages.records[packet.group]
-    payload = world.direct.payload_bytes[message.stream]
+    message = world.under_way.messages.records[packet.group]
+    payload = world.direct.streams[message.stream].payload_bytes
     carried = min(payload, message.size_bytes - packet.fragment * payload)
     return carried + world.below.overhead_bytes  # type: ignore[no-any-return]
 
 
-@kernel
+@step
 def _drop(world: World, port: int, number: int) -> None:
     """A buffer is full."""
     queues, packet = world.queues, world.queues.packets.records[number]
@@ -660,7 +738,7 @@ def _drop(world: World, port: int, number: int) -> None:
                 world.below, world.outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER
             )
         else:
-            node = -1 - packet.subscription - len(world.direct.publication)
+            node = -1 - packet.subscription - len(world.direct.streams)
             _record_hops(world, packet, node, port, -1, DROPPED_BY_BUFFER)
     _end(world, number, DROPPED_BY_BUFFER)
 
@@ -668,15 +746,27 @@ def _drop(world: World, port: int, number: int) -> None:
 @step
 def _end(world: World, number: int, outcome: int) -> None:
     """A packet goes no further than where it waits."""
-    direct, packet = world.direct, world.queues.packets.records[number]
+    direct, clock, packet = world.direct, world.clock, world.queues.packets.records[number]
     if packet.subscription >= 0:
         end_packet(world.outlets.ended, world.queues.groups, packet, packet.priority_class, outcome, -1, -1)
     else:
-        node = -1 - packet.subscription - len(direct.publication)
-        stream = world.shared.messages.records[packet.group].stream
-        first = direct.node_leg[node] if node >= 0 else 0
-        end = direct.node_leg_end[node] if node >= 0 else direct.legs[stream]
-        _end_legs(world, packet, first, end, outcome, -1, -1, 0.0)
+        node = -1 - packet.subscription - len(direct.streams)
+        stream = world.under_way.messages.records[packet.group].stream
+        first = direct.nodes[node].leg if node >= 0 else 0
+        end = direct.nodes[node].leg_end if node >= 0 else direct.streams[stream].legs
+        _end_legs(
+            direct,
+            world.under_way,
+            world.outlets.ended,
+            clock.run_ends,
+            packet,
+            first,
+            end,
+            outcome,
+            -1,
+            -1,
+            0.0,
+        )
     give_back(world.queues.packets, number)
 
 
@@ -702,25 +792,25 @@ def _end_under_way(world: World, kind: int, port: int, number: int) -> None:
 def _record_hops(world: World, packet: Record, node: int, port: int, dequeued_ns: int, outcome: int) -> None:
     """One row for each leg behind a node."""
     direct = world.direct
-    first = direct.leg_first[world.shared.messages.records[packet.group].stream]
-    for leg in range(direct.node_leg[node], direct.node_leg_end[node]):
-        subscription = direct.leg_subscription[first + leg]
+    first = direct.streams[world.under_way.messages.records[packet.group].stream].leg_first
+    for leg in range(direct.nodes[node].leg, direct.nodes[node].leg_end):
+        subscription = direct.ways[first + leg].subscription
         record_hop(world.below, world.outlets.hops, packet, subscription, port, dequeued_ns, outcome)
         last = world.outlets.hops.records[world.outlets.hops.filled[0] - 1]
         last.event = packet.event
-        last.hop = direct.node_hop[node]
+        last.hop = direct.nodes[node].hop
 
 
 @step
 def _room(world: World, packets: int) -> bool:
     """Whether there is room for all that so many packets can bring about where they are now."""
-    direct, outlets, shared = world.direct, world.outlets, world.shared
+    direct, outlets = world.direct, world.outlets
     many = packets + 1
     return (
         world.queues.packets.free_count[0] > many * direct.most_children
         and world.queues.groups.free_count[0] >= 1
-        and shared.messages.free_count[0] >= 1
-        and room(shared.happenings, many * (direct.most_children + 1))
+        and world.under_way.messages.free_count[0] >= 1
+        and room(world.happenings, many * (direct.most_children + 1))
         and room(outlets.ended, 2 * many * direct.most_legs)
         and room(outlets.hops, 2 * many * direct.most_legs)
     )
@@ -760,8 +850,7 @@ def _earlier(packets: Records, first: Record, second: Record) -> bool:
 
 
 @kernel
-def _push(world: World, time: float, kind: int, port: int, number: int) -> None:
-    heap, packets = world.shared.happenings, world.queues.packets.records
+def _push(heap: Buffer, packets: Records, time: float, kind: int, port: int, number: int) -> None:
     records = heap.records
     child = append(heap)
     records[child].time = time
@@ -777,8 +866,7 @@ def _push(world: World, time: float, kind: int, port: int, number: int) -> None:
 
 
 @kernel
-def _pop(world: World) -> None:
-    heap, packets = world.shared.happenings, world.queues.packets.records
+def _pop(heap: Buffer, packets: Records) -> None:
     records = heap.records
     count = heap.filled[0] - 1
     heap.filled[0] = count

@@ -3,38 +3,73 @@ copies, then all ports on one list of events."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from triagemq.scenario import Scenario
+from triagemq.simulate.changes import Epochs
 from triagemq.simulate.direct import Direct
 from triagemq.simulate.event_list import (
+    DONE,
+    HAPPENING,
     LEG,
+    PLACE,
     PromiseTally,
+    UnderWay,
     World,
     cut_short,
-    new_shared,
+    new_fair,
+    new_under_way,
     release,
     run_events,
 )
+from triagemq.simulate.network import Fates
 from triagemq.simulate.path import Path
-from triagemq.simulate.records import enlarged_buffer, enlarged_pool, new_buffer, new_port_queues
+from triagemq.simulate.random import Seeds
+from triagemq.simulate.records import (
+    PACKET,
+    Clock,
+    enlarged_buffer,
+    enlarged_pool,
+    new_buffer,
+    new_port_queues,
+)
 from triagemq.simulate.switches import due, keep_later
 
 
 class MixedPath(Path):
     """As Path; made with what Path is made with, and the direct ways."""
 
-    def __init__(self, scenario: Scenario, direct: Direct, promises: int, *rest: object) -> None:
-        super().__init__(scenario, *rest)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        direct: Direct,
+        promises: int,
+        scenario: Scenario,
+        epochs: Epochs,
+        classes: int,
+        fates: Fates,
+        seeds: Seeds,
+        clock: Clock,
+        collect: Callable[[Path], None],
+    ) -> None:
+        super().__init__(scenario, epochs, classes, fates, seeds, clock, collect)
         self._direct = direct
-        self._shared = new_shared(direct, promises, len(scenario.publications))
-        access_links = len(scenario.publishers)
-        self.ports = new_port_queues(self._below, self.clock.sample_seconds, access_links)
-        self._onward = new_buffer(self._inboxes[0].records.dtype, 1)
+        self._fair = new_fair(direct)
+        self._under_way = new_under_way(direct, promises)
+        self._happenings = new_buffer(HAPPENING, 1024)
+        # Buckets are full at the start.
+        self._tokens, self._filled_at = (
+            np.full(len(scenario.publications), np.inf),
+            np.zeros(len(scenario.publications)),
+        )
+        self._progress = np.zeros(2, dtype=np.int64)
+        self.ports = new_port_queues(self._below, self.clock.sample_seconds, len(scenario.publishers))
+        self._onward = new_buffer(PACKET, 1)
 
     @property
     def promise_tally(self) -> PromiseTally:
-        return self._shared.tally
+        return self._under_way.tally
 
     def advance(self, until: float) -> None:
         """Bring everything forward to `until`; the published events are used up."""
@@ -44,11 +79,10 @@ class MixedPath(Path):
         self._fan_out(until)
         self._make_order(int(self._inboxes[0].filled[0]))
         count = due(self._inboxes[0], until, True, self._order, self._times, self._spare)
-        progress = self._shared.progress
-        progress[0], before, wanted = 0, -1, self._headroom
+        self._progress[PLACE], before, wanted = 0, -1, self._headroom
         while not run_events(self._world(), self._inboxes[0], self._order, count, until):
-            wanted = 2 * wanted if before == progress[1] else self._headroom
-            before = int(progress[1])
+            wanted = 2 * wanted if before == self._progress[DONE] else self._headroom
+            before = int(self._progress[DONE])
             self.collect()
             self._enlarge(wanted)
         keep_later(self._inboxes[0], until)
@@ -63,15 +97,14 @@ class MixedPath(Path):
 
     def _enlarge(self, wanted: int) -> None:
         super()._enlarge(wanted)
-        shared = self._shared
-        if len(shared.happenings.records) - int(shared.happenings.filled[0]) < wanted:
-            shared = shared._replace(happenings=enlarged_buffer(shared.happenings, wanted))
-        if shared.messages.free_count[0] < wanted:
-            messages = enlarged_pool(shared.messages, wanted)
-            legs = np.zeros(len(messages.records) * self._direct.most_legs, dtype=LEG)
-            legs[: len(shared.legs)] = shared.legs
-            shared = shared._replace(messages=messages, legs=legs)
-        self._shared = shared
+        if len(self._happenings.records) - int(self._happenings.filled[0]) < wanted:
+            self._happenings = enlarged_buffer(self._happenings, wanted)
+        messages, legs, tally = self._under_way
+        if messages.free_count[0] < wanted:
+            messages = enlarged_pool(messages, wanted)
+            more = np.zeros(len(messages.records) * self._direct.most_legs, dtype=LEG)
+            more[: len(legs)] = legs
+            self._under_way = UnderWay(messages, more, tally)
 
     def _world(self) -> World:
         outlets = self._outlets(0)._replace(onward=self._onward)
@@ -82,7 +115,12 @@ class MixedPath(Path):
             self._seeds,
             self._switch_free,
             self.ports,
-            self._shared,
+            self._fair,
+            self._under_way,
+            self._happenings,
+            self._tokens,
+            self._filled_at,
+            self._progress,
             outlets,
             self.clock,
         )
