@@ -38,7 +38,7 @@ Integers = NDArray[np.int64]
 
 LATER = 1.0 + 1e-9
 # Where the load is almost all of the port the line hardly falls; the bound is then the line at the last jump.
-_MOST_JUMPS = 20_000
+_MOST_JUMPS = 10_000
 
 
 class Flows(NamedTuple):
@@ -55,38 +55,59 @@ class Flows(NamedTuple):
     """Least time between the arrivals of two packets of a message, of full length."""
 
 
+class Load(NamedTuple):
+    """What several flows bring together: in a closed window, floor(offset + rate * window) + 1 messages each."""
+
+    transmission: Floats
+    rate: Floats
+    offset: Floats
+    utilisation: float
+    burst: float
+    """The most work at once: that of token buckets."""
+    least_burst: float
+    """Work in any window is never below this, and utilisation times the window."""
+
+
 @compiled
-def arrived(time: float, among: Integers, flows: Flows) -> float:
-    """The work that flows `among` bring in a closed window."""
+def load(among: Integers, flows: Flows) -> Load:
+    """Flows side by side, so that sums over them are quick."""
+    transmission = flows.transmission[among]
+    rate = LATER / flows.separation[among]
+    offset = flows.jitter[among] * rate
+    utilisation = late = burst = 0.0
+    for row in range(among.size):
+        utilisation += transmission[row] / flows.separation[among[row]]
+        late += transmission[row] * offset[row]
+        burst += transmission[row]
+    return Load(transmission, rate, offset, utilisation, burst + late, late / LATER)
+
+
+@compiled
+def arrived(window: float, flows: Load) -> float:
+    """The work that flows bring in a closed window."""
     work = 0.0
-    for flow in among:
-        messages = np.floor((time + flows.jitter[flow]) / flows.separation[flow] * LATER) + 1.0
-        work += messages * flows.transmission[flow]
+    for row in range(flows.rate.size):
+        messages = np.floor(flows.offset[row] + flows.rate[row] * window) + 1.0
+        work += messages * flows.transmission[row]
     return work
 
 
 @compiled
-def load(among: Integers, flows: Flows) -> tuple[float, float, float]:
-    """Utilisation, work at once (token buckets' bursts), and the part of it that is due to jitter."""
-    utilisation = burst = late = 0.0
-    for flow in among:
-        share = flows.transmission[flow] / flows.separation[flow]
-        utilisation += share
-        late += share * flows.jitter[flow]
-        burst += flows.transmission[flow]
-    return utilisation, burst + late, late
-
-
-@compiled
-def starts_at(ahead: float, higher: Integers, higher_load: tuple[float, float, float], flows: Flows) -> float:
+def starts_at(ahead: float, higher: Load) -> float:
     """When a packet starts that has work `ahead`, and all that comes of higher classes until then."""
     # floor(v) + 1 > v: no solution is below this.
-    start = (ahead + higher_load[2]) / (1.0 - higher_load[0])
+    start = (ahead + higher.least_burst) / (1.0 - higher.utilisation)
     while True:
-        later = ahead + arrived(start, higher, flows)
+        later = ahead + arrived(start, higher)
         if later <= start:
             return later
         start = later
+
+
+@compiled
+def starts_before(ahead: float, higher: Load) -> float:
+    """No start is later, at the price of no sum: floor(v) + 1 <= v + 1."""
+    return (ahead + higher.burst) / (1.0 - higher.utilisation)
 
 
 @compiled
@@ -101,7 +122,7 @@ def _gap(before: int, flow: int, flows: Flows) -> float:
 def _came(window: float, flow: int, flows: Flows) -> int:
     """How many packets of the own message, besides the last, can have come in the window."""
     most = int(flows.packets[flow]) - 1
-    if flows.gap[flow] <= 0.0:
+    if flows.gap[flow] * most <= window:
         return most
     before = min(most, int(window / flows.gap[flow]) + 2)
     while before > 0 and _gap(before, flow, flows) > window * LATER:
@@ -111,14 +132,7 @@ def _came(window: float, flow: int, flows: Flows) -> int:
 
 @compiled
 def _worst_between(
-    begin: float,
-    end: float,
-    work: float,
-    best: float,
-    flow: int,
-    higher: Integers,
-    higher_load: tuple[float, float, float],
-    flows: Flows,
+    begin: float, end: float, work: float, best: float, flow: int, higher: Load, flows: Flows
 ) -> float:
     """The largest delay of a last packet that arrives in [begin, end), while only own packets jump, or `best`.
 
@@ -127,80 +141,109 @@ def _worst_between(
     """
     packet, last = flows.packet[flow], flows.last[flow]
     most = flows.packets[flow] - 1
-    stack = np.empty((64, 2), dtype=np.int64)
-    stack[0, 0] = _came(begin, flow, flows)
-    final = stack[0, 0]
-    if final < most:
+    first = _came(begin, flow, flows)
+    final = first
+    if first < most:
         final = _came(end, flow, flows)
-        if final > stack[0, 0] and _gap(final, flow, flows) >= end:
+        if final > first and _gap(final, flow, flows) >= end:
             final -= 1
-    stack[0, 1] = final
-    height = 1
-    while height > 0:
-        height -= 1
-        first, final = stack[height]
+    # Halves of halves: as many as a number has digits.
+    halves = np.empty((64, 2), dtype=np.int64)
+    halves[0, 0], halves[0, 1] = first, final
+    left = 1
+    while left > 0:
+        left -= 1
+        first, final = halves[left]
         arrival = max(begin, _gap(first, flow, flows))
         ahead = work - (most - final) * packet
-        # The line of the module's text is a bound at the price of no sum.
-        rough = (ahead + higher_load[1]) / (1.0 - higher_load[0]) + last - arrival
-        if rough <= best:
+        if starts_before(ahead, higher) + last - arrival <= best:
             continue
-        delay = starts_at(ahead, higher, higher_load, flows) + last - arrival
+        delay = starts_at(ahead, higher) + last - arrival
         if delay <= best:
             continue
         if first == final:
             best = delay
             continue
         middle = (first + final) // 2
-        stack[height, 0], stack[height, 1] = first, middle
-        stack[height + 1, 0], stack[height + 1, 1] = middle + 1, final
-        height += 2
+        halves[left, 0], halves[left, 1] = first, middle
+        halves[left + 1, 0], halves[left + 1, 1] = middle + 1, final
+        left += 2
     return best
 
 
 @compiled
-def class_bounds(members: Integers, higher: Integers, blocking: float, flows: Flows) -> Floats:
-    """Bounds of the flows `members` of one class below the flows `higher`, in the order of `members`."""
+def class_bounds(
+    members: Integers, higher: Integers, blocking: float, flows: Flows, enough: Floats
+) -> Floats:
+    """Bounds of the flows `members` of one class below the flows `higher`, in the order of `members`.
+
+    A bound up to `enough` is given as that, and a larger one as any delay above it that can happen: to know whether
+    deadlines are kept takes less than to know all delays. Zeros ask for the bounds themselves.
+
+    Jumps of the class are found as they are needed, and shared by its flows. `peaks` are no smaller than the delay of
+    any flow until the next jump: first by the line, then that of the shortest last packet behind a whole message. Jumps
+    with peaks up to `cleared` are of no use to a flow that has found as much elsewhere; the others are `candidates`.
+    """
     bounds = np.full(members.size, np.inf)
-    higher_load = load(higher, flows)
-    own_load = load(members, flows)
-    if higher_load[0] >= 1.0 or higher_load[0] + own_load[0] > 1.0:
+    above, own = load(higher, flows), load(members, flows)
+    if members.size == 0 or above.utilisation >= 1.0 or above.utilisation + own.utilisation > 1.0:
         return bounds
-    rest = 1.0 - higher_load[0]
-    burst = blocking + higher_load[1] + own_load[1]
-    # Jumps of the class, found as they are needed and then shared by its flows.
-    windows = np.empty(_MOST_JUMPS + 1)
-    works = np.empty(_MOST_JUMPS + 1)
-    upcoming = np.empty(members.size)
-    windows[0], works[0] = 0.0, arrived(0.0, members, flows)
-    messages = np.empty(members.size)
-    for row, flow in enumerate(members):
-        messages[row] = np.floor(flows.jitter[flow] / flows.separation[flow] * LATER) + 1.0
-        upcoming[row] = messages[row] * flows.separation[flow] - flows.jitter[flow]
-    known = 1
-    for row, flow in enumerate(members):
-        last = flows.last[flow]
-        best = 0.0
-        jump = 0
-        while True:
-            if jump + 1 >= known:
+    rest = 1.0 - above.utilisation
+    burst = blocking + above.burst + own.burst
+    shortest = flows.last[members].min()
+    windows, works, peaks = np.empty(_MOST_JUMPS), np.empty(_MOST_JUMPS), np.empty(_MOST_JUMPS)
+    settled = np.zeros(_MOST_JUMPS, dtype=np.bool_)
+    candidates = np.empty(_MOST_JUMPS, dtype=np.int64)
+    messages = np.floor(own.offset) + 1.0
+    upcoming = messages * flows.separation[members] - flows.jitter[members]
+    windows[0], works[0] = 0.0, blocking + arrived(0.0, own)
+    peaks[0] = starts_before(works[0] - shortest, above) + shortest
+    known, chosen = 1, 0
+    cleared, beyond = np.inf, 0.0
+    # Those with small bounds first: what is cleared by them is cleared for the others.
+    for row in np.argsort(enough - flows.last[members]):
+        flow = members[row]
+        best = max(enough[row], beyond)
+        if burst / rest <= best:
+            bounds[row] = max(burst / rest, enough[row])
+            continue
+        looked, jump = 0, 0
+        while enough[row] == 0.0 or best <= enough[row]:
+            if looked < chosen:
+                jump = candidates[looked]
+                looked += 1
+            else:
+                if best >= cleared:
+                    break
+                jump = 0 if looked == chosen else jump + 1
+                looked = chosen + 1
+                line = (burst - shortest + own.utilisation * windows[jump]) / rest + shortest - windows[jump]
+                if jump + 2 == _MOST_JUMPS:
+                    beyond = line
+                    best = max(best, line)
+                if line <= best:
+                    cleared, chosen = best, 0
+                    for earlier in range(jump):
+                        if peaks[earlier] > best:
+                            candidates[chosen] = earlier
+                            chosen += 1
+                    break
+            if jump + 1 == known:
                 nearest = int(np.argmin(upcoming))
-                changed = members[nearest]
                 windows[known] = upcoming[nearest]
-                works[known] = works[known - 1] + flows.transmission[changed]
+                works[known] = works[jump] + own.transmission[nearest]
+                peaks[known] = starts_before(works[known] - shortest, above) + shortest - windows[known]
                 messages[nearest] += 1.0
+                changed = members[nearest]
                 upcoming[nearest] = messages[nearest] * flows.separation[changed] - flows.jitter[changed]
                 known += 1
             begin, end = windows[jump], windows[jump + 1]
-            line = (burst - last + own_load[0] * begin) / rest + last - begin
-            if line <= best:
-                break
-            if jump + 1 == _MOST_JUMPS:
-                best = line
-                break
-            if begin < end:
-                ahead = blocking + works[jump] - last
-                best = _worst_between(begin, end, ahead, best, flow, higher, higher_load, flows)
-            jump += 1
-        bounds[row] = min(best, burst / rest)
+            if peaks[jump] <= best or begin == end:
+                continue
+            if not settled[jump]:
+                peaks[jump] = starts_at(works[jump] - shortest, above) + shortest - begin
+                settled[jump] = True
+            if peaks[jump] > best:
+                best = _worst_between(begin, end, works[jump] - flows.last[flow], best, flow, above, flows)
+        bounds[row] = min(best, max(burst / rest, enough[row]))
     return bounds

@@ -80,17 +80,15 @@ def assign_classes(
         level += 1
         members, higher = waiting, highest
         while True:
-            found = bounds_of_class(members, higher, blocking, flows, method)
-            if members is waiting:
-                together = found
-            misses = found > within[members]
+            deadlines = within[members]
+            misses = bounds_of_class(members, higher, blocking, flows, method, deadlines) > deadlines
             if not misses.any() or misses.all():
                 break
             higher = np.concatenate((higher, members[misses]))
             members = members[~misses]
         if misses.any() or (level == levels and members.size < waiting.size):
-            members, found = waiting, together
-        bounds[members] = found
+            members, higher = waiting, highest
+        bounds[members] = bounds_of_class(members, higher, blocking, flows, method)
         depth[members] = level
         blocking = flows.packet[members].max(initial=blocking)
         waiting = np.setdiff1d(waiting, members)

@@ -67,11 +67,18 @@ def delay_bounds(
 
 
 def bounds_of_class(
-    members: Integers, higher: Integers, blocking: float, flows: Flows, method: str
+    members: Integers,
+    higher: Integers,
+    blocking: float,
+    flows: Flows,
+    method: str,
+    enough: Floats | None = None,
 ) -> Floats:
-    """Bounds of the flows `members`, which are one class below the flows `higher`."""
+    """Bounds of the flows `members`, which are one class below the flows `higher`; see `class_bounds`."""
     if method == "exact":
-        return class_bounds(members, higher, blocking, flows)
+        return class_bounds(
+            members, higher, blocking, flows, np.zeros(members.size) if enough is None else enough
+        )
     if method == "calculus":
         return _calculus(members, higher, blocking, flows)
     if method == "paper":

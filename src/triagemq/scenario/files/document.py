@@ -149,18 +149,26 @@ class UnmanagedSwitchEntry(FileEntry):
     bandwidth_bps: Bandwidth = Field(examples=["10000000"])
 
 
-class SwitchEntry(FileEntry):
+class BuiltEntry(FileEntry):
+    """How a switch is built: said by a switch, or by the model of it."""
+
+    multiplexing_seconds: Delay | None = Field(None, examples=["0.000005"])
+    packet_bytes: Size | None = Field(None, examples=["1500"])
+    rate_limiters: Count | None = Field(None, examples=["1000"])
+    limiter_precision: Share | None = Field(None, examples=["0.01"])
+    rules: Count | None = Field(None, examples=["2000"])
+
+
+FIGURES = tuple(BuiltEntry.model_fields)
+
+
+class SwitchEntry(BuiltEntry):
     """A managed switch, the output port that feeds it, and the one that does while the link of the first is down."""
 
     inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
     fed_by: Name | None = Field(None, examples=["PORT"])
     backup: Name | None = Field(None, examples=["PORT"])
     model: Name | None = Field(None, examples=["gigabit"])
-    multiplexing_seconds: Delay | None = Field(None, examples=["0.000005"])
-    packet_bytes: Size | None = Field(None, examples=["1500"])
-    rate_limiters: Count | None = Field(None, examples=["1000"])
-    limiter_precision: Share | None = Field(None, examples=["0.01"])
-    rules: Count | None = Field(None, examples=["2000"])
 
     @model_validator(mode="after")
     def _backup_of_something(self) -> SwitchEntry:

@@ -27,8 +27,9 @@ from triagemq.scenario.conditions import (
     SubscriberState,
     WorthChange,
 )
-from triagemq.scenario.files.document import empirical_mean
+from triagemq.scenario.files.document import FIGURES, empirical_mean
 from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
+from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
 from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
@@ -58,8 +59,6 @@ Fields = list[tuple[str, str]]
 Key = str | tuple[str, str, tuple[str, ...]]
 """A column that is written under its name; or a key, its column of references, and the names that these stand for."""
 LIMITS = ("max_latency_seconds", "max_latency_share", "max_separation_seconds")
-FIGURES = ("multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter_precision", "rules")
-"""How a switch is built."""
 
 
 def save(
@@ -195,8 +194,10 @@ def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool)
         "unmanaged_switches": _entries(unmanaged, ("bandwidth_bps",)),
         "switches": _entries(
             switches,
-            ("inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name), *FIGURES),
-            more=backups,
+            ("inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)),
+            more={
+                name: backups.get(name, []) + _built(switches, row) for row, name in enumerate(switches.name)
+            },
         ),
         "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys), more=fair),
         "topics": _unpublished_topics(scenario),
@@ -278,6 +279,16 @@ def _entries(
         yield from (f"    {inner}: {value}" for inner, value in fields)
         yield f"    {key}:"
         yield from (_entry("      ", topic, value) for topic, value in rows_of[row])
+
+
+def _built(switches: Switches, row: int) -> Fields:
+    """The model of a switch where everyone knows it and it says all; else, how the switch is built in figures."""
+    model = known_models().get(switches.model[row])
+    if model is not None and all(
+        getattr(switches, key)[row] == value for key, value in figures(model).items()
+    ):
+        return [("model", quoted(switches.model[row]))]
+    return _fields(switches, row, FIGURES)
 
 
 def _rows(
