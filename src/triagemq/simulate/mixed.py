@@ -10,22 +10,11 @@ import numpy as np
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.direct import Direct
-from triagemq.simulate.event_list import (
-    DONE,
-    HAPPENING,
-    LEG,
-    PLACE,
-    PromiseTally,
-    UnderWay,
-    World,
-    cut_short,
-    new_fair,
-    new_under_way,
-    release,
-    run_events,
-)
+from triagemq.simulate.event_list import cut_short, run_events
+from triagemq.simulate.happenings import HAPPENING
 from triagemq.simulate.network import Fates
 from triagemq.simulate.path import Path
+from triagemq.simulate.promised_packets import release
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     PACKET,
@@ -36,6 +25,8 @@ from triagemq.simulate.records import (
     new_port_queues,
 )
 from triagemq.simulate.switches import due, keep_later
+from triagemq.simulate.under_way import LEG, PromiseTally, UnderWay, new_under_way
+from triagemq.simulate.world import DONE, PLACE, World, new_fair
 
 
 class MixedPath(Path):

@@ -13,7 +13,7 @@ from triagemq.scenario import Floats, Scenario, Table
 from triagemq.scenario.model import Names
 from triagemq.simulate.direct import Promised
 from triagemq.simulate.endings import ratio
-from triagemq.simulate.event_list import PromiseTally
+from triagemq.simulate.under_way import PromiseTally
 from triagemq.trace.schema import Outcome
 
 
