@@ -77,6 +77,9 @@ def simulate(
         bool,
         typer.Option("--synchronised", help="All promised messages begin together, not in random phases."),
     ] = False,
+    limiter: Annotated[
+        str, typer.Option(help="How promised publishers are cut: by a token bucket, or by a window.")
+    ] = "bucket",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,
@@ -128,6 +131,7 @@ def simulate(
             threads=threads,
             babbling=tuple(babbling or ()),
             synchronised=synchronised,
+            limiter=limiter,
         )
         if writer is not None:
             ends_ns = round(result.simulated_seconds * 1e9)

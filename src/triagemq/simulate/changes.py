@@ -19,7 +19,15 @@ from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.model import take
 from triagemq.scenario.situations import Situation, situations
-from triagemq.simulate.direct import Direct, Promised, Ways, lay_out, needs_event_list, promised_ways
+from triagemq.simulate.direct import (
+    LIMITERS,
+    Direct,
+    Promised,
+    Ways,
+    lay_out,
+    needs_event_list,
+    promised_ways,
+)
 from triagemq.simulate.releases import Releases, released
 
 Planner = Callable[[Scenario], Plan]
@@ -97,12 +105,15 @@ def timeline(
     ways: Ways | None = None,
     babbling: Sequence[str] = (),
     synchronised: bool = False,
+    limiter: str = "bucket",
 ) -> Timeline:
     """Check the plan and the changes against the scenario and lay them out in time.
 
-    `ways` are direct ways in the place of those that the plans promise. `babbling` and `synchronised`: see `simulate`.
+    `ways` are direct ways in the place of those that the plans promise. The others are as in `simulate`.
     """
     plan.require(scenario)
+    if limiter not in LIMITERS:
+        raise ParameterError("limiter", f"is {limiter!r}; must be {' or '.join(LIMITERS)}")
     ordered = sorted(changes, key=lambda change: change.at_seconds)
     for change in ordered:
         _check(scenario, change)
@@ -120,7 +131,7 @@ def timeline(
         return values if rows is None else np.ascontiguousarray(values[:, rows])
 
     plans = course("plan", plan)
-    by_plan = {id(each): ways or promised_ways(each) for each in plans}
+    by_plan = {id(each): ways or promised_ways(scenario, each, limiter) for each in plans}
     direct_ways = [by_plan[id(each)] for each in plans]
     present = np.array(
         course("active_subscriptions", np.ones(len(scenario.subscriptions), dtype=np.uint8)), ndmin=2

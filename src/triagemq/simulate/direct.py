@@ -8,6 +8,7 @@ numbered after those of the scenario.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from triagemq.scenario import Discipline, Floats, Integers, Scenario, direct_pat
 
 Positions = NDArray[np.int64]
 Flags = NDArray[np.uint8]
+
+LIMITERS = ("bucket", "window")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,15 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A token bucket at the first switch, in octets on the wire: `burst_bytes` deep, filled at a rate."""
+    """What the first switch lets through of a publication, in octets on the wire.
+
+    A token bucket, `burst_bytes` deep and filled at a rate. Or, with `window_seconds`, a window: in no time of that
+    length more than the burst, and no more packets than the largest message has.
+    """
 
     burst_bytes: float
     rate_bytes_per_second: float
+    window_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ STREAM = np.dtype(
         ("to_first_port", np.float64),
         ("burst_bytes", np.float64),
         ("rate", np.float64),
+        ("window_seconds", np.float64),
+        ("most_packets", np.int32),
         ("child_first", np.int32),
         ("child_end", np.int32),
         ("leg_first", np.int32),
@@ -124,6 +134,7 @@ class Direct(NamedTuple):
     ports: int
     most_legs: int
     most_children: int
+    most_packets: int
     classes: int
 
 
@@ -136,8 +147,9 @@ class Promised:
     bound_seconds: Floats
 
 
-def promised_ways(plan: Plan) -> Ways:
-    """What a plan promises: the ways of those admitted, and the limiters of their publications."""
+def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Ways:
+    """What a plan promises: the ways of those admitted, and the limiters of their publications, which are as generous
+    as their switch's precision allows."""
     promises, hops, limiters = plan.promises, plan.hops, plan.limiters
     ways = []
     for promise in np.flatnonzero(promises.admitted).tolist():
@@ -153,11 +165,22 @@ def promised_ways(plan: Plan) -> Ways:
                 bound_seconds=float(promises.bound_seconds[promise]),
             )
         )
-    limits = zip(limiters.burst_bytes.tolist(), limiters.rate_bytes_per_second.tolist(), strict=True)
-    return Ways(
-        tuple(ways),
-        {row: Limit(*limit) for row, limit in zip(limiters.publication.tolist(), limits, strict=True)},
-    )
+    limits = {}
+    for row in range(len(limiters)):
+        publication = int(limiters.publication[row])
+        slack = 1.0 + float(scenario.switches.limiter_precision[limiters.switch[row]])
+        rate = float(limiters.rate_bytes_per_second[row]) * slack
+        burst = float(limiters.burst_bytes[row])
+        if limiter == "window":
+            separation = float(scenario.publications.min_separation_seconds[publication])
+            message = float(limiters.rate_bytes_per_second[row]) / slack * separation
+            # Bounds count with a separation that is less by the precision, twice; messages that waited on the access
+            # link are nearer to each other by what the burst has beyond a message.
+            waited = (burst - message) / float(limiters.rate_bytes_per_second[row])
+            limits[publication] = Limit(message, rate, min(separation / slack**2, separation - waited))
+        else:
+            limits[publication] = Limit(burst, rate)
+    return Ways(tuple(ways), limits)
 
 
 def unmanaged_ways(scenario: Scenario) -> Ways:
@@ -229,6 +252,7 @@ class _Trees:
         first_switch = int(scenario.publishers.access_switch[publisher])
         switches = {first_switch, *(int(scenario.ports.switch[port]) for way in ways for port in way.ports)}
         packet_bytes = min(float(scenario.switches.packet_bytes[switch]) for switch in switches)
+        payload_bytes = packet_bytes - scenario.overhead_bytes
         leg_first = len(self._ways)
         branches = self._grow([(way, 0) for way in ways], leg_first)
         self._streams.append(
@@ -236,11 +260,18 @@ class _Trees:
                 publication,
                 len(scenario.ports) + publisher,
                 min(way.access_level for way in ways),
-                packet_bytes - scenario.overhead_bytes,
+                payload_bytes,
                 scenario.publishers.propagation_seconds[publisher]
                 + scenario.switches.multiplexing_seconds[first_switch],
                 np.inf if limit is None else limit.burst_bytes,
                 0.0 if limit is None else limit.rate_bytes_per_second,
+                0.0 if limit is None else limit.window_seconds,
+                max(
+                    1,
+                    math.ceil(
+                        min(float(scenario.publications.max_size_bytes[publication]), 1e9) / payload_bytes
+                    ),
+                ),
                 branches.start,
                 branches.stop,
                 leg_first,
@@ -317,5 +348,8 @@ class _Trees:
             ports=len(scenario.ports),
             most_legs=int(streams["legs"].max(initial=1)),
             most_children=int(children.max(initial=1)),
+            most_packets=int(
+                np.where(streams["window_seconds"] > 0, streams["most_packets"], 1).max(initial=1)
+            ),
             classes=1 + int(levels.max(initial=0)),
         )

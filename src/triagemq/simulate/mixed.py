@@ -26,7 +26,7 @@ from triagemq.simulate.records import (
 )
 from triagemq.simulate.switches import due, keep_later
 from triagemq.simulate.under_way import LEG, PromiseTally, UnderWay, new_under_way
-from triagemq.simulate.world import DONE, PLACE, World, new_fair
+from triagemq.simulate.world import DONE, PLACE, World, new_fair, new_limiters
 
 
 class MixedPath(Path):
@@ -49,11 +49,7 @@ class MixedPath(Path):
         self._fair = new_fair(direct)
         self._under_way = new_under_way(direct, promises)
         self._happenings = new_buffer(HAPPENING, 1024)
-        # Buckets are full at the start.
-        self._tokens, self._filled_at = (
-            np.full(len(scenario.publications), np.inf),
-            np.zeros(len(scenario.publications)),
-        )
+        self._limiters = new_limiters(direct)
         self._progress = np.zeros(2, dtype=np.int64)
         self.ports = new_port_queues(self._below, self.clock.sample_seconds, len(scenario.publishers))
         self._onward = new_buffer(PACKET, 1)
@@ -109,8 +105,7 @@ class MixedPath(Path):
             self._fair,
             self._under_way,
             self._happenings,
-            self._tokens,
-            self._filled_at,
+            self._limiters,
             self._progress,
             outlets,
             self.clock,

@@ -20,7 +20,7 @@ from triagemq.simulate.random import Purpose, split, uniform
 from triagemq.simulate.records import Buffer, give_back, take
 from triagemq.simulate.switches import packet_of
 from triagemq.simulate.under_way import ABSENT, branch, end_legs
-from triagemq.simulate.world import World, bytes_on_wire, record_hops
+from triagemq.simulate.world import Limiters, World, bytes_on_wire, record_hops
 
 _PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
 _PORT_LINK = int(Purpose.PORT_LINK)
@@ -224,19 +224,41 @@ def leave_direct(world: World, port: int, number: int, epoch: int, finished: flo
 
 @step
 def _is_cut(world: World, publication: int, stream: int, wire: float, time: float) -> bool:
-    """Whether the bucket of a stream lacks the tokens for a packet; if not, it takes them."""
-    tally, limiter = world.under_way.tally, world.direct.streams[stream]
+    """Whether the limiter of a stream has no more room for a packet; if it has, the packet takes it."""
+    tally, limiter, limiters = world.under_way.tally, world.direct.streams[stream], world.limiters
     burst, rate = limiter.burst_bytes, limiter.rate
     if burst == np.inf:
         return False
-    tokens = min(burst, world.tokens[publication] + (time - world.filled_at[publication]) * rate)
-    world.filled_at[publication] = time
-    world.tokens[publication] = tokens
+    tokens = min(burst, limiters.tokens[publication] + (time - limiters.filled_at[publication]) * rate)
+    limiters.filled_at[publication] = time
+    if limiter.window_seconds > 0.0:
+        tokens = burst - _in_window(limiters, publication, time - limiter.window_seconds + _SLACK_SECONDS)
+        if limiters.held[publication] >= limiter.most_packets:
+            tokens = -np.inf
+    limiters.tokens[publication] = tokens
     if tokens + _SLACK_SECONDS * rate + 1e-9 * burst >= wire:
-        world.tokens[publication] = tokens - wire
+        limiters.tokens[publication] = tokens - wire
+        if limiter.window_seconds > 0.0:
+            place = (limiters.first[publication] + limiters.held[publication]) % limiters.passed.shape[1]
+            limiters.passed[publication, place, 0] = time
+            limiters.passed[publication, place, 1] = wire
+            limiters.held[publication] += 1
         return False
     if time <= world.clock.run_ends:
         tally.cut_packets[publication] += 1
         if tally.first_cut_ns[publication] < 0:
             tally.first_cut_ns[publication] = nanoseconds(time)
     return True
+
+
+@step
+def _in_window(limiters: Limiters, publication: int, since: float) -> float:
+    """The octets that have passed after a moment; those before are forgotten."""
+    passed = limiters.passed[publication]
+    while limiters.held[publication] > 0 and passed[limiters.first[publication], 0] <= since:
+        limiters.first[publication] = (limiters.first[publication] + 1) % len(passed)
+        limiters.held[publication] -= 1
+    octets = 0.0
+    for number in range(limiters.held[publication]):
+        octets += passed[(limiters.first[publication] + number) % len(passed), 1]
+    return octets

@@ -32,9 +32,19 @@ class Fair(NamedTuple):
     turn_last: NDArray[np.int64]
 
 
+class Limiters(NamedTuple):
+    """Of each publication: the tokens in its bucket when it was last looked at, `filled_at`; or the packets that have
+    passed in its window, when and how long, in a ring that holds so many from `first` on."""
+
+    tokens: Floats
+    filled_at: Floats
+    passed: NDArray[np.float64]
+    first: NDArray[np.int64]
+    held: NDArray[np.int64]
+
+
 class World(NamedTuple):
-    """All that a step may need: what is fixed, and what moves. `happenings` is the list; `tokens` are those in each
-    publication's bucket when it was last looked at, `filled_at`."""
+    """All that a step may need: what is fixed, and what moves. `happenings` is the list of what happens next."""
 
     direct: Direct
     below: Below
@@ -45,11 +55,22 @@ class World(NamedTuple):
     fair: Fair
     under_way: UnderWay
     happenings: Buffer
-    tokens: Floats
-    filled_at: Floats
+    limiters: Limiters
     progress: NDArray[np.int64]
     outlets: Outlets
     clock: Clock
+
+
+def new_limiters(direct: Direct) -> Limiters:
+    """All with room for a whole burst."""
+    publications = direct.stream.shape[1]
+    return Limiters(
+        tokens=np.full(publications, np.inf),
+        filled_at=np.zeros(publications),
+        passed=np.zeros((publications, direct.most_packets, 2)),
+        first=np.zeros(publications, dtype=np.int64),
+        held=np.zeros(publications, dtype=np.int64),
+    )
 
 
 def new_fair(direct: Direct) -> Fair:
