@@ -129,7 +129,7 @@ def _others(count: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _place_in_subscriber(plan: Plan) -> Integers:
-    """Per subscription, which of its subscriber's flows carries it, from 1; 0 where a promise does."""
+    """Per subscription, which of its subscriber's flows carries it, from 1; 0 where none does."""
     owner = plan.flows.subscriber
     first = np.searchsorted(owner, owner, side="left")
     return np.asarray(np.append(np.arange(len(owner)) - first + 1, 0)[plan.flow], dtype=np.int32)
