@@ -8,7 +8,6 @@ numbered after those of the scenario.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -45,13 +44,14 @@ class Way:
 class Limit:
     """What the first switch lets through of a publication, in octets on the wire.
 
-    A token bucket, `burst_bytes` deep and filled at a rate. Or, with `window_seconds`, a window: in no time of that
-    length more than the burst, and no more packets than the largest message has.
+    A token bucket, `burst_bytes` deep and filled at a rate. Or, with a separation, a window: what passes may come
+    again when a separation is over, but for the jitter with which messages may come, and not bit by bit.
     """
 
     burst_bytes: float
     rate_bytes_per_second: float
-    window_seconds: float = 0.0
+    separation_seconds: float = 0.0
+    jitter_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ STREAM = np.dtype(
         ("to_first_port", np.float64),
         ("burst_bytes", np.float64),
         ("rate", np.float64),
-        ("window_seconds", np.float64),
-        ("most_packets", np.int32),
+        ("separation_seconds", np.float64),
+        ("jitter_seconds", np.float64),
         ("child_first", np.int32),
         ("child_end", np.int32),
         ("leg_first", np.int32),
@@ -134,7 +134,7 @@ class Direct(NamedTuple):
     ports: int
     most_legs: int
     most_children: int
-    most_packets: int
+    most_credits: int
     classes: int
 
 
@@ -174,10 +174,10 @@ def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Wa
         if limiter == "window":
             separation = float(scenario.publications.min_separation_seconds[publication])
             message = float(limiters.rate_bytes_per_second[row]) / slack * separation
-            # Bounds count with a separation that is less by the precision, twice; messages that waited on the access
-            # link are nearer to each other by what the burst has beyond a message.
+            # Bounds count with a separation that is less by the precision, twice. What the burst has beyond a message
+            # is for those that waited on the access link.
             waited = (burst - message) / float(limiters.rate_bytes_per_second[row])
-            limits[publication] = Limit(message, rate, min(separation / slack**2, separation - waited))
+            limits[publication] = Limit(message, rate, separation / slack**2, waited)
         else:
             limits[publication] = Limit(burst, rate)
     return Ways(tuple(ways), limits)
@@ -265,13 +265,8 @@ class _Trees:
                 + scenario.switches.multiplexing_seconds[first_switch],
                 np.inf if limit is None else limit.burst_bytes,
                 0.0 if limit is None else limit.rate_bytes_per_second,
-                0.0 if limit is None else limit.window_seconds,
-                max(
-                    1,
-                    math.ceil(
-                        min(float(scenario.publications.max_size_bytes[publication]), 1e9) / payload_bytes
-                    ),
-                ),
+                0.0 if limit is None else limit.separation_seconds,
+                0.0 if limit is None else limit.jitter_seconds,
                 branches.start,
                 branches.stop,
                 leg_first,
@@ -331,6 +326,8 @@ class _Trees:
         flows = int(flow.max(initial=0)) + 1
         each = flows + len(scenario.publications)
         children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
+        windows = streams[streams["separation_seconds"] > 0]
+        packets = windows["burst_bytes"] / windows["payload_bytes"]
         levels = np.concatenate([streams["access_level"], nodes["level"]])
         return Direct(
             stream=stream,
@@ -348,8 +345,6 @@ class _Trees:
             ports=len(scenario.ports),
             most_legs=int(streams["legs"].max(initial=1)),
             most_children=int(children.max(initial=1)),
-            most_packets=int(
-                np.where(streams["window_seconds"] > 0, streams["most_packets"], 1).max(initial=1)
-            ),
+            most_credits=8 * (1 + int(packets.max(initial=0))),
             classes=1 + int(levels.max(initial=0)),
         )

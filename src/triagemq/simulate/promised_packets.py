@@ -17,7 +17,7 @@ from triagemq.simulate.endings import DELIVERED, LIMITED, LOST_ON_LINK, SUBSCRIB
 from triagemq.simulate.happenings import COMES, RELEASED, push
 from triagemq.simulate.network import PASSES, fate_of
 from triagemq.simulate.random import Purpose, split, uniform
-from triagemq.simulate.records import Buffer, give_back, take
+from triagemq.simulate.records import Buffer, Record, give_back, take
 from triagemq.simulate.switches import packet_of
 from triagemq.simulate.under_way import ABSENT, branch, end_legs
 from triagemq.simulate.world import Limiters, World, bytes_on_wire, record_hops
@@ -27,7 +27,10 @@ _PORT_LINK = int(Purpose.PORT_LINK)
 _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 
 _SLACK_SECONDS = 2e-9
-"""Times of publication are whole nanoseconds: a message may come this much before its bucket is full again."""
+"""Times of publication are whole nanoseconds: a message may come this much before its limiter is ready again."""
+
+_SLACK_BYTES = 1e-3
+"""What rounding may take from a message over thousands of packets."""
 
 
 @kernel
@@ -224,41 +227,62 @@ def leave_direct(world: World, port: int, number: int, epoch: int, finished: flo
 
 @step
 def _is_cut(world: World, publication: int, stream: int, wire: float, time: float) -> bool:
-    """Whether the limiter of a stream has no more room for a packet; if it has, the packet takes it."""
+    """Whether the limiter of a stream has no room for a packet; if it has, the packet takes it."""
     tally, limiter, limiters = world.under_way.tally, world.direct.streams[stream], world.limiters
-    burst, rate = limiter.burst_bytes, limiter.rate
-    if burst == np.inf:
+    if limiter.burst_bytes == np.inf:
         return False
-    tokens = min(burst, limiters.tokens[publication] + (time - limiters.filled_at[publication]) * rate)
-    limiters.filled_at[publication] = time
-    if limiter.window_seconds > 0.0:
-        tokens = burst - _in_window(limiters, publication, time - limiter.window_seconds + _SLACK_SECONDS)
-        if limiters.held[publication] >= limiter.most_packets:
-            tokens = -np.inf
-    limiters.tokens[publication] = tokens
-    if tokens + _SLACK_SECONDS * rate + 1e-9 * burst >= wire:
-        limiters.tokens[publication] = tokens - wire
-        if limiter.window_seconds > 0.0:
-            place = (limiters.first[publication] + limiters.held[publication]) % limiters.passed.shape[1]
-            limiters.passed[publication, place, 0] = time
-            limiters.passed[publication, place, 1] = wire
-            limiters.held[publication] += 1
-        return False
-    if time <= world.clock.run_ends:
+    if limiter.separation_seconds > 0.0:
+        is_cut = not _spend(limiters, publication, limiter, wire, time)
+    else:
+        since = time - limiters.filled_at[publication]
+        tokens = min(limiter.burst_bytes, limiters.tokens[publication] + since * limiter.rate)
+        limiters.filled_at[publication] = time
+        is_cut = tokens + _SLACK_SECONDS * limiter.rate + _SLACK_BYTES < wire
+        limiters.tokens[publication] = tokens if is_cut else tokens - wire
+    if is_cut and time <= world.clock.run_ends:
         tally.cut_packets[publication] += 1
         if tally.first_cut_ns[publication] < 0:
             tally.first_cut_ns[publication] = nanoseconds(time)
-    return True
+    return is_cut
 
 
 @step
-def _in_window(limiters: Limiters, publication: int, since: float) -> float:
-    """The octets that have passed after a moment; those before are forgotten."""
-    passed = limiters.passed[publication]
-    while limiters.held[publication] > 0 and passed[limiters.first[publication], 0] <= since:
-        limiters.first[publication] = (limiters.first[publication] + 1) % len(passed)
-        limiters.held[publication] -= 1
-    octets = 0.0
-    for number in range(limiters.held[publication]):
-        octets += passed[(limiters.first[publication] + number) % len(passed), 1]
-    return octets
+def _spend(limiters: Limiters, publication: int, limiter: Record, wire: float, time: float) -> bool:
+    """Let a packet through a window if there are credits for it: octets that may pass from a moment on, the oldest
+    first. What is spent may pass again a separation later. So no time t ever sees more than
+    floor((t + jitter) / separation) + 1 messages, which is what bounds count with."""
+    credits = limiters.credits[publication]
+    many, first, held = len(credits), limiters.first[publication], limiters.held[publication]
+    if held == 0:
+        # The first packet of all: a whole message is free.
+        credits[0, 0], credits[0, 1] = -np.inf, limiter.burst_bytes
+        held = limiters.held[publication] = 1
+    wanted, looked_at = wire, 0
+    while wanted > _SLACK_BYTES:
+        if looked_at == held:
+            return False
+        place = (first + looked_at) % many
+        if credits[place, 0] - limiter.jitter_seconds > time + _SLACK_SECONDS:
+            return False
+        wanted -= credits[place, 1]
+        looked_at += 1
+    wanted = wire
+    while wanted > _SLACK_BYTES:
+        spent = min(wanted, credits[first, 1])
+        again = max(time, credits[first, 0]) + limiter.separation_seconds
+        wanted -= spent
+        credits[first, 1] -= spent
+        if credits[first, 1] <= _SLACK_BYTES:
+            spent += credits[first, 1]
+            first = (first + 1) % many
+            held -= 1
+        last = (first + held - 1) % many
+        if held > 0 and (credits[last, 0] == again or held == many):
+            credits[last, 0] = again
+            credits[last, 1] += spent
+        else:
+            last = (first + held) % many
+            credits[last, 0], credits[last, 1] = again, spent
+            held += 1
+    limiters.first[publication], limiters.held[publication] = first, held
+    return True

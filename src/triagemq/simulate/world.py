@@ -33,12 +33,12 @@ class Fair(NamedTuple):
 
 
 class Limiters(NamedTuple):
-    """Of each publication: the tokens in its bucket when it was last looked at, `filled_at`; or the packets that have
-    passed in its window, when and how long, in a ring that holds so many from `first` on."""
+    """Of each publication: the tokens in its bucket when it was last looked at, `filled_at`; or, of its window, the
+    credits: from when on, and how many octets, in a ring that holds so many from `first` on."""
 
     tokens: Floats
     filled_at: Floats
-    passed: NDArray[np.float64]
+    credits: NDArray[np.float64]
     first: NDArray[np.int64]
     held: NDArray[np.int64]
 
@@ -67,7 +67,7 @@ def new_limiters(direct: Direct) -> Limiters:
     return Limiters(
         tokens=np.full(publications, np.inf),
         filled_at=np.zeros(publications),
-        passed=np.zeros((publications, direct.most_packets, 2)),
+        credits=np.zeros((publications, direct.most_credits, 2)),
         first=np.zeros(publications, dtype=np.int64),
         held=np.zeros(publications, dtype=np.int64),
     )
