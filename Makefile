@@ -71,6 +71,7 @@ layers: $(VENV)/test
 # Once, before tests in many processes would each compile the same.
 kernels: $(VENV)/lab
 	$(BIN)/triage simulate examples/building-fire.yaml --publications 2000 >/dev/null
+	$(BIN)/triage reproduce midas 8 --quick --seeds 1 --for 1 --in-process --out $(VENV)/kernels >/dev/null
 
 test: kernels check $(VENV)/debian
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"

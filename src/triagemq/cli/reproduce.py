@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="priodex or firedex.")],
+    paper: Annotated[str, typer.Argument(help="priodex, firedex or midas.")],
     figure: Annotated[
         str | None, typer.Argument(help="A figure of the paper (default: list what there is).")
     ] = None,
@@ -38,7 +38,8 @@ def reproduce(
         list[int] | None, typer.Option(min=1, help="Subscribers (priodex 10); may be repeated.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--for", min=1, help="Seconds of real packets in each run (priodex 10).")
+        float | None,
+        typer.Option("--for", min=1, help="Seconds of each run (priodex 10: of real packets; midas)."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: seconds, wider intervals.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the plots go.")] = Path("out/reproduce"),

@@ -25,7 +25,8 @@ class Effort:
 
     `seeds` counts scenarios, each drawn and simulated with its own seed. `publications` are simulated for every
     seed and configuration. `repeats` counts random problems of an experiment without simulation. Experiments with
-    real packets take `seconds` for each load in `rho` with each number of `subscribers`.
+    real packets take `seconds` for each load in `rho` with each number of `subscribers`; those of MIDAS observe so many
+    simulated `seconds` with each seed.
     """
 
     seeds: int = 0

@@ -13,6 +13,7 @@ from triagemq.papers.buffer_configurations import BUFFER_CONFIGURATIONS
 from triagemq.papers.class_variance import CLASS_VARIANCE
 from triagemq.papers.drop_policies import DROP_POLICY_UTILITY
 from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
+from triagemq.papers.midas import MIDAS_BABBLING, MIDAS_BEST_EFFORT, MIDAS_MANAGED
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
@@ -38,8 +39,15 @@ _FIREDEX: dict[str, Experiment] = {
     "10": DROP_POLICY_UTILITY,
 }
 
+# MIDAS (King et al., ISORC 2014), section VI.
+_MIDAS: dict[str, Experiment] = {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8": MIDAS_BABBLING}
+
 PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
-    {"priodex": MappingProxyType(_PRIODEX), "firedex": MappingProxyType(_FIREDEX)}
+    {
+        "priodex": MappingProxyType(_PRIODEX),
+        "firedex": MappingProxyType(_FIREDEX),
+        "midas": MappingProxyType(_MIDAS),
+    }
 )
 """Paper to figure to experiment; two figures that show one experiment share it."""
 

@@ -19,6 +19,16 @@ from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.model import take
 from triagemq.scenario.situations import Situation, situations
+from triagemq.simulate.direct import (
+    LIMITERS,
+    Direct,
+    Promised,
+    Ways,
+    lay_out,
+    needs_event_list,
+    promised_ways,
+)
+from triagemq.simulate.releases import Releases, released
 
 Planner = Callable[[Scenario], Plan]
 
@@ -82,11 +92,28 @@ class Timeline:
     publication_rates: tuple[Floats, ...]
     plans: tuple[Plan, ...]
     phases: tuple[Phase, ...]
+    direct: Direct | None
+    promised: Promised
+    releases: Releases
 
 
-def timeline(scenario: Scenario, plan: Plan, changes: Sequence[Change]) -> Timeline:
-    """Check the plan and the changes against the scenario and lay them out in time."""
+def timeline(
+    scenario: Scenario,
+    plan: Plan,
+    changes: Sequence[Change],
+    *,
+    ways: Ways | None = None,
+    babbling: Sequence[str] = (),
+    synchronised: bool = False,
+    limiter: str = "bucket",
+) -> Timeline:
+    """Check the plan and the changes against the scenario and lay them out in time.
+
+    `ways` are direct ways in the place of those that the plans promise. The others are as in `simulate`.
+    """
     plan.require(scenario)
+    if limiter not in LIMITERS:
+        raise ParameterError("limiter", f"is {limiter!r}; must be {' or '.join(LIMITERS)}")
     ordered = sorted(changes, key=lambda change: change.at_seconds)
     for change in ordered:
         _check(scenario, change)
@@ -104,14 +131,23 @@ def timeline(scenario: Scenario, plan: Plan, changes: Sequence[Change]) -> Timel
         return values if rows is None else np.ascontiguousarray(values[:, rows])
 
     plans = course("plan", plan)
+    by_plan = {id(each): ways or promised_ways(scenario, each, limiter) for each in plans}
+    direct_ways = [by_plan[id(each)] for each in plans]
+    present = np.array(
+        course("active_subscriptions", np.ones(len(scenario.subscriptions), dtype=np.uint8)), ndmin=2
+    ).astype(np.uint8)
+    brokered = present.copy()
+    for epoch, each in enumerate(direct_ways):
+        brokered[epoch, [way.subscription for way in each.ways]] = 0
+    direct, promised = lay_out(scenario, direct_ways, np.array([each.flow for each in plans]), present)
     classes = 1 + max(int(each.flows.priority_class.max(initial=0)) for each in plans)
+    classes = max(classes, direct.classes)
     if classes > MOST_CLASSES:
         raise ParameterError("plan", f"has {classes} priority classes; the simulator takes {MOST_CLASSES}")
-    everyone = np.ones(len(scenario.subscriptions), dtype=np.uint8)
     publishers, subscribers = scenario.publishers, scenario.subscribers
     epochs = Epochs(
         ends=np.array([*(change.at_seconds for change in ordered), np.inf], dtype=np.float64),
-        active=np.array(course("active_subscriptions", everyone), ndmin=2).astype(np.uint8),
+        active=brokered,
         priority_class=np.array([each.subscription_class for each in plans], dtype=np.int32, ndmin=2),
         drop_rate=np.array([1 - each.subscription_keep for each in plans], dtype=np.float64, ndmin=2),
         seconds_per_byte=8 / table("bandwidth_bps", scenario.ports.bandwidth_bps),
@@ -119,12 +155,22 @@ def timeline(scenario: Scenario, plan: Plan, changes: Sequence[Change]) -> Timel
         publisher_error=table("publisher_error", publishers.error_rate, scenario.publications.publisher),
         subscriber_error=table("subscriber_error", subscribers.error_rate, scenario.subscriptions.subscriber),
     )
+    rates, releases = released(
+        scenario,
+        table("publication_rate", scenario.publications.rate_per_second),
+        direct.stream >= 0,
+        babbling=babbling,
+        synchronised=synchronised,
+    )
     return Timeline(
         epochs,
         classes,
-        tuple(table("publication_rate", scenario.publications.rate_per_second)),
+        tuple(rates),
         tuple(plans),
         _phases(epochs.ends, course("utility_weight", scenario.subscriptions.utility_weight)),
+        direct if needs_event_list(scenario, direct_ways) else None,
+        promised,
+        releases,
     )
 
 

@@ -22,6 +22,7 @@ from triagemq.trace.schema import Outcome
 DELIVERED = int(Outcome.delivered)
 DROPPED_BY_POLICY = int(Outcome.dropped_by_policy)
 DROPPED_BY_BUFFER = int(Outcome.dropped_by_buffer)
+LIMITED = int(Outcome.limited)
 LOST_ON_LINK = int(Outcome.lost_on_link)
 SUBSCRIBER_GONE = int(Outcome.subscriber_gone)
 IN_FLIGHT = int(Outcome.in_flight)

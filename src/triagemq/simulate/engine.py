@@ -19,13 +19,16 @@ from triagemq.simulate.endings import (
     forget_arrived,
     new_tally,
 )
+from triagemq.simulate.mixed import MixedPath
 from triagemq.simulate.network import drawn_fates
 from triagemq.simulate.path import Path
+from triagemq.simulate.promises import cut_publishers
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
 from triagemq.simulate.source import Generated
+from triagemq.simulate.under_way import PromiseTally, new_promise_tally
 from triagemq.trace.latency_bins import percentiles_ns
 
 COPIES_PER_BLOCK = 1 << 15
@@ -65,6 +68,7 @@ class Replication:
     drained_seconds: float
     utilisation: Floats
     percentiles_ns: Floats
+    promises: PromiseTally
 
 
 def run_replication(
@@ -97,7 +101,14 @@ class _Run:
         ends = timeline.epochs.ends
         epoch = int(np.searchsorted(ends, 0.0, side="right"))
         seeds = seeds_for(seed, replication)
-        self._feed = replay or Generated(scenario, timeline.publication_rates[epoch], seeds)
+        releases = timeline.releases
+        self._feed = replay or Generated(
+            releases.scenario,
+            timeline.publication_rates[epoch],
+            seeds,
+            largest_bytes=releases.largest_bytes,
+            at_once=releases.at_once,
+        )
         self._trace = TraceColumns(sink, scenario) if sink is not None else None
         clock = Clock(
             epoch=epoch,
@@ -106,7 +117,21 @@ class _Run:
             with_hops=wants_hops(sink),
         )
         fates = drawn_fates() if replay is None else replay.fates
-        self._path = Path(scenario, timeline.epochs, timeline.classes, fates, seeds, clock, self._collect)
+        self._path: Path = (
+            Path(scenario, timeline.epochs, timeline.classes, fates, seeds, clock, self._collect)
+            if timeline.direct is None
+            else MixedPath(
+                timeline.direct,
+                len(timeline.promised.publication),
+                scenario,
+                timeline.epochs,
+                timeline.classes,
+                fates,
+                seeds,
+                clock,
+                self._collect,
+            )
+        )
         self._path.make_room(extent.block_events)
         self._tally = new_tally(
             len(scenario.subscriptions),
@@ -152,6 +177,9 @@ class _Run:
         measured = frontier > self._measured_from
         drained_ns = int(self._tally.last_delivered_ns[0]) - self._frontier_ns
         own = self._tally.own_histogram
+        promises = self._promise_tally()
+        if self._trace:
+            self._trace.decisions(*cut_publishers(self._scenario, promises))
         return Replication(
             # Histograms of all subscriptions take room: what is needed of them is computed here.
             tally=self._tally._replace(own_histogram=own[:0]),
@@ -163,7 +191,13 @@ class _Run:
             if measured
             else sent * np.nan,
             percentiles_ns=np.stack([percentiles_ns(own, share) for share in PERCENTILES]),
+            promises=promises,
         )
+
+    def _promise_tally(self) -> PromiseTally:
+        if isinstance(self._path, MixedPath):
+            return self._path.promise_tally
+        return new_promise_tally(0, len(self._scenario.publications))
 
     def _boundaries(self) -> list[float]:
         """The times at which a block has to end: changes, the end of warm-up and the end of the run."""
@@ -224,8 +258,8 @@ class _Run:
         A port is ahead by the packet that it sends, and behind a switch that is slower than what comes by all that the
         switch will look up later.
         """
-        ports = self._path.ports
-        return ports.busy_seconds.copy(), np.maximum(ports.free_at, time)
+        ports, count = self._path.ports, len(self._scenario.ports)
+        return ports.busy_seconds[:count].copy(), np.maximum(ports.free_at[:count], time)
 
     def _fraction(self, frontier: float) -> float:
         extent = self._extent

@@ -95,9 +95,7 @@ class Path:
         """The run is over: every copy still under way ends as `in_flight`."""
         self._cut_events(lambda: self._arriving, False)
         self._cut_events(lambda: self._matched, True)
-        for hop in range(len(self._inboxes)):
-            self._cut_packets(hop)
-        self._repeat(lambda begin: empty_queues(self.ports, self.ended, begin), len(self.ports.free_at))
+        self._cut_below()
 
     def collect(self) -> None:
         """Hand over what has ended, and forget it."""
@@ -142,11 +140,7 @@ class Path:
         keep_later(self._matched, until)
 
     def _cross_switches(self, hop: int, until: float) -> None:
-        waiting = int(self._inboxes[hop].filled[0])
-        if len(self._order) < waiting:
-            size = 2 * waiting
-            self._order, self._spare = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
-            self._times = np.zeros(size)
+        self._make_order(int(self._inboxes[hop].filled[0]))
         # Below hop 0 a switch is fed by one port, which sends in order: nothing to sort.
         count = due(self._inboxes[hop], until, hop == 0, self._order, self._times, self._spare)
 
@@ -183,12 +177,25 @@ class Path:
         keep_later(self._inboxes[hop], until)
         self._repeat(departures, len(self.ports.free_at))
 
+    def _make_order(self, waiting: int) -> None:
+        """See to it that so many packets can be put in order."""
+        if len(self._order) < waiting:
+            size = 2 * waiting
+            self._order, self._spare = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
+            self._times = np.zeros(size)
+
     def _cut_events(self, events: Callable[[], Buffer], matched: bool) -> None:
         def step(begin: int) -> int:
             ends = self.clock.run_ends
             return cut_events(self._above, self._epochs, events(), matched, ends, self.ended, begin)
 
         self._repeat(step, int(events().filled[0]))
+
+    def _cut_below(self) -> None:
+        """End what is on its way from the brokers."""
+        for hop in range(len(self._inboxes)):
+            self._cut_packets(hop)
+        self._repeat(lambda begin: empty_queues(self.ports, self.ended, begin), len(self.ports.free_at))
 
     def _cut_packets(self, hop: int) -> None:
         def step(begin: int) -> int:

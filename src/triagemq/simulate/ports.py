@@ -119,7 +119,7 @@ def _catch_up_sampling(
             return False
         if not room(outlets.samples, below.classes):
             return False
-        _sample(below, queues, outlets.samples, port, instant)
+        sample(below, queues, outlets.samples, port, instant)
         # Multiples of the interval rather than a running sum: no drift, and the same instants at every port.
         queues.next_sample[port] = clock.sample_seconds * np.rint(instant / clock.sample_seconds + 1.0)
     return True
@@ -210,7 +210,24 @@ def _transmit(
     packet = queues.packets.records[number]
     epoch = epoch_at(epochs.ends, clock.epoch, time)
     wire = wire_bytes(below, queues.groups, packet)
-    service = wire * epochs.seconds_per_byte[epoch, port]
+    finished = begin_sending(queues, clock, port, packet, wire, epochs.seconds_per_byte[epoch, port], time)
+    if clock.with_hops:
+        record_hop(below, outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED)
+    leave(below, epochs, seeds, queues, outlets, clock, port, number, epoch, finished)
+
+
+@step
+def begin_sending(
+    queues: PortQueues,
+    clock: Clock,
+    port: int,
+    packet: Record,
+    wire: float,
+    seconds_per_byte: float,
+    time: float,
+) -> float:
+    """A port is busy with a packet from `time` on; returns until when."""
+    service = wire * seconds_per_byte
     finished = time + service
     queues.free_at[port] = finished
     queues.busy_seconds[port] += service
@@ -219,8 +236,24 @@ def _transmit(
         queues.sending_bytes[port] = int(wire)
         queues.counters[port, packet.priority_class, PACKETS_OUT] += 1
         queues.counters[port, packet.priority_class, BYTES_OUT] += int(wire)
-    if clock.with_hops:
-        _record_hop(below, outlets.hops, packet, port, nanoseconds(finished), DELIVERED)
+    return finished
+
+
+@step
+def leave(
+    below: Below,
+    epochs: Epochs,
+    seeds: Seeds,
+    queues: PortQueues,
+    outlets: Outlets,
+    clock: Clock,
+    port: int,
+    number: int,
+    epoch: int,
+    finished: float,
+) -> None:
+    """A packet has left its port at `finished`, in or after an epoch: it moves on, arrives, or is lost."""
+    packet = queues.packets.records[number]
     subscription, hop = packet.subscription, below.hop_of_port[port]
     counter = packet.event * below.subscriptions + subscription
     # Of an event in several packets that is recorded as lost, the first is.
@@ -284,21 +317,27 @@ def _drop(
             wire_bytes(below, queues.groups, packet)
         )
     if clock.with_hops:
-        _record_hop(below, outlets.hops, packet, port, -1, DROPPED_BY_BUFFER)
+        record_hop(below, outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER)
     outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
     end_packet(outlets.ended, queues.groups, packet, packet.priority_class, outcome, -1, -1)
     give_back(queues.packets, number)
 
 
 @step
-def _record_hop(
-    below: Below, hops: Buffer, packet: Record, port: int, dequeued_ns: int, outcome: int
+def record_hop(
+    below: Below,
+    hops: Buffer,
+    packet: Record,
+    subscription: int,
+    port: int,
+    dequeued_ns: int,
+    outcome: int,
 ) -> None:
     record = hops.records[append(hops)]
     record.event = packet.event
     record.enqueued_ns = nanoseconds(packet.time)
     record.dequeued_ns = dequeued_ns
-    record.subscription = packet.subscription
+    record.subscription = subscription
     record.port = port
     record.priority_class = packet.priority_class
     record.hop = below.hop_of_port[port]
@@ -306,7 +345,7 @@ def _record_hop(
 
 
 @step
-def _sample(below: Below, queues: PortQueues, samples: Buffer, port: int, instant: float) -> None:
+def sample(below: Below, queues: PortQueues, samples: Buffer, port: int, instant: float) -> None:
     """Counters of every class; what is on the wire at the instant has not left yet."""
     sending = queues.free_at[port] > instant
     for priority_class in range(below.classes):

@@ -242,8 +242,9 @@ class Clock(NamedTuple):
     with_hops: bool
 
 
-def new_port_queues(below: Below, sample_seconds: float) -> PortQueues:
-    ports = len(below.hop_of_port)
+def new_port_queues(below: Below, sample_seconds: float, access_links: int = 0) -> PortQueues:
+    """Those of all ports, and of so many access links behind them."""
+    ports = len(below.hop_of_port) + access_links
     return PortQueues(
         free_at=np.zeros(ports),
         busy_classes=np.zeros(ports, dtype=np.uint64),

@@ -11,10 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plain import plain
+from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figures
 from triagemq.simulate.changes import Phase
+from triagemq.simulate.direct import Promised
 from triagemq.simulate.endings import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.engine import PERCENTILES, Replication
+from triagemq.simulate.promises import (
+    PromiseResults,
+    add_promise_tallies,
+    cut_publishers,
+    promise_results,
+)
 from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
 from triagemq.theory.interval import half_width
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
@@ -64,6 +72,7 @@ class SubscriptionResults(Table):
     late: NDArray[np.int64]
     dropped_by_policy: NDArray[np.int64]
     dropped_by_buffer: NDArray[np.int64]
+    limited: NDArray[np.int64]
     lost_on_link: NDArray[np.int64]
     subscriber_gone: NDArray[np.int64]
     in_flight: NDArray[np.int64]
@@ -95,6 +104,9 @@ class SimulationResult:
     deliveries did, the last one `drained_seconds` after it, and `late_is_no_success` says whether success rates
     and utility leave them out. Latencies are of all that arrived.
 
+    `promises` has a row for each promise of the plan. `decisions` are those of the network in the run: publishers whose
+    limiter cut them.
+
     `wall_seconds` is the engine's time; what compiling or loading the kernels took is `compile_seconds`.
     `precision_reached` is None where no precision was asked for, and False where the limit on replications came first.
     """
@@ -118,12 +130,15 @@ class SimulationResult:
     phases: PhaseResults
     utility: SimulatedUtility
     deadlines: dict[str, int]
+    promises: PromiseResults
+    decisions: tuple[Decision, ...]
 
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`: plain numbers, null for what is unknown or infinite."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         rows = {name: _rows(value) for name, value in values.items() if isinstance(value, Table)}
-        return plain(values | rows | {"utility": asdict(self.utility)})  # type: ignore[no-any-return]
+        decisions = [asdict(each) for each in self.decisions]
+        return plain(values | rows | {"utility": asdict(self.utility), "decisions": decisions})  # type: ignore[no-any-return]
 
 
 def summarise(
@@ -136,6 +151,7 @@ def summarise(
     compile_seconds: float,
     precision_reached: bool | None,
     late_counts: bool,
+    promised: Promised,
 ) -> SimulationResult:
     """Add the replications up, in their order, and compute what is reported."""
     tallies = [each.tally for each in replications]
@@ -144,6 +160,7 @@ def summarise(
         (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
     )
     subscriptions = _subscriptions(total, replications, judged)
+    promises = add_promise_tallies([each.promises for each in replications])
     ends = sum(each.simulated_seconds for each in replications) / len(replications)
     utility, phase_results = worth(
         scenario,
@@ -180,6 +197,8 @@ def summarise(
         utility=utility,
         deadlines=deadline_figures(scenario.subscriptions, subscriptions.share_within_max_latency),
         precision_reached=precision_reached,
+        promises=promise_results(scenario, promised, promises),
+        decisions=cut_publishers(scenario, promises)[0],
     )
 
 
@@ -249,6 +268,7 @@ def _subscriptions(total: Tally, replications: Sequence[Replication], judged: bo
         late=total.late,
         dropped_by_policy=total.outcomes[:, Outcome.dropped_by_policy].copy(),
         dropped_by_buffer=total.outcomes[:, Outcome.dropped_by_buffer].copy(),
+        limited=total.outcomes[:, Outcome.limited].copy(),
         lost_on_link=total.outcomes[:, Outcome.lost_on_link].copy(),
         subscriber_gone=total.outcomes[:, Outcome.subscriber_gone].copy(),
         in_flight=total.outcomes[:, Outcome.in_flight].copy(),

@@ -17,6 +17,7 @@ from triagemq.plan.demand import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline
+from triagemq.simulate.direct import Ways
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
 from triagemq.simulate.network import without_chances
 from triagemq.simulate.replay import Replayed
@@ -51,6 +52,10 @@ def simulate(
     block_events: int | None = None,
     late_counts: bool = False,
     percentiles: bool = False,
+    babbling: Sequence[str] = (),
+    synchronised: bool = False,
+    limiter: str = "bucket",
+    ways: Ways | None = None,
 ) -> SimulationResult:
     """Simulate a plan: every queue from the publishers to the subscribers, event by event.
 
@@ -67,6 +72,13 @@ def simulate(
     subscription, outcome (of a Trace) and hop (which port of its way it is lost behind; -1 for before the first). Then
     nothing else is, whatever plan and error rates say; only buffers may still be full.
 
+    Promised messages take their direct ways beside the others, and are released periodically, at the least separation
+    of their publication, in a random phase; all at time 0 if they are `synchronised`. Publishers that are named as
+    `babbling` send as fast as their access links carry it, and meet their limiters. A `limiter` is a token `bucket` or
+    a `window`: a full bucket lets a babbling publisher send up to a message more than bounds count with, a window does
+    not (docs/background/experiments.md, MIDAS). `ways` are direct ways in the place of those that the plan promises
+    (see triagemq.simulate.direct).
+
     `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
     a Trace. `progress` is called with the share done, from 0 to 1.
 
@@ -77,7 +89,9 @@ def simulate(
     >>> found.publications
     2000
     """
-    when = timeline(scenario, plan, changes)
+    when = timeline(
+        scenario, plan, changes, ways=ways, babbling=babbling, synchronised=synchronised, limiter=limiter
+    )
     if fates is not None and replay is None:
         raise ParameterError("fates", "are those of the copies of recorded events: give replay, too")
     recorded = None if replay is None else Replayed(scenario, replay, fates)
@@ -85,7 +99,7 @@ def simulate(
         when = replace(when, epochs=without_chances(when.epochs))
     extent = _extent(scenario, when, publications, duration_seconds, warmup, recorded, block_events)
     extent = replace(extent, percentiles=percentiles)
-    _check(replications, precision, sink, recorded, changes, threads)
+    _check(replications, precision, sink, recorded, changes, threads, babbling, synchronised)
     compile_seconds = _warm_kernels(scenario, when, extent)
     runner = _Runner(scenario, when, extent, seed, recorded, sink, progress, threads or os.cpu_count() or 1)
     started = time.perf_counter()
@@ -99,6 +113,7 @@ def simulate(
         compile_seconds=compile_seconds,
         precision_reached=reached,
         late_counts=late_counts,
+        promised=when.promised,
     )
 
 
@@ -196,7 +211,11 @@ def _check(
     recorded: Replayed | None,
     changes: Sequence[Change],
     threads: int | None,
+    babbling: Sequence[str],
+    synchronised: bool,
 ) -> None:
+    if recorded is not None and (babbling or synchronised):
+        raise ParameterError("replay", "publishes what was recorded; leave out babbling and synchronised")
     if replications < 1:
         raise ParameterError("replications", f"is {replications}; must be 1 or more")
     if threads is not None and threads < 1:

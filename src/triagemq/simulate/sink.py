@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.plan.model import Plan
+from triagemq.plan.model import Decision, Plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.records import Buffer, Records
 
@@ -45,14 +45,15 @@ class TraceColumns:
 
     def plan(self, plan: Plan, decided_ns: int) -> None:
         """A plan comes into force: record what it decided and why."""
-        if plan.decisions:
+        self.decisions(plan.decisions, np.full(len(plan.decisions), decided_ns, dtype=np.int64))
+
+    def decisions(self, decisions: Sequence[Decision], decided_ns: NDArray[np.int64]) -> None:
+        if decisions:
             columns = {
-                name: np.array([getattr(decision, name) for decision in plan.decisions], dtype=object)
+                name: np.array([getattr(decision, name) for decision in decisions], dtype=object)
                 for name in ("kind", "subject", "before", "after", "reason")
             }
-            self._sink.decisions(
-                {"decided_ns": np.full(len(plan.decisions), decided_ns, dtype=np.int64), **columns}
-            )
+            self._sink.decisions({"decided_ns": decided_ns, **columns})
 
     def publications(self, published: Buffer) -> None:
         events = _filled(published)

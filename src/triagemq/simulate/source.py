@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +70,30 @@ class Source(NamedTuple):
 
 
 class Generated:
-    """Publications drawn at random by the scenario's rates, processes and sizes."""
+    """Publications drawn at random by the scenario's rates, processes and sizes.
 
-    def __init__(self, scenario: Scenario, rate: Floats, seeds: Seeds) -> None:
+    No event is larger than `largest_bytes` of its publication. Those that begin `at_once` publish their first event at
+    time 0.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        rate: Floats,
+        seeds: Seeds,
+        *,
+        largest_bytes: Floats | None = None,
+        at_once: NDArray[np.bool_] | None = None,
+    ) -> None:
         self._scenario = scenario
         self._seeds = seeds
         self._sizes = sizes_of(scenario)
         self._law = publishing(scenario, rate)
         self._source = new_source(self._law, seeds)
+        self._largest = largest_bytes if largest_bytes is not None and len(largest_bytes) else None
+        if at_once is not None and at_once.any():
+            self._source.heap_time[at_once[self._source.heap_row] & (self._source.heap_time < np.inf)] = 0.0
+            sort_heap(self._source)
 
     def next_time(self) -> float:
         """When the next event is published; infinity if none is."""
@@ -85,7 +101,13 @@ class Generated:
 
     def publish(self, published: Buffer, most: int, until: float) -> None:
         """Add at most `most` events to a buffer that has room for them, those before `until` only."""
+        first = int(published.filled[0])
         publish(self._law, self._sizes, self._seeds, self._source, published, most, until)
+        if self._largest is not None:
+            events: Any = published.records[first : int(published.filled[0])]
+            size = np.minimum(events["size_bytes"], self._largest[events["publication"]])
+            events["size_bytes"] = size
+            events["packets"] = np.maximum(np.ceil(size / self._sizes.payload_bytes), 1)
 
     def change_rate(self, rate: Floats, now: float) -> None:
         """Go on with other rates from `now`."""
@@ -143,7 +165,11 @@ def new_source(law: Publishing, seeds: Seeds) -> Source:
 def restart(law: Publishing, before: Publishing, seeds: Seeds, source: Source, now: float) -> None:
     """Go on under a new law from `now`; a publication whose rate has changed starts afresh, in a random phase."""
     _start_changed(law, before.rate, before.poisson_rate, seeds, source, now)
-    # A sorted array is a heap.
+    sort_heap(source)
+
+
+def sort_heap(source: Source) -> None:
+    """Put the next times in order; a sorted array is a heap."""
     order = np.argsort(source.heap_time, kind="stable")
     source.heap_time[:] = source.heap_time[order]
     source.heap_row[:] = source.heap_row[order]

@@ -15,7 +15,7 @@ from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, e
 from triagemq.simulate.network import DROPPED, Below, fate_of
 from triagemq.simulate.ports import arrive, catch_up
 from triagemq.simulate.random import Purpose, Seeds, exponential, split, uniform
-from triagemq.simulate.records import Buffer, Clock, Outlets, PortQueues, Record, Records, room, take
+from triagemq.simulate.records import Buffer, Clock, Outlets, Pool, PortQueues, Record, Records, room, take
 
 Order = NDArray[np.int32]
 
@@ -149,22 +149,14 @@ def cross_switches(
         port = below.route[subscription, hop]
         switch = below.switch_of_port[port]
         counter = copy.event * below.subscriptions + subscription
-        time = max(copy.time, switch_free[switch])
-        service = below.inbound_seconds[switch]
-        if service > 0.0:
-            for fragment in range(packets):
-                time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
+        time = lookup_ends(below, inbound_seed, switch_free[switch], switch, copy, packets, counter)
         priority_class = epochs.priority_class[clock.epoch, subscription]
-        dropped = False
-        if hop == 0:
-            drop_rate = epochs.drop_rate[clock.epoch, subscription]
-            dropped = drop_rate > 0.0 and uniform(seeds[_DROP], counter) <= drop_rate
-            dropped = dropped or fate_of(below.fates, copy.event, subscription) == DROPPED
+        dropped = hop == 0 and is_dropped(below, epochs, seeds, clock.epoch, copy, counter)
         if dropped:
             if not room(outlets.ended, 1):
                 return place
             switch_free[switch] = time
-            _drop_on_purpose(outlets.ended, copy, priority_class, time, clock.run_ends)
+            drop_on_purpose(outlets.ended, copy, priority_class, time, clock.run_ends)
             continue
         if not (
             catch_up(below, epochs, seeds, queues, outlets, clock, port, time)
@@ -174,6 +166,35 @@ def cross_switches(
         switch_free[switch] = time
         _enter(below, epochs, seeds, queues, outlets, clock, port, copy, packets, hop, time, priority_class)
     return end
+
+
+@step
+def lookup_ends(
+    below: Below,
+    inbound_seed: np.uint64,
+    switch_free: float,
+    switch: int,
+    copy: Record,
+    packets: int,
+    counter: int,
+) -> float:
+    """When a switch has looked up the packets of a copy; they wait until it is free."""
+    time = max(copy.time, switch_free)
+    service = below.inbound_seconds[switch]
+    if service > 0.0:
+        for fragment in range(packets):
+            time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
+    return time  # type: ignore[no-any-return]
+
+
+@step
+def is_dropped(below: Below, epochs: Epochs, seeds: Seeds, epoch: int, copy: Record, counter: int) -> bool:
+    """Whether the drop policy of the first switch takes a copy."""
+    subscription = copy.subscription
+    drop_rate = epochs.drop_rate[epoch, subscription]
+    return (drop_rate > 0.0 and uniform(seeds[_DROP], counter) <= drop_rate) or fate_of(
+        below.fates, copy.event, subscription
+    ) == DROPPED
 
 
 @step
@@ -189,7 +210,7 @@ def _room_for_arrival(queues: PortQueues, outlets: Outlets, packets: int) -> boo
 
 
 @step
-def _drop_on_purpose(ended: Buffer, copy: Record, priority_class: int, time: float, run_ends: float) -> None:
+def drop_on_purpose(ended: Buffer, copy: Record, priority_class: int, time: float, run_ends: float) -> None:
     outcome = DROPPED_BY_POLICY if time <= run_ends else IN_FLIGHT
     end_copy(
         ended, copy.event, copy.published_ns, copy.size_bytes, copy.subscription, priority_class, outcome
@@ -215,27 +236,41 @@ def _enter(
     enqueued_ns = copy.enqueued_ns
     if hop == 0:
         enqueued_ns = nanoseconds(time) if time <= clock.run_ends else -1
-    group = copy.group
-    if packets > 1:
-        group = take(queues.groups)
-        whole = queues.groups.records[group]
-        whole.enqueued_ns = enqueued_ns
-        whole.dequeued_ns = -1
-        whole.delivered_ns = -1
-        whole.packets = packets
-        whole.remaining = packets
-        whole.outcome = DELIVERED
-        whole.priority_class = priority_class
+    group = copy.group if packets == 1 else new_group(queues.groups, packets, enqueued_ns, priority_class)
     for fragment in range(packets):
-        number = take(queues.packets)
-        packet = queues.packets.records[number]
-        packet.time = time
-        packet.published_ns = copy.published_ns
-        packet.event = copy.event
-        packet.size_bytes = copy.size_bytes
-        packet.enqueued_ns = enqueued_ns
-        packet.subscription = copy.subscription
-        packet.fragment = copy.fragment + fragment
-        packet.group = group
-        packet.priority_class = priority_class
+        number = packet_of(queues.packets, copy, fragment, group, time, enqueued_ns, priority_class)
         arrive(below, epochs, seeds, queues, outlets, clock, port, number)
+
+
+@step
+def new_group(groups: Pool, packets: int, enqueued_ns: int, priority_class: int) -> int:
+    """What ties the packets of a copy together that is cut; returns its number."""
+    group = take(groups)
+    whole = groups.records[group]
+    whole.enqueued_ns = enqueued_ns
+    whole.dequeued_ns = -1
+    whole.delivered_ns = -1
+    whole.packets = packets
+    whole.remaining = packets
+    whole.outcome = DELIVERED
+    whole.priority_class = priority_class
+    return group
+
+
+@step
+def packet_of(
+    pool: Pool, copy: Record, fragment: int, group: int, time: float, enqueued_ns: int, priority_class: int
+) -> int:
+    """A packet of a copy, so many after the copy's own, as it comes to a port; returns its number."""
+    number = take(pool)
+    packet = pool.records[number]
+    packet.time = time
+    packet.published_ns = copy.published_ns
+    packet.event = copy.event
+    packet.size_bytes = copy.size_bytes
+    packet.enqueued_ns = enqueued_ns
+    packet.subscription = copy.subscription
+    packet.fragment = copy.fragment + fragment
+    packet.group = group
+    packet.priority_class = priority_class
+    return number

@@ -1,0 +1,350 @@
+"""The direct ways of promised messages, laid out as arrays: publisher, access link, limiter, ports, subscribers.
+
+Switches replicate: a message crosses each port of its tree once, however many subscribers are behind it. So a stream,
+one publication's messages, is a tree of nodes, each a port with the level that the stream has there; its legs are the
+subscriptions at its ends, numbered so that those behind a node stand together. Access links are ports as well,
+numbered after those of the scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.plan.model import Plan
+from triagemq.scenario import Discipline, Floats, Integers, Scenario, direct_paths, switch_links
+
+Positions = NDArray[np.int64]
+Flags = NDArray[np.uint8]
+
+LIMITERS = ("bucket", "window")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the messages of a publication reach one subscription: the ports in their order and the level in each.
+
+    `access_level` is that on the publisher's access link. `bound_seconds` is what was proven, infinity where nothing
+    was.
+    """
+
+    publication: int
+    subscription: int
+    ports: tuple[int, ...]
+    levels: tuple[int, ...]
+    access_level: int = 0
+    bound_seconds: float = np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the first switch lets through of a publication, in octets on the wire.
+
+    A token bucket, `burst_bytes` deep and filled at a rate. Or, with a separation, a window: what passes may come
+    again when a separation is over, but for the jitter with which messages may come, and not bit by bit.
+    """
+
+    burst_bytes: float
+    rate_bytes_per_second: float
+    separation_seconds: float = 0.0
+    jitter_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Everything that takes a direct way while one plan is in force; publications without a limit are not cut."""
+
+    ways: tuple[Way, ...] = ()
+    limits: dict[int, Limit] = field(default_factory=dict)
+
+
+# One publication's messages: the access link's port and level; the payload of a packet; the seconds from the end of the
+# access link to the first port; the bucket; the nodes that it branches into at once, and its legs.
+STREAM = np.dtype(
+    [
+        ("publication", np.int32),
+        ("access_port", np.int32),
+        ("access_level", np.int32),
+        ("payload_bytes", np.float64),
+        ("to_first_port", np.float64),
+        ("burst_bytes", np.float64),
+        ("rate", np.float64),
+        ("separation_seconds", np.float64),
+        ("jitter_seconds", np.float64),
+        ("child_first", np.int32),
+        ("child_end", np.int32),
+        ("leg_first", np.int32),
+        ("legs", np.int32),
+    ]
+)
+
+# A port of a stream's tree: its level there, the seconds from its end to the next port, the nodes behind it, and its
+# legs, counted from the first of the stream: those that end here, then those behind.
+NODE = np.dtype(
+    [
+        ("port", np.int32),
+        ("level", np.int32),
+        ("hop", np.int32),
+        ("seconds", np.float64),
+        ("child_first", np.int32),
+        ("child_end", np.int32),
+        ("leg", np.int32),
+        ("own_end", np.int32),
+        ("leg_end", np.int32),
+    ]
+)
+
+# One subscription of a stream, the level at its own port, and the row of the promise.
+WAY = np.dtype(
+    [
+        ("subscription", np.int32),
+        ("priority_class", np.int32),
+        ("promise", np.int32),
+        ("seconds", np.float64),
+        ("deadline_ns", np.int64),
+    ]
+)
+
+
+class Direct(NamedTuple):
+    """What does not change during a run. Four columns have a row per epoch: what is published in it goes that way.
+
+    `stream[epoch, publication]` is -1 for those without a direct way, and `brokered` says whether a publication's
+    events go to the broker, too. `present` are the subscriptions that are there, on a direct way or not, and `flow` is
+    that of brokered ones. `fair` says which ports serve flow after flow; theirs have a queue per flow of the plan and
+    per publication, from `fair_first` on.
+    """
+
+    stream: Integers
+    brokered: Flags
+    present: Flags
+    flow: Integers
+    streams: NDArray[np.void]
+    nodes: NDArray[np.void]
+    ways: NDArray[np.void]
+    access_seconds_per_byte: Floats
+    fair: Flags
+    fair_first: Positions
+    fair_queues: int
+    flows: int
+    ports: int
+    most_legs: int
+    most_children: int
+    most_credits: int
+    classes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promised:
+    """One row per pair of publication and subscription that has a direct way in some epoch."""
+
+    publication: Integers
+    subscription: Integers
+    bound_seconds: Floats
+
+
+def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Ways:
+    """What a plan promises: the ways of those admitted, and the limiters of their publications, which are as generous
+    as their switch's precision allows."""
+    promises, hops, limiters = plan.promises, plan.hops, plan.limiters
+    ways = []
+    for promise in np.flatnonzero(promises.admitted).tolist():
+        rows = plan.hops_of(promise)
+        port, level = hops.port[rows].tolist(), hops.level[rows].tolist()
+        ways.append(
+            Way(
+                publication=int(promises.publication[promise]),
+                subscription=int(promises.subscription[promise]),
+                ports=tuple(port[1:]),
+                levels=tuple(level[1:]),
+                access_level=level[0],
+                bound_seconds=float(promises.bound_seconds[promise]),
+            )
+        )
+    limits = {}
+    for row in range(len(limiters)):
+        publication = int(limiters.publication[row])
+        slack = 1.0 + float(scenario.switches.limiter_precision[limiters.switch[row]])
+        rate = float(limiters.rate_bytes_per_second[row]) * slack
+        burst = float(limiters.burst_bytes[row])
+        if limiter == "window":
+            separation = float(scenario.publications.min_separation_seconds[publication])
+            message = float(limiters.rate_bytes_per_second[row]) / slack * separation
+            # Bounds count with a separation that is less by the precision, twice. What the burst has beyond a message
+            # is for those that waited on the access link.
+            waited = (burst - message) / float(limiters.rate_bytes_per_second[row])
+            limits[publication] = Limit(message, rate, separation / slack**2, waited)
+        else:
+            limits[publication] = Limit(burst, rate)
+    return Ways(tuple(ways), limits)
+
+
+def unmanaged_ways(scenario: Scenario) -> Ways:
+    """Guaranteed topics in a network that nobody manages: the shortest ways, one class for all, and no limiters."""
+    plain = scenario.with_tables(
+        ports=replace(scenario.ports, discipline=np.zeros_like(scenario.ports.discipline))
+    )
+    links = switch_links(plain)
+    wanted, publications = scenario.subscriptions, scenario.publications
+    ways = []
+    for subscription in np.flatnonzero(wanted.guaranteed).tolist():
+        subscriber = int(wanted.subscriber[subscription])
+        for publication in np.flatnonzero(publications.topic == wanted.topic[subscription]).tolist():
+            publisher = int(publications.publisher[publication])
+            ports = next(direct_paths(plain, publisher, subscriber, links), None)
+            if ports is not None:
+                ways.append(Way(publication, subscription, ports, (0,) * len(ports)))
+    return Ways(tuple(ways))
+
+
+def needs_event_list(scenario: Scenario, plans: Sequence[Ways]) -> bool:
+    """Whether ports cannot be taken one after the other: promises cross them in any order, fair ones serve flows."""
+    return any(each.ways for each in plans) or bool((scenario.ports.discipline != Discipline.PRIORITY).any())
+
+
+def lay_out(
+    scenario: Scenario, plans: Sequence[Ways], flow: Integers, present: NDArray[Any]
+) -> tuple[Direct, Promised]:
+    """The arrays of a run in which these ways are in force epoch by epoch, and `flow` those of the brokered copies."""
+    pairs = sorted({(way.publication, way.subscription) for each in plans for way in each.ways})
+    bounds = dict.fromkeys(pairs, 0.0)
+    trees = _Trees(scenario, {pair: row for row, pair in enumerate(pairs)})
+    stream = np.full((len(plans), len(scenario.publications)), -1, dtype=np.int32)
+    brokered = np.ones(stream.shape, dtype=np.uint8)
+    known: dict[int, int] = {}
+    for epoch, each in enumerate(plans):
+        same = known.setdefault(id(each), epoch)
+        if same != epoch:
+            stream[epoch], brokered[epoch] = stream[same], brokered[same]
+            continue
+        by_publication: dict[int, list[Way]] = {}
+        for way in each.ways:
+            by_publication.setdefault(way.publication, []).append(way)
+            pair = way.publication, way.subscription
+            bounds[pair] = max(bounds[pair], way.bound_seconds)
+        others = np.ones(len(scenario.subscriptions), dtype=bool)
+        others[[way.subscription for way in each.ways]] = False
+        asked = np.unique(scenario.subscriptions.topic[others])
+        for publication, ways in sorted(by_publication.items()):
+            stream[epoch, publication] = trees.add(publication, ways, each.limits.get(publication))
+            brokered[epoch, publication] = scenario.publications.topic[publication] in asked
+    columns = np.array(pairs, dtype=np.int32).reshape(-1, 2).T
+    promised = Promised(columns[0], columns[1], np.array(list(bounds.values())))
+    return trees.arrays(stream, brokered, present.astype(np.uint8), flow), promised
+
+
+class _Trees:
+    """Collects the rows of streams, nodes and legs."""
+
+    def __init__(self, scenario: Scenario, promises: dict[tuple[int, int], int]) -> None:
+        self._scenario, self._promises = scenario, promises
+        self._streams: list[tuple[float, ...]] = []
+        self._nodes: list[tuple[float, ...]] = []
+        self._ways: list[tuple[float, ...]] = []
+
+    def add(self, publication: int, ways: Sequence[Way], limit: Limit | None) -> int:
+        scenario = self._scenario
+        publisher = int(scenario.publications.publisher[publication])
+        first_switch = int(scenario.publishers.access_switch[publisher])
+        switches = {first_switch, *(int(scenario.ports.switch[port]) for way in ways for port in way.ports)}
+        packet_bytes = min(float(scenario.switches.packet_bytes[switch]) for switch in switches)
+        payload_bytes = packet_bytes - scenario.overhead_bytes
+        leg_first = len(self._ways)
+        branches = self._grow([(way, 0) for way in ways], leg_first)
+        self._streams.append(
+            (
+                publication,
+                len(scenario.ports) + publisher,
+                min(way.access_level for way in ways),
+                payload_bytes,
+                scenario.publishers.propagation_seconds[publisher]
+                + scenario.switches.multiplexing_seconds[first_switch],
+                np.inf if limit is None else limit.burst_bytes,
+                0.0 if limit is None else limit.rate_bytes_per_second,
+                0.0 if limit is None else limit.separation_seconds,
+                0.0 if limit is None else limit.jitter_seconds,
+                branches.start,
+                branches.stop,
+                leg_first,
+                len(self._ways) - leg_first,
+            )
+        )
+        return len(self._streams) - 1
+
+    def _grow(self, ways: list[tuple[Way, int]], leg_first: int) -> range:
+        """The nodes that ways branch into at their hop, next to each other, and all that is behind them."""
+        scenario = self._scenario
+        branches: dict[int, list[tuple[Way, int]]] = {}
+        for way, hop in ways:
+            branches.setdefault(way.ports[hop], []).append((way, hop))
+        nodes = range(len(self._nodes), len(self._nodes) + len(branches))
+        self._nodes += [() for _ in nodes]
+        for node, (port, behind) in zip(nodes, sorted(branches.items()), strict=True):
+            first = len(self._ways)
+            for way, hop in behind:
+                if hop + 1 == len(way.ports):
+                    self._add_leg(way)
+            own_end = len(self._ways)
+            onward = [(way, hop + 1) for way, hop in behind if hop + 1 < len(way.ports)]
+            children = self._grow(onward, leg_first)
+            following = [int(scenario.ports.switch[way.ports[hop]]) for way, hop in onward[:1]]
+            self._nodes[node] = (
+                port,
+                min(way.levels[hop] for way, hop in behind),
+                behind[0][1],
+                scenario.ports.propagation_seconds[port]
+                + scenario.switches.multiplexing_seconds[following].sum(),
+                children.start,
+                children.stop,
+                first - leg_first,
+                own_end - leg_first,
+                len(self._ways) - leg_first,
+            )
+        return nodes
+
+    def _add_leg(self, way: Way) -> None:
+        wanted, subscribers = self._scenario.subscriptions, self._scenario.subscribers
+        deadline = float(wanted.max_latency_seconds[way.subscription])
+        self._ways.append(
+            (
+                way.subscription,
+                way.levels[-1],
+                self._promises[way.publication, way.subscription],
+                subscribers.propagation_seconds[wanted.subscriber[way.subscription]],
+                round(deadline * 1e9) if deadline < 1e9 else np.iinfo(np.int64).max,
+            )
+        )
+
+    def arrays(self, stream: Integers, brokered: Flags, present: Flags, flow: Integers) -> Direct:
+        scenario = self._scenario
+        streams, nodes = np.array(self._streams, dtype=STREAM), np.array(self._nodes, dtype=NODE)
+        fair = np.asarray(scenario.ports.discipline != Discipline.PRIORITY, dtype=np.uint8)
+        flows = int(flow.max(initial=0)) + 1
+        each = flows + len(scenario.publications)
+        children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
+        windows = streams[streams["separation_seconds"] > 0]
+        packets = windows["burst_bytes"] / windows["payload_bytes"]
+        levels = np.concatenate([streams["access_level"], nodes["level"]])
+        return Direct(
+            stream=stream,
+            brokered=brokered,
+            present=present,
+            flow=np.array(flow, dtype=np.int32, ndmin=2),
+            streams=streams,
+            nodes=nodes,
+            ways=np.array(self._ways, dtype=WAY),
+            access_seconds_per_byte=np.array(8 / scenario.publishers.access_bps),
+            fair=fair,
+            fair_first=np.cumsum(fair, dtype=np.int64) * each - each,
+            fair_queues=int(fair.sum()) * each,
+            flows=flows,
+            ports=len(scenario.ports),
+            most_legs=int(streams["legs"].max(initial=1)),
+            most_children=int(children.max(initial=1)),
+            most_credits=8 * (1 + int(packets.max(initial=0))),
+            classes=1 + int(levels.max(initial=0)),
+        )

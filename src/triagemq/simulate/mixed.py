@@ -1,0 +1,112 @@
+"""The way of every event where promised messages are under way, too, or ports are fair: `Path` down to the brokers'
+copies, then all ports on one list of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from triagemq.scenario import Scenario
+from triagemq.simulate.changes import Epochs
+from triagemq.simulate.direct import Direct
+from triagemq.simulate.event_list import cut_short, run_events
+from triagemq.simulate.happenings import HAPPENING
+from triagemq.simulate.network import Fates
+from triagemq.simulate.path import Path
+from triagemq.simulate.promised_packets import release
+from triagemq.simulate.random import Seeds
+from triagemq.simulate.records import (
+    PACKET,
+    Clock,
+    enlarged_buffer,
+    enlarged_pool,
+    new_buffer,
+    new_port_queues,
+)
+from triagemq.simulate.switches import due, keep_later
+from triagemq.simulate.under_way import LEG, PromiseTally, UnderWay, new_under_way
+from triagemq.simulate.world import DONE, PLACE, World, new_fair, new_limiters
+
+
+class MixedPath(Path):
+    """As Path; made with what Path is made with, and the direct ways."""
+
+    def __init__(
+        self,
+        direct: Direct,
+        promises: int,
+        scenario: Scenario,
+        epochs: Epochs,
+        classes: int,
+        fates: Fates,
+        seeds: Seeds,
+        clock: Clock,
+        collect: Callable[[Path], None],
+    ) -> None:
+        super().__init__(scenario, epochs, classes, fates, seeds, clock, collect)
+        self._direct = direct
+        self._fair = new_fair(direct)
+        self._under_way = new_under_way(direct, promises)
+        self._happenings = new_buffer(HAPPENING, 1024)
+        self._limiters = new_limiters(direct)
+        self._progress = np.zeros(2, dtype=np.int64)
+        self.ports = new_port_queues(self._below, self.clock.sample_seconds, len(scenario.publishers))
+        self._onward = new_buffer(PACKET, 1)
+
+    @property
+    def promise_tally(self) -> PromiseTally:
+        return self._under_way.tally
+
+    def advance(self, until: float) -> None:
+        """Bring everything forward to `until`; the published events are used up."""
+        self._enlarge(max(self._headroom, int(self.published.filled[0])))
+        release(self._world(), self.published)
+        self._pass_brokers(until)
+        self._fan_out(until)
+        self._make_order(int(self._inboxes[0].filled[0]))
+        count = due(self._inboxes[0], until, True, self._order, self._times, self._spare)
+        self._progress[PLACE], before, wanted = 0, -1, self._headroom
+        while not run_events(self._world(), self._inboxes[0], self._order, count, until):
+            wanted = 2 * wanted if before == self._progress[DONE] else self._headroom
+            before = int(self._progress[DONE])
+            self.collect()
+            self._enlarge(wanted)
+        keep_later(self._inboxes[0], until)
+
+    def _cut_below(self) -> None:
+        self._cut_packets(0)
+        reached, wanted = -1, self._headroom
+        while (reached := cut_short(self._world(), reached)) < len(self.ports.free_at):
+            self.collect()
+            wanted *= 2
+            self._enlarge(wanted)
+
+    def _enlarge(self, wanted: int) -> None:
+        super()._enlarge(wanted)
+        if len(self._happenings.records) - int(self._happenings.filled[0]) < wanted:
+            self._happenings = enlarged_buffer(self._happenings, wanted)
+        messages, legs, tally = self._under_way
+        if messages.free_count[0] < wanted:
+            messages = enlarged_pool(messages, wanted)
+            more = np.zeros(len(messages.records) * self._direct.most_legs, dtype=LEG)
+            more[: len(legs)] = legs
+            self._under_way = UnderWay(messages, more, tally)
+
+    def _world(self) -> World:
+        outlets = self._outlets(0)._replace(onward=self._onward)
+        return World(
+            self._direct,
+            self._below,
+            self._epochs,
+            self._seeds,
+            self._switch_free,
+            self.ports,
+            self._fair,
+            self._under_way,
+            self._happenings,
+            self._limiters,
+            self._progress,
+            outlets,
+            self.clock,
+        )

@@ -1,0 +1,288 @@
+"""The way of promised messages over the event list: released, over the access link, past the limiter, along their tree.
+
+A message is cut into packets by the switches' packet size. They leave the publisher as fast as its access link carries
+them, meet the limiter of the first switch, wait at each port of the tree with the stream's level, and take the time to
+be switched and the propagation of links. The inbound queue of a switch, which looks up brokered copies and has no
+bound, is not on their way. A message reaches a subscriber with its last packet; with one packet cut, dropped or lost it
+is lost to all behind that place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triagemq.compiled import kernel, step
+from triagemq.simulate.changes import epoch_at
+from triagemq.simulate.endings import DELIVERED, LIMITED, LOST_ON_LINK, SUBSCRIBER_GONE, nanoseconds
+from triagemq.simulate.happenings import COMES, RELEASED, push
+from triagemq.simulate.network import PASSES, fate_of
+from triagemq.simulate.random import Purpose, split, uniform
+from triagemq.simulate.records import Buffer, Record, give_back, take
+from triagemq.simulate.switches import packet_of
+from triagemq.simulate.under_way import ABSENT, branch, end_legs
+from triagemq.simulate.world import Limiters, World, bytes_on_wire, record_hops
+
+_PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
+_PORT_LINK = int(Purpose.PORT_LINK)
+_SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
+
+_SLACK_SECONDS = 2e-9
+"""Times of publication are whole nanoseconds: a message may come this much before its limiter is ready again."""
+
+_SLACK_BYTES = 1e-3
+"""What rounding may take from a message over thousands of packets."""
+
+
+@kernel
+def release(world: World, published: Buffer) -> None:
+    """Put published events that have a direct way on the list, which has room, and forget those that go no other."""
+    direct, epoch = world.direct, world.clock.epoch
+    pool = world.queues.packets
+    kept = 0
+    for place in range(published.filled[0]):
+        event = published.records[place]
+        stream = direct.stream[epoch, event.publication]
+        if stream >= 0:
+            number = take(pool)
+            packet = pool.records[number]
+            packet.published_ns = event.published_ns
+            packet.event = event.event
+            packet.size_bytes = event.size_bytes
+            packet.subscription = -1 - stream
+            packet.fragment = 0
+            packet.next = 0
+            push(
+                world.happenings,
+                world.queues.packets.records,
+                event.time,
+                RELEASED,
+                direct.streams[stream].access_port,
+                number,
+            )
+        if stream < 0 or direct.brokered[epoch, event.publication]:
+            if kept != place:
+                published.records[kept] = event
+            kept += 1
+    published.filled[0] = kept
+
+
+@step
+def set_out(world: World, port: int, number: int, packets: int, time: float) -> None:
+    """A publisher begins to send a message: its packets come to the access link."""
+    direct, under_way, pool = world.direct, world.under_way, world.queues.packets
+    released = pool.records[number]
+    stream = -1 - released.subscription
+    group = take(under_way.messages)
+    message = under_way.messages.records[group]
+    message.event = released.event
+    message.published_ns = released.published_ns
+    message.enqueued_ns = -1
+    message.size_bytes = released.size_bytes
+    message.stream = stream
+    message.packets = packets
+    message.open = direct.streams[stream].legs
+    nobody = True
+    for leg in range(direct.streams[stream].legs):
+        way = under_way.legs[group * direct.most_legs + leg]
+        subscription = direct.ways[direct.streams[stream].leg_first + leg].subscription
+        there = direct.present[world.clock.epoch, subscription]
+        nobody = nobody and not there
+        way.remaining = packets
+        way.outcome = DELIVERED if there else ABSENT
+        way.dequeued_ns = -1
+        way.delivered_ns = -1
+    if nobody:
+        give_back(under_way.messages, group)
+        packets = 0
+    for fragment in range(packets):
+        each = packet_of(pool, released, fragment, group, time, -1, direct.streams[stream].access_level)
+        pool.records[each].next = 0
+        push(world.happenings, pool.records, time, COMES, port, each)
+    give_back(pool, number)
+
+
+@step
+def leave_direct(world: World, port: int, number: int, epoch: int, finished: float) -> None:
+    """A packet has left its port at `finished`: to the limiter, to the next switch, to its subscribers."""
+    direct, epochs, seeds, clock = world.direct, world.epochs, world.seeds, world.clock
+    pool, under_way, ended, run_ends = (
+        world.queues.packets,
+        world.under_way,
+        world.outlets.ended,
+        clock.run_ends,
+    )
+    packet = pool.records[number]
+    message = world.under_way.messages.records[packet.group]
+    stream, event, fragment = message.stream, message.event, packet.fragment
+    epoch = epoch_at(epochs.ends, epoch, finished)
+    if port >= direct.ports:
+        publication = direct.streams[stream].publication
+        error_rate = epochs.publisher_error[epoch, publication]
+        seed = split(seeds[_PUBLISHER_LINK], fragment + 1)
+        if error_rate > 0.0 and uniform(seed, event) <= error_rate:
+            end_legs(
+                direct,
+                under_way,
+                ended,
+                run_ends,
+                packet,
+                0,
+                direct.streams[stream].legs,
+                LOST_ON_LINK,
+                -1,
+                -1,
+                finished,
+            )
+            give_back(pool, number)
+        elif _is_cut(world, publication, stream, bytes_on_wire(world, packet), finished):
+            end_legs(
+                direct,
+                under_way,
+                ended,
+                run_ends,
+                packet,
+                0,
+                direct.streams[stream].legs,
+                LIMITED,
+                -1,
+                -1,
+                finished,
+            )
+            give_back(pool, number)
+        else:
+            first, end = direct.streams[stream].child_first, direct.streams[stream].child_end
+            branch(
+                direct,
+                pool,
+                world.happenings,
+                number,
+                first,
+                end,
+                finished + direct.streams[stream].to_first_port,
+            )
+        return
+    node = -1 - packet.subscription - len(direct.streams)
+    first_leg, own_end = direct.nodes[node].leg, direct.nodes[node].own_end
+    dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
+    if clock.with_hops:
+        record_hops(world, packet, node, port, nanoseconds(finished), DELIVERED)
+    for leg in range(first_leg, own_end):
+        row = direct.streams[stream].leg_first + leg
+        subscription = direct.ways[row].subscription
+        arrival = finished + direct.ways[row].seconds
+        error_rate = epochs.subscriber_error[epoch, subscription]
+        seed = split(seeds[_SUBSCRIBER_LINK], fragment)
+        counter = event * world.below.subscriptions + subscription
+        outcome = DELIVERED
+        recorded = fragment == 0 and fate_of(world.below.fates, event, subscription) != PASSES
+        if recorded or (error_rate > 0.0 and uniform(seed, counter) <= error_rate):
+            outcome = LOST_ON_LINK
+        elif not direct.present[epoch_at(epochs.ends, epoch, arrival), subscription]:
+            outcome = SUBSCRIBER_GONE
+        end_legs(
+            direct,
+            under_way,
+            ended,
+            run_ends,
+            packet,
+            leg,
+            leg + 1,
+            outcome,
+            dequeued_ns,
+            nanoseconds(arrival),
+            arrival,
+        )
+    child_first, child_end = direct.nodes[node].child_first, direct.nodes[node].child_end
+    if child_first < child_end:
+        error_rate = epochs.port_error[epoch, port]
+        seed = split(split(seeds[_PORT_LINK], direct.nodes[node].hop), fragment)
+        behind = direct.ways[direct.streams[stream].leg_first + own_end].subscription
+        counter = event * world.below.subscriptions + behind
+        if error_rate <= 0.0 or uniform(seed, counter) > error_rate:
+            branch(
+                direct,
+                pool,
+                world.happenings,
+                number,
+                child_first,
+                child_end,
+                finished + direct.nodes[node].seconds,
+            )
+            return
+        end_legs(
+            direct,
+            under_way,
+            ended,
+            run_ends,
+            packet,
+            own_end,
+            direct.nodes[node].leg_end,
+            LOST_ON_LINK,
+            dequeued_ns,
+            -1,
+            finished,
+        )
+    give_back(pool, number)
+
+
+@step
+def _is_cut(world: World, publication: int, stream: int, wire: float, time: float) -> bool:
+    """Whether the limiter of a stream has no room for a packet; if it has, the packet takes it."""
+    tally, limiter, limiters = world.under_way.tally, world.direct.streams[stream], world.limiters
+    if limiter.burst_bytes == np.inf:
+        return False
+    if limiter.separation_seconds > 0.0:
+        is_cut = not _spend(limiters, publication, limiter, wire, time)
+    else:
+        since = time - limiters.filled_at[publication]
+        tokens = min(limiter.burst_bytes, limiters.tokens[publication] + since * limiter.rate)
+        limiters.filled_at[publication] = time
+        is_cut = tokens + _SLACK_SECONDS * limiter.rate + _SLACK_BYTES < wire
+        limiters.tokens[publication] = tokens if is_cut else tokens - wire
+    if is_cut and time <= world.clock.run_ends:
+        tally.cut_packets[publication] += 1
+        if tally.first_cut_ns[publication] < 0:
+            tally.first_cut_ns[publication] = nanoseconds(time)
+    return is_cut
+
+
+@step
+def _spend(limiters: Limiters, publication: int, limiter: Record, wire: float, time: float) -> bool:
+    """Let a packet through a window if there are credits for it: octets that may pass from a moment on, the oldest
+    first. What is spent may pass again a separation later. So no time t ever sees more than
+    floor((t + jitter) / separation) + 1 messages, which is what bounds count with."""
+    credits = limiters.credits[publication]
+    many, first, held = len(credits), limiters.first[publication], limiters.held[publication]
+    if held == 0:
+        # The first packet of all: a whole message is free.
+        credits[0, 0], credits[0, 1] = -np.inf, limiter.burst_bytes
+        held = limiters.held[publication] = 1
+    wanted, looked_at = wire, 0
+    while wanted > _SLACK_BYTES:
+        if looked_at == held:
+            return False
+        place = (first + looked_at) % many
+        if credits[place, 0] - limiter.jitter_seconds > time + _SLACK_SECONDS:
+            return False
+        wanted -= credits[place, 1]
+        looked_at += 1
+    wanted = wire
+    while wanted > _SLACK_BYTES:
+        spent = min(wanted, credits[first, 1])
+        again = max(time, credits[first, 0]) + limiter.separation_seconds
+        wanted -= spent
+        credits[first, 1] -= spent
+        if credits[first, 1] <= _SLACK_BYTES:
+            spent += credits[first, 1]
+            first = (first + 1) % many
+            held -= 1
+        last = (first + held - 1) % many
+        if held > 0 and (credits[last, 0] == again or held == many):
+            credits[last, 0] = again
+            credits[last, 1] += spent
+        else:
+            last = (first + held) % many
+            credits[last, 0], credits[last, 1] = again, spent
+            held += 1
+    limiters.first[publication], limiters.held[publication] = first, held
+    return True

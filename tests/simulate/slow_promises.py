@@ -1,0 +1,211 @@
+"""The slow network with direct ways and fair ports: written for the reader, with nothing of the engine's layout."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from tests.simulate.slow_network import Network, Port, split
+
+from triagemq.scenario import Discipline
+from triagemq.simulate import Ways
+from triagemq.simulate.random import Purpose, uniform
+from triagemq.trace import Outcome
+
+
+class FairPort(Port):
+    """Flow after flow, a packet each; what comes when the buffer is full is dropped."""
+
+    def arrive(self, time: float, packet: dict[str, Any]) -> None:
+        if not self.sending:
+            self._send(time, packet)
+            return
+        if sum(map(len, self.queues.values())) + 1 >= self.network.scenario.ports.buffer_packets[self.number]:
+            self.network.end_packet(packet, Outcome.dropped_by_buffer, time)
+            return
+        # A dictionary keeps its order: the first key is whose turn it is.
+        self.queues[self.network.flow_of(packet)].append(packet)
+
+    def _sent(self, time: float, packet: dict[str, Any]) -> None:
+        self.sending = False
+        if self.queues:
+            flow = next(iter(self.queues))
+            waiting = self.queues.pop(flow)
+            following = waiting.pop(0)
+            if waiting:
+                self.queues[flow] = waiting
+            self._send(time, following)
+        self.network.leave_port(time, self.number, packet)
+
+
+class AccessLink(Port):
+    """Strict priority without a limit, at the publisher's rate."""
+
+    def arrive(self, time: float, packet: dict[str, Any]) -> None:
+        if self.sending:
+            self.queues[packet["class"]].append(packet)
+        else:
+            self._send(time, packet)
+
+    def _send(self, time: float, packet: dict[str, Any]) -> None:
+        self.sending = True
+        finished = time + packet["bytes"] * (8 / self.network.scenario.publishers.access_bps[self.number])
+        self.network.events.at(finished, (0,), lambda now: self._sent(now, packet))
+
+    def _sent(self, time: float, packet: dict[str, Any]) -> None:
+        self.sending = False
+        waiting = [c for c, queue in sorted(self.queues.items()) if queue]
+        if waiting:
+            self._send(time, self.queues[waiting[0]].pop(0))
+        self.network.leave_access(time, packet)
+
+
+class PromisingNetwork(Network):
+    def __init__(self, scenario: Any, plan: Any, ways: Ways, *rest: Any) -> None:
+        super().__init__(scenario, plan, *rest)
+        self.ways = defaultdict(list)
+        for way in ways.ways:
+            self.ways[way.publication].append(way)
+        self.direct = {way.subscription for way in ways.ways}
+        self.limits = ways.limits
+        self.buckets = {row: (limit.burst_bytes, 0.0) for row, limit in ways.limits.items()}
+        self.access = [AccessLink(self, row) for row in range(len(scenario.publishers))]
+        self.ports = [
+            (FairPort if kind == Discipline.FAIR else Port)(self, number)
+            for number, kind in enumerate(scenario.ports.discipline)
+        ]
+
+    def active_at(self, time: float) -> Any:
+        there = np.array(super().active_at(time), dtype=bool)
+        there[list(self.direct)] = False
+        return there
+
+    def flow_of(self, packet: dict[str, Any]) -> tuple[str, int]:
+        if "message" in packet:
+            return "publication", packet["message"]["publication"]
+        return "flow", int(self.plan.flow[packet["copy"]["row"]])
+
+    def publish(self, time: float, event: dict[str, Any]) -> None:
+        ways = self.ways[event["publication"]]
+        topic = self.scenario.publications.topic[event["publication"]]
+        others = set(np.flatnonzero(self.scenario.subscriptions.topic == topic)) - self.direct
+        if ways:
+            self.set_out(time, event, ways)
+        if others or not ways:
+            super().publish(time, event)
+
+    def set_out(self, time: float, event: dict[str, Any], ways: list[Any]) -> None:
+        scenario = self.scenario
+        publisher = int(scenario.publications.publisher[event["publication"]])
+        switches = [int(scenario.publishers.access_switch[publisher])]
+        switches += [int(scenario.ports.switch[port]) for way in ways for port in way.ports]
+        payload = min(scenario.switches.packet_bytes[switches]) - scenario.overhead_bytes
+        count = max(1, math.ceil(event["size"] / payload))
+        message = {**event, "enqueued": None, "left": {way.subscription: count for way in ways}}
+        message["ends"] = {way.subscription: [] for way in ways}
+        for fragment in range(count):
+            data = min(payload, event["size"] - fragment * payload)
+            packet = {"message": message, "fragment": fragment, "ways": ways, "hop": -1}
+            packet |= {
+                "bytes": data + scenario.overhead_bytes,
+                "class": min(way.access_level for way in ways),
+            }
+            self.access[publisher].arrive(time, packet)
+
+    def leave_access(self, time: float, packet: dict[str, Any]) -> None:
+        message = packet["message"]
+        row = message["publication"]
+        publisher = int(self.scenario.publications.publisher[row])
+        seed = split(self.seeds[Purpose.PUBLISHER_LINK], packet["fragment"] + 1)
+        error = self.error_at(time, "publisher", publisher)
+        if error > 0 and uniform(seed, message["number"]) <= error:
+            self.end_direct(packet, packet["ways"], Outcome.lost_on_link, time)
+            return
+        if row in self.limits:
+            limit = self.limits[row]
+            tokens, since = self.buckets[row]
+            tokens = min(limit.burst_bytes, tokens + (time - since) * limit.rate_bytes_per_second)
+            if tokens < packet["bytes"]:
+                self.buckets[row] = tokens, time
+                self.end_direct(packet, packet["ways"], Outcome.limited, time)
+                return
+            self.buckets[row] = tokens - packet["bytes"], time
+        switch = int(self.scenario.publishers.access_switch[publisher])
+        arrival = time + (
+            self.scenario.publishers.propagation_seconds[publisher]
+            + self.scenario.switches.multiplexing_seconds[switch]
+        )
+        self.go_on(arrival, packet, packet["ways"], 0)
+
+    def go_on(self, time: float, packet: dict[str, Any], ways: list[Any], hop: int) -> None:
+        branches = defaultdict(list)
+        for way in ways:
+            branches[way.ports[hop]].append(way)
+        for port, behind in sorted(branches.items()):
+            level = min(way.levels[hop] for way in behind)
+            each = {**packet, "ways": behind, "hop": hop, "class": level}
+            key = (2, packet["message"]["number"], port, packet["fragment"])
+            self.events.at(time, key, lambda now, port=port, each=each: self.come(now, port, each))
+
+    def come(self, time: float, port: int, packet: dict[str, Any]) -> None:
+        message = packet["message"]
+        if message["enqueued"] is None:
+            message["enqueued"] = time
+        self.ports[port].arrive(time, packet)
+
+    def leave_port(self, time: float, port: int, packet: dict[str, Any]) -> None:
+        if "message" not in packet:
+            super().leave_port(time, port, packet)
+            return
+        hop, message, scenario = packet["hop"], packet["message"], self.scenario
+        for way in packet["ways"]:
+            if len(way.ports) == hop + 1:
+                subscriber = int(scenario.subscriptions.subscriber[way.subscription])
+                arrival = time + scenario.subscribers.propagation_seconds[subscriber]
+                seed = split(self.seeds[Purpose.SUBSCRIBER_LINK], packet["fragment"])
+                error = self.error_at(time, "subscriber", subscriber)
+                counter = message["number"] * len(scenario.subscriptions) + way.subscription
+                lost = error > 0 and uniform(seed, counter) <= error
+                outcome = Outcome.lost_on_link if lost else Outcome.delivered
+                self.end_direct(packet, [way], outcome, arrival, time)
+        onward = [way for way in packet["ways"] if len(way.ports) > hop + 1]
+        if onward:
+            switch = int(scenario.ports.switch[onward[0].ports[hop + 1]])
+            arrival = time + (
+                scenario.ports.propagation_seconds[port] + scenario.switches.multiplexing_seconds[switch]
+            )
+            self.go_on(arrival, packet, onward, hop + 1)
+
+    def end_packet(
+        self, packet: dict[str, Any], outcome: Outcome, time: float, dequeued: float | None = None
+    ) -> None:
+        if "message" in packet:
+            self.end_direct(packet, packet["ways"], outcome, time, dequeued)
+        else:
+            super().end_packet(packet, outcome, time, dequeued)
+
+    def end_direct(
+        self,
+        packet: dict[str, Any],
+        ways: list[Any],
+        outcome: Outcome,
+        time: float,
+        dequeued: float | None = None,
+    ) -> None:
+        message = packet["message"]
+        for way in ways:
+            row = way.subscription
+            left = self.ns(dequeued) if dequeued is not None and dequeued <= self.ends else -1
+            final = outcome if time <= self.ends else Outcome.in_flight
+            message["ends"][row].append((int(final), left, self.ns(time)))
+            message["left"][row] -= 1
+            if message["left"][row] == 0:
+                ends = message["ends"][row]
+                worst = min((each for each, _, _ in ends if each != Outcome.delivered), default=0)
+                delivered = max(each for _, _, each in ends) if worst == Outcome.delivered else -1
+                enqueued = message["enqueued"]
+                begun = self.ns(enqueued) if enqueued is not None and enqueued < self.ends else -1
+                times = (begun, max(each for _, each, _ in ends), delivered)
+                self.ended[message["number"], row] = (worst, way.levels[-1], *times)
