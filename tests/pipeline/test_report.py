@@ -342,14 +342,6 @@ def test_a_report_of_nothing_says_so_in_every_section(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size < 50_000
 
 
-def test_without_bins_the_percentiles_are_drawn(tmp_path: Path) -> None:
-    tables = example()
-    tables["class_performance"] = tables["class_performance"].drop_columns("bins")
-    curve = written(tmp_path, tables).figures[4]["data"][0]
-    assert curve["x"] == [0.008, 0.05, 0.2, 1.5]
-    assert curve["y"] == pytest.approx([0.45, 0.855, 0.891, 0.9])
-
-
 def test_columns_that_an_older_table_lacks_are_unknown_not_fatal(tmp_path: Path) -> None:
     tables = {name: table.select(["run_id", table.column_names[1]]) for name, table in example().items()}
     for name in ("class_performance", "run_summary", "subscription_performance", "quarantine_summary"):

@@ -14,7 +14,7 @@ import pyarrow as pa
 from triagemq import __version__
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.report.figures import Plot
+from triagemq.pipeline.report.figures import Drawing
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.pipeline.report.words import FILTERS
@@ -104,11 +104,11 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
     templates = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True)
     templates.filters |= FILTERS
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    drawn: list[dict[str, Any]] = []
+    drawn: list[Drawing] = []
 
-    def place(figure: Plot) -> int:
+    def place(figure: Drawing) -> int:
         """The number of a figure that the page draws."""
-        drawn.append(_finite({"data": figure.data, "layout": figure.layout}))
+        drawn.append(_finite({name: figure[name] for name in ("data", "layout")}))
         return len(drawn) - 1
 
     return templates.get_template("page.html").render(
@@ -127,7 +127,7 @@ def _finite(value: Any) -> Any:
     """Five digits are more than a figure can show, and halve the size of the page."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_finite(each) for each in value]
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
