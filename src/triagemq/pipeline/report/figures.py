@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from triagemq.pipeline.report.inputs import Row, Run
-from triagemq.pipeline.report.words import number, percent, plot_text
+from triagemq.pipeline.report.words import plot_text
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
 MOST_POINTS = 1000
@@ -85,37 +85,6 @@ def latencies(rows: Rows) -> Drawing:
     return {"data": data, "layout": _by_class(_levels(rows), len(rows), "latency", _time_axis(shown))}
 
 
-def utility_captured(rows: Utilities) -> Drawing:
-    """A bar of what each run captured, within one of all that there was to have."""
-    shared = {"type": "bar", "orientation": "h", "hoverinfo": "skip"}
-    data = [
-        shared | {"x": [1.0] * len(rows), "y": list(range(len(rows))), "marker": {"color": "--empty"}},
-    ]
-    for place, (run, own) in enumerate(rows.items()):
-        captured, most = (sum(column) for column in zip(*own.values(), strict=True))
-        share = _ratio(captured, most)
-        data.append(
-            shared
-            | {
-                "x": [share],
-                "y": [place],
-                "marker": {"color": run.color},
-                "text": [plot_text(f"{percent(share)} ({number(captured)} of {number(most)})")],
-                "textposition": "inside" if share > 0.4 else "outside",
-                "insidetextanchor": "end",
-                "insidetextfont": {"color": "--on-series"},
-            }
-        )
-    layout = {
-        "barmode": "overlay",
-        "bargap": 0.35,
-        "showlegend": False,
-        "xaxis": _titled("share of the maximum utility") | _SHARES | {"range": [0, 1.005]},
-        "yaxis": _names_axis(run.name for run in rows),
-    }
-    return {"data": data, "layout": layout, "height": 110 + 48 * len(rows)}
-
-
 def utility_by_class(rows: Utilities) -> Drawing:
     """What was captured of each class and run, and on top of it what was lost."""
     data = []
@@ -126,7 +95,7 @@ def utility_by_class(rows: Utilities) -> Drawing:
             _bars(run, list(own), captured)
             | shared
             | {
-                "customdata": [_ratio(*pair) for pair in own.values()],
+                "customdata": [had / most if most else 0.0 for had, most in own.values()],
                 "hovertemplate": "class %{x}: %{y:.4g}, %{customdata:.1%} of its maximum",
             },
             _bars(run, list(own), lost)
@@ -234,8 +203,6 @@ def rates(topics: Sequence[str], found: Mapping[tuple[Run, str], Row]) -> Drawin
         for run in runs
     ]
     layout = {
-        "barmode": "group",
-        "bargap": 0.3,
         "showlegend": len(runs) > 1,
         "xaxis": _titled("events a second") | {"rangemode": "tozero"},
         "yaxis": _names_axis(topics),
@@ -261,8 +228,6 @@ def _by_class(levels: Iterable[int], runs: int, title: str, axis: Drawing) -> Dr
     names = ["none" if level < 0 else str(level) for level in places]
     classes = {"tickvals": places, "ticktext": names, "range": [places[0] - 0.5, places[-1] + 0.5], **_PLAIN}
     return {
-        "barmode": "group",
-        "bargap": 0.25,
         "showlegend": runs > 1,
         "xaxis": _titled("priority class") | classes,
         "yaxis": _titled(title) | axis,
@@ -284,7 +249,3 @@ def _time_axis(seconds: Sequence[float]) -> Drawing:
     ratio = max(known, default=1.0) / min(known, default=1.0)
     dtick = 1 if ratio > 30 else "D2" if ratio > 4 else "D1"
     return {"type": "log", "ticksuffix": "s", "tickformat": "~s", "dtick": dtick}
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0

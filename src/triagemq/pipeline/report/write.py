@@ -44,18 +44,17 @@ def report_tables(
     run_names: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report of the tables that `triage pipeline run` has published in a directory."""
-    published = Tables(directory)
-    runs = sorted(published.manifest.runs, key=lambda run_id: (run_id not in (run_names or {}), run_id))
+    published, names = Tables(directory), run_names or {}
+    shown = sorted(published.manifest.runs, key=lambda run_id: (run_id not in names, run_id))[:MOST_RUNS]
     tables = {
         name: pa.concat_tables(
-            [published.table(name, run_id=run_id) for run_id in runs[:MOST_RUNS]],
-            promote_options="permissive",
+            [published.table(name, run_id=run_id) for run_id in shown], promote_options="permissive"
         )
         for name in TABLES
         if name in published.rows
     }
-    left_out = len(runs[MOST_RUNS:])
-    return write_report(tables, path, title=title, notes=notes, run_names=run_names, left_out=left_out)
+    left_out = len(published.manifest.runs) - len(shown)
+    return write_report(tables, path, title=title, notes=notes, run_names=names, left_out=left_out)
 
 
 def write_report(
