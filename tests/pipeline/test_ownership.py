@@ -27,7 +27,7 @@ from triagemq.pipeline.streaming import job as stream_job
 from triagemq.pipeline.streaming import read_stream_table, stream_pipeline
 from triagemq.pipeline.sweep.cases import forget_cases, simulate_cases
 from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.results import SCHEMA, SWEEP
+from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
 
 Files = Dictionary[str, bytes]
 

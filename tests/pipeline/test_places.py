@@ -14,7 +14,7 @@ from triagemq.errors import OutputError, PipelineError
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import Location, TableStore, current_manifest
 from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.results import SCHEMA, SWEEP
+from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
 
 
 @pytest.fixture

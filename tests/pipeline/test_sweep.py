@@ -37,7 +37,7 @@ from triagemq.pipeline.sweep import (
     sweep_summary,
 )
 from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.results import SWEEP
+from triagemq.pipeline.sweep.run import SWEEP
 from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
@@ -118,15 +118,15 @@ def test_lists_and_ranges_mix_and_equal_values_count_once() -> None:
         ("rho=1:2", "write FROM:TO:STEP"),
         ("rho=1:inf:1", "write FROM:TO:STEP"),
         ("rho=2:1:0.1", "ends before it begins"),
-        ("rho=1:2:0", "step of the range"),
-        ("rho=1:2:-1", "step of the range"),
+        ("rho=1:2:0", "step that is not above 0"),
+        ("rho=1:2:-1", "step that is not above 0"),
         ("rho=1:2:1e-9", "more than 10,000 values"),
-        ("rho=0", "more than 0"),
+        ("rho=0", "greater than 0"),
         ("rho=nan", "finite"),
         ("rho=inf", "finite"),
         ("rho_tolerance=1", "less than 1"),
-        ("classes=1.5", "whole number"),
-        ("classes=0", "at least 1"),
+        ("classes=1.5", "valid integer"),
+        ("classes=0", "greater than or equal to 1"),
         ("drops=flt", "did you mean 'flat'"),
         ("priorities=no_such_module:function", "cannot be imported"),
     ],

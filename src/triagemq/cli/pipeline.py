@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,9 @@ def _print_run(done: PipelineResult, out: str, page: Path | None) -> None:
     _print_tables(console, done.tables)
     if page is not None:
         console.print(f"report: {page}", soft_wrap=True)
-    console.print(f"look at a table with: triage pipeline show {out} class_performance", soft_wrap=True)
+    # A log says what was published, and nothing of what became of it.
+    table = "class_performance" if done.tables["class_performance"] else "topic_summary"
+    console.print(f"look at a table with: triage pipeline show {out} {table}", soft_wrap=True)
 
 
 @app.command()
@@ -201,7 +204,7 @@ def archive(
         options=options.spark_options(master, conf),
     )
     if json:
-        print_json(done.as_json())
+        print_json(asdict(done))
     else:
         for skipped in done.skipped:
             screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import explained
@@ -55,10 +56,6 @@ class Archived:
     """Events that were given up because of their age."""
     events: int
 
-    def as_json(self) -> dict[str, Any]:
-        """One object for `--json`."""
-        return asdict(self)
-
 
 def archive(
     inputs: Sequence[str | Path],
@@ -95,10 +92,8 @@ def archive(
         expired = _give_up(store, keep_days) if keep_days is not None else 0
         now = store.manifest
     done = [now.runs[log.run_id] for log in todo]
-    reasons: dict[str, int] = {}
-    for run in done:
-        for reason, count in run.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + count
+    reasons: Counter[str] = sum((Counter(run.reasons) for run in done), Counter())
+    useless = [log for log in logs if now.runs[log.run_id].quarantined and not now.runs[log.run_id].rows_in]
     return Archived(
         out=str(out),
         archived=tuple(log.source for log in todo),
@@ -107,11 +102,7 @@ def archive(
         rows_in=sum(run.rows_in for run in done),
         quarantined=sum(run.quarantined for run in done),
         reasons=dict(sorted(reasons.items())),
-        useless=tuple(
-            log.source
-            for log in logs
-            if now.runs[log.run_id].quarantined and not now.runs[log.run_id].rows_in
-        ),
+        useless=tuple(log.source for log in useless),
         expired=expired,
         events=sum(file.rows for file in now.files(EVENTS)),
     )

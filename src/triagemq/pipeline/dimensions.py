@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,23 +15,13 @@ from pyspark.sql.types import StructType
 from triagemq.forecast import REASONS, best_forecast, figures_by_class
 from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import from_arrow, in_one_piece
+from triagemq.pipeline.tables.figures import FORECAST
 from triagemq.scenario import Scenario, port_depths
 
-_FORECAST = {
-    "forecast_success_rate": "success_rate",
-    "forecast_mean_latency_seconds": "mean_latency_seconds",
-    "forecast_p95": "p95_seconds",
-    "forecast_p99": "p99_seconds",
-    "forecast_sampled": "sampled",
-    "forecast_flag": "flag",
-    "forecast_latency_error": "latency_error",
-    "forecast_success_error": "success_error",
-}
-"""Columns for what a run's plan promised, by what `triage forecast --json` calls it."""
+Columns = Mapping[str, Any]
 
-_FORECAST_COLUMNS = ", ".join(
-    f"{name} { {'flag': 'string', 'sampled': 'int'}.get(key, 'double') }" for name, key in _FORECAST.items()
-)
+_IN_JSON = {"forecast_p95": "p95_seconds", "forecast_p99": "p99_seconds"}
+"""What `triage forecast --json` calls them."""
 
 _COLUMNS = {
     "topics": "topic_id int, topic string",
@@ -43,8 +33,8 @@ _COLUMNS = {
     "subscriptions": "subscription_id int, subscriber_id int, subscriber string, topic_id int, topic string, "
     "utility_shape int, utility_weight double, utility_threshold double, freshness_seconds double, "
     "max_latency_seconds double, max_latency_share double, forecast_share_within_max_latency double, "
-    + _FORECAST_COLUMNS,
-    "class_forecasts": f"priority_class int, {_FORECAST_COLUMNS}",
+    + FORECAST,
+    "class_forecasts": f"priority_class int, {FORECAST}",
     # By which class copies are counted, of runs that say so.
     "classes": "subscription_id int, counted_class int",
 }
@@ -68,20 +58,9 @@ class Dimensions:
         schemas = {name: _arrow_schema(f"run int, {columns}") for name, columns in _COLUMNS.items()}
         tables: dict[str, list[pa.Table]] = {name: [] for name in schemas}
         for run, each in runs.items():
-            if each.scenario is not None:
-                for name, columns in _columns(each, each.scenario).items():
+            for said in (_in_scenario(each), _named(each)):
+                for name, columns in said.items():
                     tables[name].append(_table(schemas[name], run, columns))
-            for name, rows in _named(each).items():
-                tables[name].append(
-                    pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=schemas[name])
-                )
-            tables["classes"].append(
-                _table(
-                    schemas["classes"],
-                    run,
-                    {"subscription_id": np.arange(len(each.classes)), "counted_class": each.classes},
-                )
-            )
         frames = {
             name: in_one_piece(
                 from_arrow(spark, pa.concat_tables([schemas[name].empty_table(), *parts])), partitions
@@ -91,31 +70,40 @@ class Dimensions:
         return cls(**frames)
 
 
-def _named(run: TraceInput) -> dict[str, list[dict[str, Any]]]:
-    """Ids behind the last rows of the scenario, by the names that the run itself gives them."""
-    scenario = run.scenario
+def _named(run: TraceInput) -> dict[str, Columns]:
+    """What the run itself says: names of ids behind the last rows of the scenario, and how copies are counted."""
 
     def beyond(kind: str) -> list[tuple[int, Any]]:
-        first = 0 if scenario is None else len(getattr(scenario, kind))
+        first = 0 if run.scenario is None else len(getattr(run.scenario, kind))
         return [(number, name) for number, name in enumerate(run.names(kind)) if number >= first]
 
+    topics, publishers = beyond("topics"), beyond("publishers")
+    # A filter, where it is not one of the scenario's topics.
+    subscriptions = [(number, *pair) for number, pair in beyond("subscriptions") if pair is not None]
     return {
-        "topics": [{"topic_id": number, "topic": name} for number, name in beyond("topics")],
-        "publishers": [{"publisher_id": number, "publisher": name} for number, name in beyond("publishers")],
-        # A filter, where it is not one of the scenario's topics.
-        "subscriptions": [
-            {"subscription_id": number, "subscriber": pair[0], "topic": pair[1]}
-            for number, pair in beyond("subscriptions")
-            if pair is not None
-        ],
+        "topics": _columns(topics, "topic_id", "topic"),
+        "publishers": _columns(publishers, "publisher_id", "publisher"),
+        "subscriptions": _columns(subscriptions, "subscription_id", "subscriber", "topic"),
+        "classes": _columns(list(enumerate(run.classes)), "subscription_id", "counted_class"),
     }
 
 
-def _columns(run: TraceInput, scenario: Scenario) -> dict[str, dict[str, Any]]:
+def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> Columns:
+    return {name: [row[number] for row in rows] for number, name in enumerate(names)}
+
+
+def _in_scenario(run: TraceInput) -> dict[str, Columns]:
+    scenario = run.scenario
+    if scenario is None:
+        return {}
     promised, class_promised = _forecasts(run, scenario)
     ports, subscribers, subscriptions = scenario.ports, scenario.subscribers, scenario.subscriptions
     alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
-    subscriber_names, topic_names = np.array(subscribers.name), np.array(scenario.topics.name)
+    share = subscriptions.max_latency_share
+    asked = {
+        name: getattr(subscriptions, name)
+        for name in ("utility_shape", "utility_weight", "utility_threshold", "freshness_seconds")
+    }
     return {
         "topics": {"topic_id": np.arange(len(scenario.topics)), "topic": scenario.topics.name},
         "publishers": {
@@ -127,47 +115,41 @@ def _columns(run: TraceInput, scenario: Scenario) -> dict[str, dict[str, Any]]:
         "subscriptions": {
             "subscription_id": np.arange(len(subscriptions)),
             "subscriber_id": subscriptions.subscriber,
-            "subscriber": subscriber_names[subscriptions.subscriber],
+            "subscriber": np.array(subscribers.name, dtype=object)[subscriptions.subscriber],
             "topic_id": subscriptions.topic,
-            "topic": topic_names[subscriptions.topic],
-            "utility_shape": subscriptions.utility_shape,
-            "utility_weight": subscriptions.utility_weight,
-            "utility_threshold": subscriptions.utility_threshold,
-            "freshness_seconds": subscriptions.freshness_seconds,
+            "topic": np.array(scenario.topics.name, dtype=object)[subscriptions.topic],
             "max_latency_seconds": subscriptions.max_latency_seconds,
-            "max_latency_share": np.where(
-                subscriptions.max_latency_share > 0, subscriptions.max_latency_share, np.nan
-            ),
+            "max_latency_share": np.where(share > 0, share, np.nan),
+            **asked,
             **promised,
         },
         "class_forecasts": class_promised,
     }
 
 
-def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the run's plan promised every subscription, and every class by which copies are counted; else nulls."""
-    count, in_time = len(scenario.subscriptions), "forecast_share_within_max_latency"
+def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
+    """What the run's plan promised every subscription, and every class by which copies are counted."""
     if run.plan is None:
-        return dict.fromkeys([in_time, *_FORECAST], [None] * count), dict.fromkeys(
-            ["priority_class", *_FORECAST], ()
-        )
+        return {}, {}
     predicted = best_forecast(scenario, run.plan)
     own = {
-        "success_rate": predicted.success,
-        "mean_latency_seconds": predicted.latency_seconds,
-        "p95_seconds": predicted.percentile_seconds(0.95),
-        "p99_seconds": predicted.percentile_seconds(0.99),
-        "sampled": predicted.sampled,
-        "flag": [REASONS[code] or None for code in predicted.reason],
-        "latency_error": predicted.latency_error,
-        "success_error": predicted.success_error,
+        "forecast_success_rate": predicted.success,
+        "forecast_mean_latency_seconds": predicted.latency_seconds,
+        "forecast_p95": predicted.percentile_seconds(0.95),
+        "forecast_p99": predicted.percentile_seconds(0.99),
+        "forecast_sampled": predicted.sampled,
+        "forecast_flag": [REASONS[code] or None for code in predicted.reason],
+        "forecast_latency_error": predicted.latency_error,
+        "forecast_success_error": predicted.success_error,
     }
-    level = np.array(run.classes) if len(run.classes) == count else run.plan.subscription_class
+    own_classes = len(run.classes) == len(scenario.subscriptions)
+    level = np.array(run.classes) if own_classes else run.plan.subscription_class
     classes = figures_by_class(predicted, level)
-    return {in_time: predicted.share_within} | {name: own[key] for name, key in _FORECAST.items()}, {
-        name: [row[key] for row in classes]
-        for name, key in {"priority_class": "priority_class", **_FORECAST}.items()
+    by_class = {
+        name: [row[_IN_JSON.get(name, name.removeprefix("forecast_"))] for row in classes]
+        for name in ("priority_class", *own)
     }
+    return own | {"forecast_share_within_max_latency": predicted.share_within}, by_class
 
 
 def _arrow_schema(columns: str) -> pa.Schema:
@@ -176,20 +158,18 @@ def _arrow_schema(columns: str) -> pa.Schema:
     return to_arrow_schema(wanted)
 
 
-def _table(schema: pa.Schema, run: int, columns: Mapping[str, Any]) -> pa.Table:
-    length = len(next(iter(columns.values())))
-    arrays = [pa.array(np.full(length, run, dtype=np.int32))]
-    arrays += [_array(columns[field.name], field.type) for field in schema if field.name != "run"]
-    return pa.Table.from_arrays(arrays, schema=schema)
+def _table(schema: pa.Schema, run: int, columns: Columns) -> pa.Table:
+    """The columns of the schema; null in those that are not given."""
+    length = max(map(len, columns.values()), default=0)
+    given = {"run": np.full(length, run), **columns}
+    return pa.table([_array(given.get(each.name), each.type, length) for each in schema], schema)
 
 
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
+def _array(values: Any, kind: pa.DataType, length: int) -> pa.Array:
+    if values is None:
+        return pa.nulls(length, kind)
     if kind == pa.float64():
         # Infinity stands for "no limit" in a scenario; a table has null for it.
         numbers = np.asarray(values, dtype=np.float64)
         return pa.array(numbers, kind, mask=~np.isfinite(numbers))
-    if kind == pa.string():
-        return pa.array([None if value is None else str(value) for value in values], kind)
-    if isinstance(values, np.ndarray):
-        return pa.array(values.astype(np.int32), kind)
-    return pa.array([None if value is None else int(value) for value in values], kind)
+    return pa.array(np.asarray(values, dtype=np.int32) if kind == pa.int32() else values, kind)

@@ -82,40 +82,32 @@ def estimate_scenario(
         raise PipelineError(
             f"run {chosen}: nothing was published after warm-up; there is nothing to estimate from"
         )
-    texts = tables.records("scenarios", run_id=chosen) if "scenarios" in tables.rows else []
-    text = texts[0]["text"] if texts else ""
+    text = _one(tables, "scenarios", chosen).get("text", "")
     if not text.strip() and bandwidth_bps is None:
         raise PipelineError(
             f"run {chosen}: came without a scenario, so the bandwidth to the subscriber is not known; "
             "say it with --bandwidth-bps"
         )
     base = loads(text, file=f"scenario of run {chosen}") if text.strip() else None
-    said = {_topic(row) for row in profile if row["publisher"] is not None}
-    usual = {
-        topic: publisher
-        for topic, publisher in (_only_publishers(base) if base is not None else {}).items()
-        if topic not in said
-    }
-    guessed = tuple(
-        (usual[_topic(row)], _topic(row))
-        for row in profile
-        if row["publisher"] is None and _topic(row) in usual
-    )
-    named = [
-        row
-        | {"topic": _topic(row), "publisher": row["publisher"] or usual.get(_topic(row)) or _publisher(row)}
-        for row in profile
-    ]
-    if base is not None:
-        scenario = _measured_in(base, named, name)
-    else:
-        assert bandwidth_bps is not None
-        scenario = _one_port(named, bandwidth_bps, name or chosen)
-    summaries = tables.records("run_summary", run_id=chosen) if "run_summary" in tables.rows else []
-    measured_from_ns = summaries[0]["measured_from_ns"] if summaries else None
+    guessed = _guessed(profile, base)
+    named = [row | {"topic": _topic(row), "publisher": _publisher(row, guessed)} for row in profile]
+    if base is None:
+        base = _one_port(named, bandwidth_bps or 0.0, chosen)
+    measured_from_ns = _one(tables, "run_summary", chosen).get("measured_from_ns")
     begins_ns = measured_from_ns or min(row["first_ns"] for row in profile)
     timeline = sorted(_outages(named, begins_ns), key=lambda condition: condition.at_seconds)
-    return Estimate(scenario, Conditions(tuple(timeline)), sum(row["outages"] for row in profile), guessed)
+    return Estimate(
+        scenario=_measured_in(base, named, name or base.name),
+        conditions=Conditions(tuple(timeline)),
+        outages=sum(row["outages"] for row in profile),
+        guessed=tuple((publisher, topic) for topic, publisher in guessed.items()),
+    )
+
+
+def _one(tables: Tables, table: str, run_id: str) -> Row:
+    """The only row of a run in a table; nothing where there is none."""
+    rows = tables.records(table, run_id=run_id) if table in tables.rows else []
+    return rows[0] if rows else {}
 
 
 def _choose(tables: Tables, run_id: str | None) -> str:
@@ -127,21 +119,19 @@ def _choose(tables: Tables, run_id: str | None) -> str:
     raise ParameterError("--run", f"there are {problem} in these tables; choose one of: {', '.join(runs)}")
 
 
-def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenario:
+def _measured_in(base: Scenario, profile: list[Row], name: str) -> Scenario:
     """The base with the measured publications instead of its own; names that are new to it stand behind its own."""
-    names = [(row["topic"], row["publisher"]) for row in profile]
-    topics = _numbered([*base.topics.name, *(topic for topic, _ in names)])
-    publishers = _numbered([*base.publishers.name, *(publisher for _, publisher in names)])
-    rows = [
-        row | {"topic_id": topics[topic], "publisher_id": publishers[publisher]}
-        for row, (topic, publisher) in zip(profile, names, strict=True)
-    ]
-    measured, samples = _publications(rows)
+    topics = _numbered([*base.topics.name, *(row["topic"] for row in profile)])
+    publishers = _numbered([*base.publishers.name, *(row["publisher"] for row in profile)])
+    measured, samples = _publications(profile, topics, publishers)
     # Where it is not known who published, it may have been anybody.
-    found = set(zip(measured.topic.tolist(), measured.publisher.tolist(), strict=True))
-    anybody = {topics[topic] for topic, publisher in names if publisher == _UNKNOWN}
-    pairs = zip(base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True)
-    silent = [number for number, pair in enumerate(pairs) if pair[0] not in anybody and pair not in found]
+    found = set(_pairs(measured))
+    anybody = {topics[row["topic"]] for row in profile if row["publisher"] == _UNKNOWN}
+    silent = [
+        number
+        for number, pair in enumerate(_pairs(base.publications))
+        if pair[0] not in anybody and pair not in found
+    ]
     # What was silent all the time: at most one event in as long as was observed.
     rarely = 1.0 / max(max(row["observed_seconds"] for row in profile), 1e-9)
     kept = take(base.publications, np.array(silent, dtype=np.int64))
@@ -152,21 +142,23 @@ def _measured_in(base: Scenario, profile: list[Row], name: str | None) -> Scenar
     )
     # Those that are new publish to the first broker.
     strangers = tuple(publishers)[len(base.publishers) :]
-    same = {each.name: getattr(base, each.name) for each in fields(base)}
     return Scenario.of(
-        **same
+        **{each.name: getattr(base, each.name) for each in fields(base)}
         | {
-            "name": name or base.name,
+            "name": name,
             "topics": Topics(tuple(topics)),
             "publishers": _together(
                 base.publishers, filled(Publishers, len(strangers), name=strangers, broker=0)
             ),
             "publications": _together(measured, kept),
-            "size_samples": SizeSamples(
-                samples.size_bytes + base.size_samples.size_bytes, samples.weight + base.size_samples.weight
-            ),
+            "size_samples": _together(samples, base.size_samples),
         }
     )
+
+
+def _pairs(publications: Publications) -> Iterator[tuple[int, int]]:
+    """Topic and publisher of each."""
+    return zip(publications.topic.tolist(), publications.publisher.tolist(), strict=True)
 
 
 def _together(one: SomeTable, other: SomeTable) -> SomeTable:
@@ -178,18 +170,16 @@ def _together(one: SomeTable, other: SomeTable) -> SomeTable:
     return replace(one, **columns)  # type: ignore[type-var]
 
 
-def _only_publishers(base: Scenario) -> dict[str, str]:
-    """Of each topic that one publisher has to itself, by name: a trace may not know who published."""
-    of: dict[int, set[int]] = {}
-    for topic, publisher in zip(
-        base.publications.topic.tolist(), base.publications.publisher.tolist(), strict=True
-    ):
-        of.setdefault(topic, set()).add(publisher)
-    return {
-        base.topics.name[topic]: base.publishers.name[min(those)]
-        for topic, those in of.items()
-        if len(those) == 1
-    }
+def _guessed(profile: list[Row], base: Scenario | None) -> dict[str, str]:
+    """Who publishes on topics of which the trace does not say it, and the scenario has only one who might have."""
+    if base is None:
+        return {}
+    of: dict[str, set[str]] = {}
+    for topic, publisher in _pairs(base.publications):
+        of.setdefault(base.topics.name[topic], set()).add(base.publishers.name[publisher])
+    said = {_topic(row) for row in profile if row["publisher"] is not None}
+    asked = {_topic(row) for row in profile} - said
+    return {topic: min(those) for topic, those in of.items() if topic in asked and len(those) == 1}
 
 
 def _numbered(names: list[str]) -> dict[str, int]:
@@ -197,14 +187,9 @@ def _numbered(names: list[str]) -> dict[str, int]:
 
 
 def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
-    """One broker, one port, one subscriber to everything; ids are given anew, by name."""
-    topics = _numbered(sorted({row["topic"] for row in profile}))
-    publishers = _numbered(sorted({row["publisher"] for row in profile}))
-    rows = [
-        row | {"topic_id": topics[row["topic"]], "publisher_id": publishers[row["publisher"]]}
-        for row in profile
-    ]
-    measured, samples = _publications(rows)
+    """One broker, one port, one subscriber to everything, and nothing published yet."""
+    topics = sorted({row["topic"] for row in profile})
+    publishers = sorted({row["publisher"] for row in profile})
     return Scenario.of(
         name=name,
         topics=Topics(tuple(topics)),
@@ -212,8 +197,7 @@ def _one_port(profile: list[Row], bandwidth_bps: float, name: str) -> Scenario:
         switches=filled(Switches, 1, name=("switch",)),
         ports=filled(OutputPorts, 1, name=("port",), switch=0, bandwidth_bps=bandwidth_bps),
         publishers=filled(Publishers, len(publishers), name=publishers, broker=0),
-        publications=measured,
-        size_samples=samples,
+        publications=_publications([], {}, {})[0],
         subscribers=filled(Subscribers, 1, name=("subscriber",), broker=0, port=0),
         subscriptions=filled(
             Subscriptions, len(topics), subscriber=0, topic=np.arange(len(topics)), utility_weight=1.0
@@ -225,10 +209,9 @@ def _topic(row: Row) -> str:
     return row["topic"] if row["topic"] is not None else f"topic-{row['topic_id']}"
 
 
-def _publisher(row: Row) -> str:
-    if row["publisher"] is not None:
-        return str(row["publisher"])
-    return _UNKNOWN if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
+def _publisher(row: Row, guessed: dict[str, str]) -> str:
+    unknown = _UNKNOWN if row["publisher_id"] is None else f"publisher-{row['publisher_id']}"
+    return str(row["publisher"] or guessed.get(_topic(row), unknown))
 
 
 def _outages(profile: list[Row], begins_ns: int) -> Iterator[Condition]:
@@ -277,27 +260,27 @@ def _common(some: list[Span], others: list[Span]) -> list[Span]:
     return [(begin, end) for begin, end in shared if begin < end]
 
 
-def _publications(rows: list[Row]) -> tuple[Publications, SizeSamples]:
-    arrivals = [_arrivals(row) for row in rows]
+def _publications(
+    profile: list[Row], topics: dict[str, int], publishers: dict[str, int]
+) -> tuple[Publications, SizeSamples]:
+    arrivals = [_arrivals(row) for row in profile]
+    kinds = [_size_distribution(row) for row in profile]
+    means = [max(row["mean_size_bytes"], 1.0) for row in profile]
+    sample = [-1] * len(profile)
     sizes: list[NDArray[np.float64]] = []
     weights: list[NDArray[np.float64]] = []
-    kinds, sample, means = [], [], []
-    for row in rows:
-        kind = _size_distribution(row)
-        kinds.append(kind)
-        means.append(max(row["mean_size_bytes"], 1.0))
-        sample.append(len(sizes) if kind == SizeDistribution.EMPIRICAL else -1)
-        if kind == SizeDistribution.EMPIRICAL:
-            values, shares = _size_sample(row["sizes"])
-            sizes.append(values)
-            weights.append(shares)
-            means[-1] = math.fsum(values * shares) / math.fsum(shares)
+    for number in (number for number, kind in enumerate(kinds) if kind == SizeDistribution.EMPIRICAL):
+        values, shares = _size_sample(profile[number]["sizes"])
+        sample[number] = len(sizes)
+        means[number] = math.fsum(values * shares) / math.fsum(shares)
+        sizes.append(values)
+        weights.append(shares)
     publications = filled(
         Publications,
-        len(rows),
-        publisher=[row["publisher_id"] for row in rows],
-        topic=[row["topic_id"] for row in rows],
-        rate_per_second=[_rate(row) for row in rows],
+        len(profile),
+        publisher=[publishers[row["publisher"]] for row in profile],
+        topic=[topics[row["topic"]] for row in profile],
+        rate_per_second=[_rate(row) for row in profile],
         size_bytes=means,
         size_distribution=kinds,
         size_samples=sample,
@@ -321,14 +304,12 @@ def _band(count: int) -> float:
 
 def _arrivals(row: Row) -> tuple[ArrivalProcess, float, float]:
     """Process, Pareto shape, and mean seconds on and off, so that the variability of gaps is the measured one."""
-    ca2, count = row["ca2"], row["publications"]
+    ca2 = row["ca2"]
     # A few late or missed readings do not make clockwork anything else.
-    if ca2 is not None and (row["regular_share"] or 0.0) >= _CLOCKWORK_SHARE:
+    if ca2 is not None and (ca2 < _PERIODIC_BELOW or (row["regular_share"] or 0.0) >= _CLOCKWORK_SHARE):
         return ArrivalProcess.PERIODIC, 0.0, 0.0
-    if ca2 is None or (ca2 >= _PERIODIC_BELOW and abs(ca2 - 1) <= _band(count)):
+    if ca2 is None or abs(ca2 - 1) <= _band(row["publications"]):
         return ArrivalProcess.POISSON, 0.0, 0.0
-    if ca2 < _PERIODIC_BELOW:
-        return ArrivalProcess.PERIODIC, 0.0, 0.0
     if ca2 < 1:
         # 1/(a (a - 2)) = ca2, THEORY.md section 2.
         return ArrivalProcess.PARETO, 1 + math.sqrt(1 + 1 / ca2), 0.0
@@ -347,10 +328,7 @@ def _size_distribution(row: Row) -> SizeDistribution:
 
 def _size_sample(bins: list[Row]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """At most 32 sizes and how often they were seen; neighbours are merged, so that the mean stays the same."""
-    sizes = np.array([entry["size_bytes"] for entry in bins])
-    counts = np.array([entry["count"] for entry in bins], dtype=np.float64)
-    order = np.argsort(sizes)
-    sizes, counts = sizes[order], counts[order]
+    sizes, counts = np.array(sorted((entry["size_bytes"], float(entry["count"])) for entry in bins)).T
     if len(sizes) > _MOST_SIZES:
         middle = np.cumsum(counts) - counts / 2
         group = np.minimum((middle / counts.sum() * _MOST_SIZES).astype(int), _MOST_SIZES - 1)

@@ -6,15 +6,16 @@ so that rows in and rows set aside add up to the rows read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from triagemq.errors import PipelineError
 from triagemq.pipeline.inputs import LogInput
-from triagemq.pipeline.mapping import Mapping, SizeColumn, template_columns
+from triagemq.pipeline.mapping import TEMPLATE_COLUMN, Mapping, SizeColumn
 from triagemq.pipeline.numbered_lines import numbered_lines
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -60,13 +61,14 @@ def ingest(spark: SparkSession, log: LogInput) -> Ingested:
         {
             "published_ns": published_ns(mapping),
             "publisher": _template(mapping.publisher),
-            "candidates": _candidates(mapping),
+            # All values a row may hold.
+            "candidates": F.array(*(_reading(mapping, *each) for each in mapping.topics_of_values.items())),
         }
     )
-    reasons = _row_reasons(mapping)
-    checked = fields.withColumn("reason", F.coalesce("reason", _first(reasons)))
     present = F.filter("candidates", lambda reading: reading["value"].isNotNull())
-    checked = checked.withColumn("readings", present)
+    checked = fields.withColumns(
+        {"reason": F.coalesce("reason", _first(_row_reasons(mapping))), "readings": present}
+    )
     ordered = _order_reasons(checked.drop("candidates", "fields"), mapping)
     # Nobody will ask for the text of a good row, which those of strange times may turn out not to be.
     asked = F.col("reason").isNotNull() | _is_of_no_calendar(F.col("published_ns"))
@@ -85,37 +87,37 @@ def with_plausible_times(log: Ingested, mapping: Mapping) -> Ingested:
     A clock that starts at 0 is as good as any. But if other times of the same log are of a calendar, those that are not
     are nobody's, unless the mapping says what is the earliest and the latest.
     """
-    published, usable = F.col("published_ns"), F.col("reason").isNull()
+    published = F.col("published_ns")
     strange = _is_of_no_calendar(published)
-    (some, others) = (
-        log.rows.where(usable)
-        .agg(F.coalesce(F.bool_or(strange), F.lit(False)), F.bool_or(~strange))
-        .collect()[0]
-    )
+    usable = log.rows.where("reason is null")
+    some, others = usable.agg(F.bool_or(strange), F.bool_or(~strange)).collect()[0]
     if not (some and others):
         return log
     earliest, latest = mapping.time.bounds_ns
-    reason = F.col("reason")
+    rows = log.rows
     if earliest is None:
-        reason = F.when(usable & (published < _CALENDAR_NS[0]), "clock not set").otherwise(reason)
+        rows = _unless_known(rows, published < _CALENDAR_NS[0], "clock not set")
     if latest is None:
-        reason = F.when(usable & (published >= _CALENDAR_NS[1]), "clock far ahead").otherwise(reason)
-    return Ingested(log.rows.withColumn("reason", reason), log.values_per_row)
+        rows = _unless_known(rows, published >= _CALENDAR_NS[1], "clock far ahead")
+    return Ingested(rows, log.values_per_row)
 
 
 def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
     """Rows with `fields` (a map of texts), `raw`, `source`, `line`, `position` and the reason of a row that is none."""
     rows = _parse_parquet(spark, log) if log.format == "parquet" else _parse_lines(spark, log)
-    if not log.mapping.path:
-        return rows
     names, place = log.mapping.path_columns, _path(F.col("source"))
-    parts = [
-        part
-        for number, name in enumerate(names)
-        for part in (F.lit(name), F.regexp_extract(place, log.mapping.path_pattern, number + 1))
-    ]
+    if not names:
+        return rows
+    parts = {
+        name: F.regexp_extract(place, log.mapping.path_pattern, number)
+        for number, name in enumerate(names, start=1)
+    }
     own = F.map_filter("fields", lambda name, _: ~name.isin(names))
-    return rows.withColumn("fields", F.map_concat(own, F.create_map(*parts)) if parts else F.col("fields"))
+    return rows.withColumn("fields", F.map_concat(own, _map(parts)))
+
+
+def _map(cells: dict[str, Column]) -> Column:
+    return F.create_map(*(part for name, cell in cells.items() for part in (F.lit(name), cell)))
 
 
 def _path(url: Column) -> Column:
@@ -131,50 +133,53 @@ def _parse_lines(spark: SparkSession, log: LogInput) -> DataFrame:
         rows = numbered_lines(spark, files, header=header, line_end=line_end)
         kinds.append(rows.withColumn("position", F.col("position") + number * _SECOND_KIND))
     lines = reduce(DataFrame.unionByName, kinds)
-    raw = F.col("text")
-    if log.format == "jsonl":
-        parsed = F.from_json(raw, "map<string,string>")
-        keys = F.map_keys(parsed)
-        fields, cut_off, twice = parsed, F.lit(False), F.size(F.array_distinct(keys)) < F.size(keys)
-        malformed, why = parsed.isNull() | (F.size(parsed) == 0), "not JSON"
-    else:
-        assert log.columns is not None
-        names = [f"c{number}" for number in range(len(log.columns))]
-        schema = ", ".join(f"{name} string" for name in names) + ", malformed string"
-        options = {
-            "sep": log.mapping.delimiter,
-            "mode": "PERMISSIVE",
-            "columnNameOfCorruptRecord": "malformed",
-        }
-        struct = F.from_csv(raw, schema, options)
-        # Columns that nobody asks for may well have the same name.
-        needed = log.mapping.needed_columns()
-        pairs = [
-            part
-            for column, name in zip(log.columns, names, strict=True)
-            if column in needed
-            for part in (F.lit(column), struct[name])
-        ]
-        # Spark would take what follows a line end within a text for the next row, and leave it out.
-        fields, cut_off, twice = F.create_map(*pairs), raw.rlike("[\\r\\n]"), F.lit(False)
-        malformed, why = struct["malformed"].isNotNull(), "wrong number of columns"
+    fields, reasons = _json_fields() if log.format == "jsonl" else _csv_fields(log)
+    reasons = {"not UTF-8": ~F.col("is_utf8")} | reasons
     return lines.select(
         "source",
         "line",
         "position",
-        raw.alias("raw"),
+        F.col("text").alias("raw"),
         fields.alias("fields"),
-        F.when(~F.col("is_utf8"), "not UTF-8")
-        .when(cut_off, "line end within a row")
-        .when(malformed, why)
-        .when(twice, "duplicate column")
-        .alias("reason"),
+        _first(reasons).alias("reason"),
     )
 
 
-def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
-    from triagemq.errors import PipelineError
+def _json_fields() -> tuple[Column, dict[str, Column]]:
+    """The fields of an object in a line, and what may be wrong with it."""
+    parsed = F.from_json(F.col("text"), "map<string,string>")
+    keys = F.map_keys(parsed)
+    return parsed, {
+        "not JSON": parsed.isNull() | (F.size(parsed) == 0),
+        "duplicate column": F.size(F.array_distinct(keys)) < F.size(keys),
+    }
 
+
+def _csv_fields(log: LogInput) -> tuple[Column, dict[str, Column]]:
+    """Those of a line by columns."""
+    assert log.columns is not None
+    names = [f"c{number}" for number in range(len(log.columns))]
+    schema = ", ".join(f"{name} string" for name in (*names, "malformed"))
+    options = {"sep": log.mapping.delimiter, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
+    struct = F.from_csv(F.col("text"), schema, options)
+    # Columns that nobody asks for may well have the same name.
+    needed = log.mapping.needed_columns()
+    cells = {
+        column: struct[name] for column, name in zip(log.columns, names, strict=True) if column in needed
+    }
+    return _map(cells), {
+        # Spark would take what follows a line end within a text for the next row, and leave it out.
+        "line end within a row": F.col("text").rlike("[\\r\\n]"),
+        "wrong number of columns": struct["malformed"].isNotNull(),
+    }
+
+
+def _first(reasons: dict[str, Column]) -> Column:
+    """The first of the reasons that holds; null if none does."""
+    return F.coalesce(*(F.when(condition, text) for text, condition in reasons.items()))
+
+
+def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
     rows = spark.read.parquet(*(file.spark_path for file in log.files))
     absent = [name for name in log.mapping.needed_columns() if name not in rows.columns]
     if absent:
@@ -182,11 +187,7 @@ def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
             f"{log.source}: has no column {', '.join(absent)}, which the mapping names; "
             f"it has {', '.join(rows.columns)}"
         )
-    pairs = [
-        part
-        for name in log.mapping.needed_columns()
-        for part in (F.lit(name), F.col(f"`{name}`").cast("string"))
-    ]
+    cells = {name: F.col(f"`{name}`").cast("string") for name in log.mapping.needed_columns()}
     # Files are numbered by path; a row's place in all of them needs no more than to be unique and in order.
     urls = F.array(*(F.lit(file.url) for file in log.files))
     number = F.array_position(urls, _path(F.col("_metadata.file_path")))
@@ -196,7 +197,7 @@ def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
         (index + 1).alias("line"),
         (F.shiftleft(number.cast("bigint"), 36) + index).alias("position"),
         F.struct("*").alias("raw"),
-        F.create_map(*pairs).alias("fields"),
+        _map(cells).alias("fields"),
         F.lit(None).cast("string").alias("reason"),
     )
 
@@ -209,12 +210,9 @@ def _text(column: str) -> Column:
 
 def _template(template: str) -> Column:
     """A template with the texts of its columns; null if one of them is missing."""
-    parts: list[Column] = []
-    rest = template
-    for column in template_columns(template):
-        before, _, rest = rest.partition("{" + column + "}")
-        parts += [F.lit(before), _text(column)]
-    return F.concat(*parts, F.lit(rest))
+    # Every second part is the name of a column.
+    parts = TEMPLATE_COLUMN.split(template)
+    return F.concat(*(_text(part) if number % 2 else F.lit(part) for number, part in enumerate(parts)))
 
 
 def published_ns(mapping: Mapping) -> Column:
@@ -234,12 +232,8 @@ def published_ns(mapping: Mapping) -> Column:
     return F.unix_micros(moment) * 1000
 
 
-def _candidates(mapping: Mapping) -> Column:
-    """All values a row may hold, as an array of (topic, value, size, size_bytes)."""
-    return F.array(*(_reading(mapping, column, topic) for column, topic in mapping.topics_of_values.items()))
-
-
 def _reading(mapping: Mapping, column: str, topic: str) -> Column:
+    """A value as (topic, value, size, size_bytes)."""
     # A log without values counts rows: each is an event, whatever is in it.
     value = _text(column) if column else F.lit("")
     if isinstance(mapping.size_bytes, SizeColumn):
@@ -267,22 +261,24 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
     time, published = _text(mapping.time.column), F.col("published_ns")
     earliest, latest = mapping.time.bounds_ns
 
-    def some(condition: object) -> Column:
-        assert callable(condition)
+    def some(condition: Callable[[Column], Column]) -> Column:
         # Only values that are there can be wrong: in a wide log an empty cell is no reading.
         return F.exists("candidates", lambda reading: reading["value"].isNotNull() & condition(reading))
 
-    topic_bytes = F.octet_length
+    def number(reading: Column) -> Column:
+        return reading["value"].try_cast("double")
+
     reasons = {
         "missing time": time.isNull(),
         "unparseable time": published.isNull(),
         "time out of range": (published < (earliest or 0)) | (published >= (latest or _LATEST_NS)),
         "missing publisher": F.col("publisher").isNull(),
-        "missing value": ~F.exists("candidates", lambda reading: reading["value"].isNotNull()),
+        "missing value": ~some(lambda _: F.lit(True)),
         "missing topic": some(lambda reading: reading["topic"].isNull()),
         "invalid topic": some(
             lambda reading: (
-                reading["topic"].rlike("[+#\\x00]") | (topic_bytes(reading["topic"]) > _LONGEST_TOPIC_BYTES)
+                reading["topic"].rlike("[+#\\x00]")
+                | (F.octet_length(reading["topic"]) > _LONGEST_TOPIC_BYTES)
             )
         ),
         "missing size": some(lambda reading: reading["size"].isNull()),
@@ -294,11 +290,9 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
         known = mapping.topics
         reasons["unknown topic"] = some(lambda reading: ~reading["topic"].isin(known))
     if mapping.numbers:
-        reasons["value is not a number"] = some(lambda reading: reading["value"].try_cast("double").isNull())
+        reasons["value is not a number"] = some(lambda reading: number(reading).isNull())
         # A comparison of Spark's takes NaN for larger than everything.
-        reasons["value is not finite"] = some(
-            lambda reading: F.abs(reading["value"].try_cast("double")) >= float("inf")
-        )
+        reasons["value is not finite"] = some(lambda reading: F.abs(number(reading)) >= float("inf"))
     return reasons
 
 
@@ -306,40 +300,25 @@ def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
     """Copies of earlier rows, and rows whose time is before that of their publisher's row just before in their file."""
     usable = F.col("reason").isNull()
     same = Window.partitionBy("published_ns", "publisher", "readings", usable).orderBy("position")
-    marked = checked.withColumn("copy", usable & (F.row_number().over(same) > 1))
-    marked = marked.withColumn("reason", F.when(F.col("copy"), "duplicate").otherwise(F.col("reason"))).drop(
-        "copy"
-    )
-    still = F.col("reason").isNull()
+    marked = _unless_known(checked, F.row_number().over(same) > 1, "duplicate")
     # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.
     # Times of a clock that was not set, or far ahead, are none that others could be before or after.
     strange = _is_of_no_calendar(F.col("published_ns"))
-    one_clock = Window.partitionBy("publisher", "source", still, strange).orderBy("position")
-    before = F.lag("published_ns").over(one_clock)
-    tolerance = round(mapping.backwards_seconds * 1e9)
-    backwards = still & (F.col("published_ns") < before - tolerance)
-    return (
-        marked.withColumn("backwards", F.coalesce(backwards, F.lit(False)))
-        .withColumn("reason", F.when(F.col("backwards"), "clock going backwards").otherwise(F.col("reason")))
-        .drop("backwards")
-    )
+    one_clock = Window.partitionBy("publisher", "source", usable, strange).orderBy("position")
+    before = F.lag("published_ns").over(one_clock) - round(mapping.backwards_seconds * 1e9)
+    return _unless_known(marked, F.col("published_ns") < before, "clock going backwards")
 
 
-def _first(reasons: dict[str, Column]) -> Column:
-    found = F.lit(None).cast("string")
-    for text, condition in reversed(reasons.items()):
-        found = F.when(condition, text).otherwise(found)
-    return found
+def _unless_known(rows: DataFrame, condition: Column, reason: str) -> DataFrame:
+    """Rows for which the condition holds get the reason, unless they have one."""
+    return rows.withColumn("reason", F.coalesce("reason", F.when(condition, reason)))
 
 
 def names_to_ids(readings: DataFrame, columns: Sequence[str]) -> dict[str, DataFrame]:
     """For each column of names a table (name, id), in alphabetical order, one id after the other from 0."""
-    tables = {}
-    for column in columns:
-        alphabetical = Window.orderBy(column)
-        tables[column] = (
-            readings.select(column)
-            .distinct()
-            .withColumn(f"{column}_id", (F.row_number().over(alphabetical) - 1).cast("int"))
-        )
-    return tables
+    return {
+        column: readings.select(column)
+        .distinct()
+        .withColumn(f"{column}_id", (F.row_number().over(Window.orderBy(column)) - 1).cast("int"))
+        for column in columns
+    }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
@@ -25,7 +25,12 @@ from triagemq.errors import MappingError
 LARGEST_SIZE_BYTES = 268_435_455
 """What MQTT can carry in one packet."""
 
-_PLACE = re.compile(r"\{([^{}]*)\}")
+TEMPLATE_COLUMN = re.compile(r"\{([^{}]*)\}")
+
+
+Column = Annotated[str, Field(min_length=1)]
+Moment = Annotated[datetime, Field(strict=False)]
+"""A day is the moment at which it begins."""
 
 
 class _Entry(BaseModel):
@@ -42,8 +47,8 @@ class TimeColumn(_Entry):
     format: str | None = None
     unit: Literal["s", "ms", "us", "ns"] | None = None
     zone: str = "UTC"
-    earliest: datetime | date | None = None
-    latest: datetime | date | None = None
+    earliest: Moment | None = None
+    latest: Moment | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> TimeColumn:
@@ -59,25 +64,21 @@ class TimeColumn(_Entry):
         """`earliest` and `latest` in nanoseconds since 1970; without a zone of their own they are in this one."""
         return self._nanoseconds(self.earliest), self._nanoseconds(self.latest)
 
-    def _nanoseconds(self, moment: datetime | date | None) -> int | None:
+    def _nanoseconds(self, moment: datetime | None) -> int | None:
         if moment is None:
             return None
-        whole = moment if isinstance(moment, datetime) else datetime.combine(moment, time())
-        if whole.tzinfo is None:
+        if moment.tzinfo is None:
             try:
-                whole = whole.replace(tzinfo=UTC if self.zone == "UTC" else ZoneInfo(self.zone))
+                moment = moment.replace(tzinfo=UTC if self.zone == "UTC" else ZoneInfo(self.zone))
             except (KeyError, OSError, ValueError) as error:
                 raise ValueError(f"has no zone {self.zone!r}; write one as in Europe/Berlin") from error
-        return round(whole.timestamp() * 1e6) * 1000
+        return round(moment.timestamp() * 1e6) * 1000
 
 
 class SizeColumn(_Entry):
     """A column with the size of each event in bytes."""
 
     column: str
-
-
-Column = Annotated[str, Field(min_length=1)]
 
 
 class Mapping(_Entry):
@@ -134,7 +135,7 @@ class Mapping(_Entry):
     @property
     def path_pattern(self) -> str:
         """A regular expression, of Python's and Java's, for the end of a path; a group for each of its columns."""
-        literal = _PLACE.split(self.path or "")[::2]
+        literal = TEMPLATE_COLUMN.split(self.path or "")[::2]
         return "(?:^|/)" + "([^/]+)".join(re.escape(part) for part in literal) + "$"
 
     @property
@@ -173,7 +174,7 @@ def template_columns(template: str) -> list[str]:
     >>> template_columns("building/{floor}/{room}")
     ['floor', 'room']
     """
-    return _PLACE.findall(template)
+    return TEMPLATE_COLUMN.findall(template)
 
 
 def load_mapping(path: str | Path) -> Mapping:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from triagemq.pipeline.report import figures
@@ -32,8 +33,9 @@ def classes(inputs: Inputs) -> Content:
     if not rows:
         return {}
     return {
-        "rows": [(run, row) for run, own in rows.items() for row in own],
-        "figures": [figures.delivered(rows), figures.latencies(rows)],
+        "rows": _flat(rows),
+        "delivered": figures.delivered(rows),
+        "latencies": figures.latencies(rows),
     }
 
 
@@ -45,7 +47,7 @@ def forecast(inputs: Inputs) -> Content:
         own = table.filter(pc.field("run_id") == run.run_id)
         subscriptions += [(run, row) for row in largest(own, "worth", SHOWN_SUBSCRIPTIONS // len(rows))]
     return {
-        "rows": [(run, row) for run, own in rows.items() for row in own],
+        "rows": _flat(rows),
         "subscriptions": subscriptions,
         "total": table.num_rows,
         "judged": any(row["max_latency_share"] is not None for _, row in subscriptions),
@@ -66,37 +68,34 @@ def utility(inputs: Inputs) -> Content:
     in_order = {run: dict(sorted(by_class[run].items())) for run in inputs.runs if run in by_class}
     if not in_order:
         return {}
-    lost = largest(table, "lost", SHOWN_LOSSES)
     return {
-        "figures": [figures.utility_captured(in_order), figures.utility_by_class(in_order)],
-        "losses": [(runs[row["run_id"]], row) for row in lost if row["lost"] > 0],
+        "by_class": figures.utility_by_class(in_order),
+        "losses": [
+            (runs[row["run_id"]], row) for row in largest(table, "lost", SHOWN_LOSSES) if row["lost"] > 0
+        ],
     }
 
 
 def latency(inputs: Inputs) -> Content:
     """How latencies are distributed, losses included: which share of all copies came within which time."""
-    whole: dict[Run | int, figures.Curve] = {}
-    drawn = []
+    whole: dict[Run, figures.Curve] = {}
+    by_class = []
     for run, own in _classes(inputs).items():
-        if binned := [row for row in own if row["bins"]]:
-            longest = [row["max"] for row in binned if row["max"] is not None]
-            every = [each for row in binned for each in row["bins"]]
-            copies = sum(row["count"] or 0 for row in own)
-            whole[run] = figures.curve_of_bins(every, copies, max(longest, default=None))
-        curves: dict[Run | int, figures.Curve] = {}
-        for row in own:
-            curve = (
-                figures.curve_of_bins(row["bins"], row["count"] or 0, row["max"])
-                if row["bins"]
-                else figures.curve_of_percentiles(row)
-            )
-            if curve is not None:
-                curves[figures.level_of(row)] = curve
+        curves = {figures.level_of(row): _curve([row]) for row in own if row["bins"]}
+        if curves:
+            whole[run] = _curve(own)
         # A single class is the curve of the whole run.
-        if len(curves) > (run in whole):
-            drawn.append(figures.distributions(curves, run.name))
-    together = [figures.distributions(whole)] if whole else []
-    return {"figures": together + drawn[:MOST_RUNS_BY_CLASS]}
+        if len(curves) > 1:
+            by_class.append((run, figures.distributions(curves)))
+    together = figures.distributions(whole) if whole else None
+    return {"together": together, "by_class": by_class[:MOST_RUNS_BY_CLASS]}
+
+
+def _curve(rows: Sequence[Row]) -> figures.Curve:
+    """Of all copies in these rows of class_performance."""
+    longest = [row["max"] for row in rows if row["max"] is not None]
+    bins = [each for row in rows for each in row["bins"] or ()]
+    return figures.curve_of_bins(bins, sum(row["count"] or 0 for row in rows), max(longest, default=None))
 
 
 def ports(inputs: Inputs) -> Content:
@@ -108,13 +107,12 @@ def ports(inputs: Inputs) -> Content:
 
     def mean_load(port: str) -> float:
         rows = [row for own in of_port[port].values() for row in own]
-        samples = sum(row["samples"] or 1 for row in rows)
-        return float(sum(row["load"] * (row["samples"] or 1) for row in rows) / samples)
+        return float(np.average([row["load"] for row in rows], weights=[row["samples"] or 1 for row in rows]))
 
     busiest = sorted(of_port, key=lambda port: (-mean_load(port), port))[:MOST_PORTS]
     for own in (own for port in busiest for own in of_port[port].values()):
         own.sort(key=lambda row: row["seconds"] or 0.0)
-    return {"figures": [figures.load(port, of_port[port]) for port in busiest], "total": len(of_port)}
+    return {"loads": {port: figures.load(of_port[port]) for port in busiest}, "total": len(of_port)}
 
 
 def topics(inputs: Inputs) -> Content:
@@ -126,14 +124,13 @@ def topics(inputs: Inputs) -> Content:
         found[run, name] = row
         most[name] = max(most.get(name, 0.0), row["rate_per_second"] or 0.0)
     shown = sorted(most, key=lambda topic: (-most[topic], topic))[:SHOWN_TOPICS]
-    rows = [
-        (run, topic, found[run, topic]) for topic in shown for run in inputs.runs if (run, topic) in found
-    ]
     return {
-        "rows": rows,
+        "rows": [
+            (run, topic, found[run, topic]) for topic in shown for run in inputs.runs if (run, topic) in found
+        ],
         "shown": len(shown),
         "total": len(most),
-        "figures": [figures.rates(shown, found)] if rows else [],
+        "rates": figures.rates(shown, found),
     }
 
 
@@ -155,6 +152,10 @@ def _classes(inputs: Inputs) -> dict[Run, list[Row]]:
     """class_performance by run, classes in their order."""
     rows = {run: inputs.rows_of("class_performance", run) for run in inputs.runs}
     return {run: sorted(own, key=figures.level_of) for run, own in rows.items() if own}
+
+
+def _flat(rows: Mapping[Run, list[Row]]) -> list[tuple[Run, Row]]:
+    return [(run, row) for run, own in rows.items() for row in own]
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Inputs], Content]]] = {

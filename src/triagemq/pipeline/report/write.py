@@ -14,7 +14,7 @@ import pyarrow as pa
 from triagemq import __version__
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.report.figures import Plot
+from triagemq.pipeline.report.figures import Drawing
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.pipeline.report.words import FILTERS
@@ -44,18 +44,17 @@ def report_tables(
     run_names: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the report of the tables that `triage pipeline run` has published in a directory."""
-    published = Tables(directory)
-    runs = sorted(published.manifest.runs, key=lambda run_id: (run_id not in (run_names or {}), run_id))
+    published, names = Tables(directory), run_names or {}
+    shown = sorted(published.manifest.runs, key=lambda run_id: (run_id not in names, run_id))[:MOST_RUNS]
     tables = {
         name: pa.concat_tables(
-            [published.table(name, run_id=run_id) for run_id in runs[:MOST_RUNS]],
-            promote_options="permissive",
+            [published.table(name, run_id=run_id) for run_id in shown], promote_options="permissive"
         )
         for name in TABLES
         if name in published.rows
     }
-    left_out = len(runs[MOST_RUNS:])
-    return write_report(tables, path, title=title, notes=notes, run_names=run_names, left_out=left_out)
+    left_out = len(published.manifest.runs) - len(shown)
+    return write_report(tables, path, title=title, notes=notes, run_names=names, left_out=left_out)
 
 
 def write_report(
@@ -104,11 +103,11 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
     templates = Environment(loader=PackageLoader(__package__), autoescape=True, trim_blocks=True)
     templates.filters |= FILTERS
     templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    drawn: list[dict[str, Any]] = []
+    drawn: list[Drawing] = []
 
-    def place(figure: Plot) -> int:
+    def place(figure: Drawing) -> int:
         """The number of a figure that the page draws."""
-        drawn.append(_finite({"data": figure.data, "layout": figure.layout}))
+        drawn.append(_finite({name: figure[name] for name in ("data", "layout")}))
         return len(drawn) - 1
 
     return templates.get_template("page.html").render(
@@ -127,7 +126,7 @@ def _finite(value: Any) -> Any:
     """Five digits are more than a figure can show, and halve the size of the page."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_finite(each) for each in value]
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}

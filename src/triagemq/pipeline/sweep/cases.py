@@ -48,17 +48,8 @@ class Case:
         self, *, threads: int | None = None, progress: Callable[[float], None] | None = None
     ) -> SubscriptionResults:
         """Run it in this process."""
-        return simulate(
-            self.scenario,
-            self.plan,
-            publications=self.publications,
-            duration_seconds=self.duration_seconds,
-            seed=self.seed,
-            replications=self.replications,
-            warmup=self.warmup,
-            threads=threads,
-            progress=progress,
-        ).subscriptions
+        given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return simulate(**given, threads=threads, progress=progress).subscriptions
 
     @property
     def key(self) -> tuple[str]:
@@ -82,7 +73,7 @@ class Case:
         """One row with all figures, each column of theirs as its octets."""
         # The other cores have tasks of their own.
         found = self.simulate(threads=1)
-        return [{"key": self.key[0], **{name: getattr(found, name).tobytes() for name in _COLUMNS}}]
+        return [{name: getattr(found, name).tobytes() for name in _COLUMNS}]
 
     def __str__(self) -> str:
         return f"seed {self.seed}"

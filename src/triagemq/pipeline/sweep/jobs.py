@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -53,7 +52,7 @@ class Simulation(Protocol):
         """About how long a core takes for it."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """Simulate it."""
+        """Simulate it; the columns of the key are added."""
 
 
 Item = TypeVar("Item", bound=Simulation)
@@ -78,27 +77,20 @@ class KeptRows:
     def __init__(self, table: ResultsTable, store: TableStore | None) -> None:
         self._table, self._store = table, store
         self.rows = table.schema.empty_table()
-        if store is not None:
-            try:
-                for kept in store.read(store.manifest.files(_TABLE)):
-                    self.rows = pa.concat_tables([self.rows, self._chosen(kept)])
-            except (pa.ArrowException, KeyError) as error:
-                raise PipelineError(f"{store.place.given}: holds other results: {error}") from error
+        for kept in () if store is None else store.read(store.manifest.files(_TABLE)):
+            self._append(kept)
 
     @classmethod
     @contextlib.contextmanager
     def open(cls, table: ResultsTable, directory: str | Path | None) -> Iterator[KeptRows]:
         """Take the directory, if one is given, for a command of this kind."""
-        if directory is None:
-            yield cls(table, None)
-            return
-        with TableStore.open(directory, kind=table.name) as store:
+        taken = contextlib.nullcontext() if directory is None else TableStore.open(directory, kind=table.name)
+        with taken as store:
             yield cls(table, store)
 
     def add(self, rows: pa.Table) -> None:
         """Keep the rows of some whole simulations; when this returns, they survive anything."""
-        added = self._chosen(rows)
-        self.rows = pa.concat_tables([self.rows, added])
+        added = self._append(rows)
         if self._store is None:
             return
         if not self._store.token:
@@ -107,8 +99,14 @@ class KeptRows:
         name, count = self._table.name, len(self.rows)
         self._store.publish({name: PublishedRun(name, name, count, count, 0, {}, {_TABLE: files})})
 
-    def _chosen(self, rows: pa.Table) -> pa.Table:
-        return rows.select(self._table.schema.names).cast(self._table.schema)
+    def _append(self, rows: pa.Table) -> pa.Table:
+        try:
+            added = rows.select(self._table.schema.names).cast(self._table.schema)
+        except (pa.ArrowException, KeyError) as error:
+            where = self._table.name if self._store is None else self._store.place.given
+            raise PipelineError(f"{where}: holds other results: {error}") from error
+        self.rows = pa.concat_tables([self.rows, added])
+        return added
 
 
 def simulation_seconds(scenario: Scenario, publications: float) -> float:
@@ -137,10 +135,13 @@ def simulated(
         if spark is None and out is not None and Location.needs_spark(out, published=True):
             spark = stack.enter_context(spark_session(wanted))
         kept = stack.enter_context(KeptRows.open(table, out))
-        times = Counter(keys)
-        found = set(table.keys(kept.rows)) & set(times)
-        report = progress or (lambda done, total: None)
-        report(sum(times[key] for key in found), len(keys))
+        found = set(table.keys(kept.rows))
+
+        def report() -> None:
+            if progress is not None:
+                progress(sum(key in found for key in keys), len(keys))
+
+        report()
         left = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         if left:
             session = spark or stack.enter_context(spark_session(wanted))
@@ -151,7 +152,7 @@ def simulated(
                         raise PipelineError(f"{left[table.keys(rows)[number]]}: {problem}")
                 kept.add(rows)
                 found.update(table.keys(rows))
-                report(sum(times[key] for key in found), len(keys))
+                report()
     places: dict[Key, list[int]] = {}
     for row, key in enumerate(table.keys(kept.rows)):
         places.setdefault(key, []).append(row)
@@ -214,7 +215,8 @@ def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], table: Resu
 
 
 def _rows(item: Simulation, table: ResultsTable) -> list[dict[str, Any]]:
+    key = dict(zip(table.key, item.key, strict=True))
     try:
-        return item.rows()
+        return [row | key for row in item.rows()]
     except TriageError as error:
-        return [{**dict(zip(table.key, item.key, strict=True)), _PROBLEM: str(error)}]
+        return [key | {_PROBLEM: str(error)}]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 
 from triagemq.errors import ParameterError
 from triagemq.plan import DROP_POLICIES, FLOW_ALGORITHMS, PRIORITY_ALGORITHMS, demand
@@ -19,64 +19,51 @@ from triagemq.scenario import Scenario, port_paths
 Value = float | int | str
 
 MOST_VALUES = 10_000
-"""Of one variable; a range with more is a slip of the pen."""
+"""Of one range; more are a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One thing to vary. `kind` is float, int or str; numbers lie from `least` (or above it) to `most`."""
+    """One thing to vary: a number within limits, as pydantic's Field has them, or the name of an algorithm."""
 
     meaning: str
     kind: type[float] | type[int] | type[str]
-    least: float = 0.0
-    above_least: bool = True
-    most: float = math.inf
-    may_be_infinite: bool = False
+    limits: Mapping[str, Any] = field(default_factory=dict)
     algorithms: Mapping[str, Any] | None = None
+    planner: str = ""
+    """What `make_plan` calls it; nothing for what changes the scenario."""
 
     def checked(self, name: str, value: object) -> Value:
         """The value as its column holds it, if it is possible."""
-        if self.kind is str:
-            return self._algorithm(name, value)
-        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            raise ParameterError(name, f"is {value!r}; a number is needed")
-        number = float(value)
-        if math.isnan(number) or (math.isinf(number) and not self.may_be_infinite):
-            raise ParameterError(name, f"is {number}; a finite number is needed")
-        if number < self.least or (self.above_least and number == self.least):
-            raise ParameterError(
-                name,
-                f"is {value}; {'more than' if self.above_least else 'at least'} {self.least:g} is needed",
-            )
-        if number > self.most or (number == self.most and math.isfinite(self.most)):
-            raise ParameterError(name, f"is {value}; less than {self.most:g} is needed")
-        if self.kind is int:
-            if number != int(number):
-                raise ParameterError(name, f"is {value}; a whole number is needed")
-            return int(number)
-        return number
+        wanted: Any = Annotated[self.kind, Field(**self.limits)]
+        try:
+            found: Value = TypeAdapter(wanted).validate_python(value)
+        except ValidationError as error:
+            raise ParameterError(name, f"is {value!r}: {error.errors()[0]['msg']}") from None
+        if self.algorithms is not None:
+            resolve(name, str(found), self.algorithms)
+        return found
 
-    def _algorithm(self, name: str, value: object) -> str:
-        if not isinstance(value, str):
-            raise ParameterError(name, f"is {value!r}; the name of an algorithm is needed")
-        resolve(name, value, self.algorithms or {})
-        return value
 
+_POSITIVE = {"gt": 0, "allow_inf_nan": False}
+_COUNT = {"ge": 1}
 
 # In the order in which they are applied: rates first, because rho is relative to the load they make.
 VARIABLES: Mapping[str, Variable] = {
-    "rate": Variable("factor on how often everything is published", float),
-    "bandwidth_bps": Variable("bandwidth of every output port", float),
-    "rho": Variable("offered load of every output port, by its bandwidth", float),
-    "buffer_packets": Variable(
-        "buffer of every output port; inf for no limit", float, 1, False, may_be_infinite=True
+    "rate": Variable("factor on how often everything is published", float, _POSITIVE),
+    "bandwidth_bps": Variable("bandwidth of every output port", float, _POSITIVE),
+    "rho": Variable("offered load of every output port, by its bandwidth", float, _POSITIVE),
+    "buffer_packets": Variable("buffer of every output port; inf for no limit", float, _COUNT),
+    "flows": Variable("flow algorithm", str, {}, FLOW_ALGORITHMS, "flows"),
+    "priorities": Variable("priority algorithm", str, {}, PRIORITY_ALGORITHMS, "priorities"),
+    "drops": Variable("drop policy", str, {}, DROP_POLICIES, "drops"),
+    "flows_per_subscriber": Variable(
+        "flows a subscriber may open", int, _COUNT, planner="flows_per_subscriber"
     ),
-    "flows": Variable("flow algorithm", str, algorithms=FLOW_ALGORITHMS),
-    "priorities": Variable("priority algorithm", str, algorithms=PRIORITY_ALGORITHMS),
-    "drops": Variable("drop policy", str, algorithms=DROP_POLICIES),
-    "flows_per_subscriber": Variable("flows a subscriber may open", int, 1, False),
-    "classes": Variable("priority classes", int, 1, False),
-    "rho_tolerance": Variable("share of every port left free", float, 0, False, 1.0),
+    "classes": Variable("priority classes", int, _COUNT, planner="priority_classes"),
+    "rho_tolerance": Variable(
+        "share of every port left free", float, {"ge": 0, "lt": 1}, planner="rho_tolerance"
+    ),
 }
 """Name to what it is. What is not varied is as `triage simulate` has it: the scenario's, greedy, optimal drops.
 
@@ -84,15 +71,6 @@ VARIABLES: Mapping[str, Variable] = {
 where ports differ in the file; a port that carries nothing keeps its bandwidth. `rate` multiplies the rates and
 divides the separations; the lengths of on and off periods stay.
 """
-
-_PLANNER = {
-    "flows": "flows",
-    "priorities": "priorities",
-    "drops": "drops",
-    "flows_per_subscriber": "flows_per_subscriber",
-    "classes": "priority_classes",
-    "rho_tolerance": "rho_tolerance",
-}
 
 
 def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
@@ -124,10 +102,6 @@ def checked_vary(vary: Mapping[str, Iterable[Value] | Value]) -> dict[str, tuple
         values = (given,) if isinstance(given, str | int | float) else tuple(given)
         if not values:
             raise ParameterError(f"--vary {name}", "has no values")
-        if len(values) > MOST_VALUES:
-            raise ParameterError(
-                f"--vary {name}", f"has {len(values):,} values; at most {MOST_VALUES:,} are run"
-            )
         checked[name] = tuple(dict.fromkeys(variable.checked(f"--vary {name}", value) for value in values))
     if "rho" in checked and "bandwidth_bps" in checked:
         raise ParameterError(
@@ -153,19 +127,19 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
             max_separation_seconds=publications.max_separation_seconds / factor,
         )
         scenario = replace(scenario, publications=publications)
-    ports = scenario.ports
-    if "bandwidth_bps" in settings:
-        ports = replace(ports, bandwidth_bps=np.full(len(ports), float(settings["bandwidth_bps"])))
+    changed: dict[str, Any] = {
+        name: np.full(len(scenario.ports), float(settings[name]))
+        for name in ("bandwidth_bps", "buffer_packets")
+        if name in settings
+    }
     if "rho" in settings:
-        ports = replace(ports, bandwidth_bps=_bandwidths(scenario, float(settings["rho"])))
-    if "buffer_packets" in settings:
-        ports = replace(ports, buffer_packets=np.full(len(ports), float(settings["buffer_packets"])))
-    return scenario if ports is scenario.ports else replace(scenario, ports=ports)
+        changed["bandwidth_bps"] = _bandwidths(scenario, float(settings["rho"]))
+    return replace(scenario, ports=replace(scenario.ports, **changed)) if changed else scenario
 
 
 def planner_settings(settings: Mapping[str, Value]) -> dict[str, Any]:
     """The settings that concern what is decided, as `make_plan` calls them."""
-    return {_PLANNER[name]: value for name, value in settings.items() if name in _PLANNER}
+    return {VARIABLES[name].planner: value for name, value in settings.items() if VARIABLES[name].planner}
 
 
 def _bandwidths(scenario: Scenario, rho: float) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -204,12 +178,9 @@ def _numbers(name: str, text: str) -> list[float]:
     if len(numbers) != 3 or not all(number.is_finite() for number in numbers):
         raise ParameterError(f"--vary {name}", f"{text!r} is not a range; write FROM:TO:STEP")
     begin, end, step = numbers
-    if step <= 0:
-        raise ParameterError(
-            f"--vary {name}", f"the step of the range {text} is not above 0; write FROM:TO:STEP"
-        )
-    if end < begin:
-        raise ParameterError(f"--vary {name}", f"the range {text} ends before it begins; write FROM:TO:STEP")
+    if step <= 0 or end < begin:
+        what = "ends before it begins" if step > 0 else "has a step that is not above 0"
+        raise ParameterError(f"--vary {name}", f"the range {text} {what}; write FROM:TO:STEP")
     if (end - begin) / step >= MOST_VALUES:
         raise ParameterError(f"--vary {name}", f"the range {text} has more than {MOST_VALUES:,} values")
     return [float(begin + number * step) for number in range(int((end - begin) / step) + 1)]

@@ -12,20 +12,15 @@ from triagemq.pipeline.latency_bins import bin_of, exponent_of, packed_bin
 from triagemq.pipeline.partitions import spread
 from triagemq.trace import Outcome
 
-SCHEMA = """
+OUTCOMES = tuple(outcome.name for outcome in Outcome)
+
+SCHEMA = f"""
     run_id             string,
     subscription_id    int,
     subscriber_id      int            COMMENT 'null in runs whose subscriptions are known beforehand',
     topic_id           int,
     priority_class     int            COMMENT 'that triage gives, where the run says so; null where no plan covers it',
-    delivered          bigint,
-    dropped_by_policy  bigint,
-    dropped_by_buffer  bigint,
-    limited            bigint,
-    lost_on_link       bigint,
-    subscriber_gone    bigint,
-    in_flight          bigint,
-    unacknowledged     bigint,
+    {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
     late               bigint         COMMENT 'of the delivered, those after the time that is judged: no success',
     in_time            bigint         COMMENT 'of the delivered, those within max_latency_seconds; 0 without one',
     latency_sum_ns     decimal(38,0)  COMMENT 'of the delivered; a whole number, so that means are exact',
@@ -34,9 +29,6 @@ SCHEMA = """
 """
 
 _PARTITIONS_PER_FILE = 16
-
-OUTCOMES = tuple(outcome.name for outcome in Outcome)
-
 _WHOSE = ("subscriber_id", "topic_id")
 
 NO_CLASS = 0xFFFF
@@ -136,15 +128,11 @@ def _gathered(binned: DataFrame) -> DataFrame:
 def _unpacked(gathered: DataFrame) -> DataFrame:
     """The key as its columns again, and the sum of latencies as one number."""
     key = F.col("key")
+    total_ns = F.col("seconds").cast("decimal(20,0)") * 1_000_000_000 + F.col("nanoseconds")
     return (
         gathered.withColumn("run", F.shiftright(key, 48).cast("int"))
         .withColumn("subscription_id", F.shiftright(key, 16).bitwiseAND(F.lit(0xFFFFFFFF)).cast("int"))
         .withColumn("priority_class", F.nullif(key.bitwiseAND(F.lit(0xFFFF)), F.lit(NO_CLASS)).cast("int"))
-        .withColumn(
-            "latency_sum_ns",
-            (F.col("seconds").cast("decimal(20,0)") * 1_000_000_000 + F.col("nanoseconds")).cast(
-                "decimal(38,0)"
-            ),
-        )
+        .withColumn("latency_sum_ns", total_ns.cast("decimal(38,0)"))
         .drop("key", "seconds", "nanoseconds")
     )

@@ -161,19 +161,17 @@ def _total(bins: str, field: str, which: Callable[[Column], Column] | None = Non
 def _outages(gaps: DataFrame, regularity: DataFrame) -> DataFrame:
     """Where the outages are: the rows are looked at again, of those sources only that have any."""
     having = regularity.where("above is not null").select(*_KEYS, "above")
-    until = F.col("published_ns")
-    gap = F.col("gap_ns")
+    gap, until = F.col("gap_ns"), F.col("published_ns")
     return (
         gaps.join(F.broadcast(having), list(_KEYS))
         .where(bin_of(gap) > F.col("above"))
         .groupBy(*_KEYS)
-        .agg(
-            F.count("*").alias("inside"),
-            F.collect_list(F.struct(gap, (until - gap).alias("from_ns"), until.alias("until_ns"))).alias(
-                "found"
-            ),
-        )
+        .agg(F.collect_list(_span(until - gap, until)).alias("inside"))
     )
+
+
+def _span(begin: Column, end: Column) -> Column:
+    return F.struct(begin.alias("from_ns"), end.alias("until_ns"))
 
 
 def _run_times(measured: DataFrame, measured_from_ns: Column) -> DataFrame:
@@ -195,36 +193,29 @@ def _with_span(profile: DataFrame) -> DataFrame:
     spans = profile.withColumns({"before": before, "after": after})
 
     def edge(absent: str, begins: str, ends: str) -> Column:
-        times = F.struct(
-            (F.col(ends) - F.col(begins)).alias("gap_ns"),
-            F.col(begins).alias("from_ns"),
-            F.col(ends).alias("until_ns"),
-        )
-        return F.when(F.col(absent), F.array(times)).otherwise(F.array())
+        return F.when(F.col(absent), F.array(_span(F.col(begins), F.col(ends)))).otherwise(F.array())
 
+    def length(span: Column) -> Column:
+        return span["until_ns"] - span["from_ns"]
+
+    inside = F.coalesce("inside", F.array())
+    # In order of time, so that of two that are as long always the same one comes first.
     every = F.concat(
-        edge("before", "begins", "first_ns"), F.coalesce("found", F.array()), edge("after", "last_ns", "ends")
+        edge("before", "begins", "first_ns"), F.sort_array(inside), edge("after", "last_ns", "ends")
     )
-    away = F.aggregate(
-        F.transform("every", lambda each: each["gap_ns"]),
-        F.lit(0).cast("bigint"),
-        lambda total, one: total + one,
+    away_ns = F.aggregate("every", F.lit(0).cast("bigint"), lambda total, span: total + length(span))
+    longest_first = F.array_sort(
+        "every", lambda one, other: F.signum(length(other) - length(one)).cast("int")
     )
-    longest_first = F.slice(F.sort_array("every", asc=False), 1, _MOST_OUTAGES)
-    in_order = F.sort_array(
-        F.transform(
-            longest_first,
-            lambda each: F.struct(each["from_ns"].alias("from_ns"), each["until_ns"].alias("until_ns")),
-        )
-    )
+    in_order = F.sort_array(F.slice(longest_first, 1, _MOST_OUTAGES))
     # An event that ends an outage, or with which the time that is observed begins or ends, says nothing of how often
     # events come.
     at_an_end = F.col("before") | F.col("after") | ((first == F.col("begins")) & (last > first))
-    counted = F.col("publications") - F.coalesce("inside", F.lit(0)) - at_an_end.cast("int")
+    counted = F.col("publications") - F.size(inside) - at_an_end.cast("int")
     return (
         spans.withColumn("every", every)
         .withColumn("outages", F.size("every").cast("bigint"))
-        .withColumn("outage_seconds", away * 1e-9)
+        .withColumn("outage_seconds", away_ns * 1e-9)
         .withColumn("longest_outages", in_order)
         .withColumn("observed_seconds", (F.col("ends") - F.col("begins")) * 1e-9 - F.col("outage_seconds"))
         .withColumn("rate_per_second", F.try_divide(counted, F.col("observed_seconds")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 SCHEMA = """
     run_id  string,
@@ -15,6 +14,6 @@ SCHEMA = """
 """
 
 
-def transform(checked: DataFrame) -> DataFrame:
-    """The rows of `checked` that have a reason; it has (run, table, reason, source, line, raw)."""
-    return checked.where(F.col("reason").isNotNull())
+def transform(rejected: DataFrame) -> DataFrame:
+    """Rows that were set aside by those who checked them: (run, table, reason, source, line, raw)."""
+    return rejected

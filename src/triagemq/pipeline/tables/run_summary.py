@@ -5,19 +5,25 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.pipeline.tables.figures import add_up, shares
 
-SCHEMA = """
+_KNOWN = """
+    source            string,
+    producer          string,
+    started           string  COMMENT 'null for a foreign log',
+    finished          string,
+    scenario          string  COMMENT 'its name; null where the run came without one',
+    measured_from_ns  bigint,
+    rows_read         bigint  COMMENT 'of all input tables; rows_in + quarantined',
+    rows_in           bigint,
+    quarantined       bigint
+"""
+KNOWN = f"run int, {_KNOWN}"
+"""What is known of each run without looking at its tables."""
+
+SCHEMA = f"""
     run_id                  string,
-    source                  string,
-    producer                string,
-    started                 string  COMMENT 'null for a foreign log',
-    finished                string,
-    scenario                string  COMMENT 'its name; null where the run came without one',
-    measured_from_ns        bigint,
-    rows_read               bigint  COMMENT 'of all input tables; rows_in + quarantined',
-    rows_in                 bigint,
-    quarantined             bigint,
+    {_KNOWN},
     publications            bigint,
     measured_publications   bigint,
     published_bytes         bigint  COMMENT 'of the measured publications',
@@ -34,12 +40,6 @@ SCHEMA = """
     utility_rate            double  COMMENT 'utility / maximum_utility'
 """
 
-KNOWN = """
-    run int, source string, producer string, started string, finished string, scenario string,
-    measured_from_ns bigint, rows_read bigint, rows_in bigint, quarantined bigint
-"""
-"""What is known of each run without looking at its tables."""
-
 
 def transform(
     runs: DataFrame,
@@ -54,39 +54,24 @@ def transform(
         F.sum("publications").alias("measured_publications"),
         F.sum(F.col("mean_size_bytes") * F.col("publications")).alias("published_bytes"),
         F.count_distinct("topic_id").alias("topics"),
-        F.min("first_ns").alias("first_ns"),
-        F.max("last_ns").alias("last_ns"),
-    )
-    copies = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
-    delivered = latency_histogram.groupBy("run").agg(
-        F.sum(copies).alias("count"),
-        F.sum("delivered").alias("delivered"),
-        F.sum("late").alias("late"),
-        F.sum("latency_sum_ns").cast("double").alias("latency_sum_ns"),
-        (F.max("latency_max_ns") * 1e-9).alias("max"),
+        F.max(F.col("observed_seconds") + F.col("outage_seconds")).alias("observed_seconds"),
     )
     worth = subscription_performance.groupBy("run").agg(_total("utility"), _total("maximum_utility"))
     summary = runs
-    for part in (published, profiled, delivered, worth):
+    for part in (published, profiled, shares(add_up(latency_histogram, "run")), worth):
         summary = summary.join(F.broadcast(part), "run", "left")
-    begins = F.when(F.col("measured_from_ns") > 0, F.col("measured_from_ns")).otherwise(F.col("first_ns"))
+    counts = [
+        "publications",
+        "measured_publications",
+        "published_bytes",
+        "topics",
+        "count",
+        "delivered",
+        "late",
+    ]
     return (
-        summary.fillna(
-            0,
-            [
-                "publications",
-                "measured_publications",
-                "published_bytes",
-                "topics",
-                "count",
-                "delivered",
-                "late",
-            ],
-        )
+        summary.fillna(0, counts)
         .withColumn("published_bytes", F.round("published_bytes"))
-        .withColumn("observed_seconds", (F.col("last_ns") - begins) * 1e-9)
-        .withColumn("success_rate", F.try_divide(F.col("delivered") - F.col("late"), F.col("count")))
-        .withColumn("mean_latency_seconds", F.try_divide(F.col("latency_sum_ns") * 1e-9, F.col("delivered")))
         .withColumn("utility_rate", F.try_divide("utility", "maximum_utility"))
     )
 

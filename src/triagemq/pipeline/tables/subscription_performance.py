@@ -8,11 +8,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.tables.figures import figures
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_up, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 from triagemq.scenario import UtilityShape
 
-SCHEMA = """
+SCHEMA = f"""
     run_id                             string,
     subscription_id                    int,
     subscriber_id                      int,
@@ -20,55 +20,32 @@ SCHEMA = """
     topic_id                           int,
     topic                              string,
     priority_class                     int     COMMENT 'the one most of its copies had',
-    count                              bigint  COMMENT 'copies of events published after warm-up',
-    delivered                          bigint,
-    dropped_by_policy                  bigint,
-    dropped_by_buffer                  bigint,
-    limited                            bigint,
-    lost_on_link                       bigint,
-    subscriber_gone                    bigint,
-    in_flight                          bigint,
-    unacknowledged                     bigint,
-    late                               bigint  COMMENT 'delivered after the time that is judged: no success',
-    success_rate                       double  COMMENT '(delivered - late) / count; null if nothing was published',
-    mean_latency_seconds               double  COMMENT 'of the delivered; from whole nanoseconds, exact',
-    p50                                double  COMMENT 'latency in seconds, within 0.8 %',
-    p95                                double  COMMENT 'latency in seconds',
-    p99                                double  COMMENT 'latency in seconds',
-    max                                double  COMMENT 'latency in seconds, exact',
+    {FIGURES},
     max_latency_seconds                double  COMMENT 'the latency that was asked for; null for none',
     max_latency_share                  double  COMMENT 'the share that is to come within it; null for none',
     share_within_max_latency           double  COMMENT 'of the delivered; null where no latency was asked for',
     utility                            double  COMMENT 'what the measured success, latency and share are worth',
     maximum_utility                    double  COMMENT 'what it is worth if everything arrives at once',
     forecast_share_within_max_latency  double,
-    forecast_success_rate              double  COMMENT 'of the plan that the run came with; null without one',
-    forecast_mean_latency_seconds      double,
-    forecast_p95                       double  COMMENT 'latency in seconds',
-    forecast_p99                       double  COMMENT 'latency in seconds',
-    forecast_sampled                   int     COMMENT '1 where a sample of events was followed, 0 for a formula',
-    forecast_flag                      string  COMMENT 'what makes it approximate; null where it claims to be right',
-    forecast_latency_error             double  COMMENT 'the relative error to expect; 0 where it claims to be right',
-    forecast_success_error             double  COMMENT 'the same of the success rate'
+    {FORECAST}
 """
 
 
 def transform(latency_histogram: DataFrame, subscriptions: DataFrame) -> DataFrame:
     """Figures of every subscription. `subscriptions` says what each is and wants (see dimensions.py)."""
     copies = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
-    ranked = latency_histogram.withColumn("copies", copies)
-    usual_class = F.max_by("priority_class", F.struct("copies", -F.col("priority_class"))).alias(
-        "priority_class"
-    )
+    usual_class = F.max_by("priority_class", F.struct(copies, -F.col("priority_class")))
     measured = figures(
-        ranked.groupBy("run", "subscription_id").agg(
-            usual_class,
-            *(F.min(name).alias(f"seen_{name}") for name in ("subscriber_id", "topic_id")),
-            *(F.sum(counted).alias(counted) for counted in (*OUTCOMES, "late", "in_time")),
-            F.sum("latency_sum_ns").cast("decimal(38,0)").alias("latency_sum_ns"),
-            F.max("latency_max_ns").alias("latency_max_ns"),
-            # A subscription that changed its class has a bin twice, which percentiles do not mind.
-            F.flatten(F.collect_list("bins")).alias("bins"),
+        add_up(
+            latency_histogram,
+            "run",
+            "subscription_id",
+            also=(
+                usual_class.alias("priority_class"),
+                *(F.min(name).alias(f"seen_{name}") for name in ("subscriber_id", "topic_id")),
+                # A subscription that changed its class has a bin twice, which percentiles do not mind.
+                F.flatten(F.collect_list("bins")).alias("bins"),
+            ),
         )
     )
     return (

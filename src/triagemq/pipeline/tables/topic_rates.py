@@ -7,6 +7,8 @@ figures of the 10 s windows count all 200 ms windows in them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -35,40 +37,31 @@ DENSE = 10
 
 def transform(publications: DataFrame, topics: DataFrame) -> DataFrame:
     """Rates of measured publications in both kinds of windows, with names."""
-    measured = publications.where("measured")
-    short = as_rows(short_windows(measured), SHORT_SECONDS)
+    measured = publications.where("measured").withColumn("published_at", event_time(F.col("published_ns")))
     long = F.call_function("div", F.col("window_start_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
     in_10_seconds = F.sum("publications").over(Window.partitionBy(*_KEYS, long))
-    dense = short.withColumn("in_10_seconds", in_10_seconds).where(F.col("in_10_seconds") >= DENSE)
-    both = dense.drop("in_10_seconds").unionByName(as_rows(long_windows(measured), LONG_SECONDS))
+    dense = (
+        _as_rows(_windows(measured, SHORT_SECONDS, _KEYS), SHORT_SECONDS)
+        .withColumn("in_10_seconds", in_10_seconds)
+        .where(F.col("in_10_seconds") >= DENSE)
+        .drop("in_10_seconds")
+    )
+    both = dense.unionByName(_as_rows(long_windows(measured), LONG_SECONDS), allowMissingColumns=True)
     return both.join(F.broadcast(topics), ["run", "topic_id"], "left")
 
 
-def short_windows(publications: DataFrame, *keys: str) -> DataFrame:
-    """Events and bytes in 200 ms windows, by `run` and `topic_id` unless other keys are given.
-
-    Works on a stream too. `published_at` is made from `published_ns` where it is missing; a stream brings its own,
-    with a watermark.
-    """
-    return (
-        _with_event_time(publications)
-        .groupBy(F.window("published_at", "200 milliseconds"), *(keys or _KEYS))
-        .agg(F.count("*").alias("publications"), F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"))
-        .withColumn("index_of_dispersion", F.lit(None).cast("double"))
-        .withColumn("ca2", F.lit(None).cast("double"))
-    )
-
-
 def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
-    """Events, bytes and burstiness in 10 s windows. One walk over the sorted times of a window finds all of it."""
-    return burstiness(
-        _with_event_time(publications)
-        .groupBy(F.window("published_at", "10 seconds"), *(keys or _KEYS))
-        .agg(
-            F.count("*").alias("publications"),
-            F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"),
-            F.sort_array(F.collect_list("published_ns")).alias("times"),
-        )
+    """Events, bytes and burstiness in 10 s windows of `published_at`, by `run` and `topic_id` unless keys are given.
+
+    One walk over the sorted times of a window finds all of it. Works on a stream too.
+    """
+    times = F.sort_array(F.collect_list("published_ns")).alias("times")
+    return burstiness(_windows(publications, LONG_SECONDS, keys or _KEYS, times))
+
+
+def _windows(publications: DataFrame, seconds: float, keys: Sequence[str], *also: Column) -> DataFrame:
+    return publications.groupBy(F.window("published_at", f"{round(seconds * 1000)} milliseconds"), *keys).agg(
+        F.count("*").alias("publications"), F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"), *also
     )
 
 
@@ -118,28 +111,18 @@ def _squares(sorted_times: Column) -> Column:
     return F.aggregate(sorted_times, nothing, add)
 
 
-def _with_event_time(publications: DataFrame) -> DataFrame:
-    if "published_at" in publications.columns:
-        return publications
-    return publications.withColumn("published_at", event_time(F.col("published_ns")))
-
-
 def event_time(nanoseconds: Column) -> Column:
     """Nanoseconds as the time type of Spark, which counts microseconds; window boundaries are whole ones."""
     return F.timestamp_micros(F.call_function("div", nanoseconds, F.lit(1000)))
 
 
-def as_rows(windows: DataFrame, seconds: float) -> DataFrame:
+def _as_rows(windows: DataFrame, seconds: float) -> DataFrame:
     """Windows of a length as rows of the table, without names."""
-    return windows.select(
-        "run",
-        "topic_id",
-        F.lit(seconds).alias("window_seconds"),
-        (F.unix_micros("window.start") * 1000).alias("window_start_ns"),
-        "publications",
-        (F.col("publications") / seconds).alias("rate_per_second"),
-        "bytes",
-        (F.col("bytes") / seconds).alias("bytes_per_second"),
-        "index_of_dispersion",
-        "ca2",
-    )
+    return windows.withColumns(
+        {
+            "window_seconds": F.lit(seconds),
+            "window_start_ns": F.unix_micros("window.start") * 1000,
+            "rate_per_second": F.col("publications") / seconds,
+            "bytes_per_second": F.col("bytes") / seconds,
+        }
+    ).drop("window")

@@ -30,6 +30,8 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: 13, color: text },
+      barmode: "group",
+      bargap: 0.3,
       margin: { l: 60, r: 16, t: 12, b: 48 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: text },
       hoverlabel: { bgcolor: panel, font: { color: text } },
