@@ -16,22 +16,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 _MOST_SORTED_ROWS = 500_000
-_KEYS = (
-    "run_id",
-    "priority_class",
-    "subscription_id",
-    "port",
-    "queue",
-    "topic",
-    "publisher",
-    "window_start_ns",
-    "sampled_ns",
-    "source",
-    "line",
-    "published_ns",
-    "publication_id",
-)
-"""What rows are told by, in the order in which a table of few rows is sorted."""
 Result = TypeVar("Result")
 
 
@@ -138,8 +122,8 @@ class Tables:
         rows = dataset.to_table(filter=condition)
         if rows.num_rows <= _MOST_SORTED_ROWS:
             # Spark writes in the order in which its tasks end; people and scripts want the same order every time.
-            keys = [column for column in _KEYS if column in known]
-            rows = rows.sort_by([(key, "ascending") for key in keys]) if keys else rows
+            keys = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+            rows = rows.sort_by([(key, "ascending") for key in keys])
         return (rows if chosen is None else rows.select(chosen)).slice(0, limit)
 
 

@@ -8,7 +8,6 @@ Everything is made by Spark's tasks; here is nothing that grows with topics, win
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
+from triagemq.pipeline.store.store import crowded
 from triagemq.pipeline.store.writing import append_table
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
 from triagemq.pipeline.streaming.post import Poster
@@ -31,8 +31,6 @@ from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, counters, rates
 _CELLS = "_cells"
 _COUNTED = ("events", "late", "duplicates")
 _MERGED_AT_ONCE = 16
-_LARGE_ROWS = 4_000_000
-"""A file of this many rows is not merged any more."""
 _SMALL_ROWS = 100_000
 """So few cells are one task's work."""
 _MOST_POSTED_ROWS = 5_000
@@ -155,7 +153,7 @@ class BatchSink:
         run = PublishedRun(
             identity="stream",
             source=self.run.source,
-            rows_read=sum(totals.values()),
+            rows_read=sum(totals[name] for name in _COUNTED),
             rows_in=totals["events"],
             quarantined=totals["late"] + totals["duplicates"],
             reasons=aside,
@@ -176,18 +174,12 @@ class BatchSink:
         return append_table(rows, self.store, table, self.number)[0]
 
     def _merged(self, like: DataFrame, files: Sequence[TableFile]) -> tuple[TableFile, ...]:
-        """Sixteen files of about the same size become one, or they would be many."""
-        sizes = [math.floor(math.log(file.rows, _MERGED_AT_ONCE)) for file in files]
-        for size in sorted(set(sizes)):
-            same = [
-                file
-                for file, its in zip(files, sizes, strict=True)
-                if its == size and file.rows < _LARGE_ROWS
-            ]
-            if len(same) >= _MERGED_AT_ONCE:
-                one = self._read(like.sparkSession, same, like.schema).coalesce(1)
-                return (*(file for file in files if file not in same), *self._append("topic_rates", one))
-        return tuple(files)
+        """These files, or the one that is made of too many of them."""
+        same = crowded(files)
+        if not same:
+            return tuple(files)
+        one = self._read(like.sparkSession, same, like.schema).coalesce(1)
+        return (*(file for file in files if file not in same), *self._append("topic_rates", one))
 
     def _read(self, spark: SparkSession, files: Iterable[TableFile], schema: StructType | str) -> DataFrame:
         paths = [(self.store.place / file.name).spark_path for file in files]
