@@ -241,9 +241,11 @@ def test_every_window_closes_once_wherever_the_watermark_stops(
 def test_a_batch_is_published_once_and_many_have_few_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from triagemq.pipeline.store import store as table_store
     from triagemq.pipeline.streaming import sink
 
-    monkeypatch.setattr(sink, "_MERGED_AT_ONCE", 4)
+    for module in (table_store, sink):
+        monkeypatch.setattr(module, "MERGED_AT_ONCE", 4)
     how, offsets = StreamSettings("x"), tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     schema = (

@@ -48,7 +48,7 @@ _LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/{_NUMBERED.pattern}/{_PART}")
 _MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
 
-_MERGED_AT_ONCE = 16
+MERGED_AT_ONCE = 16
 _LARGE_BYTES = 16_000_000
 """A file of this size is not merged any more."""
 
@@ -259,8 +259,8 @@ def crowded(files: Iterable[TableFile]) -> list[TableFile]:
     by_size: dict[int, list[TableFile]] = {}
     for file in files:
         if file.size_bytes < _LARGE_BYTES:
-            by_size.setdefault(int(math.log(file.size_bytes, _MERGED_AT_ONCE)), []).append(file)
-    return next((by_size[size] for size in sorted(by_size) if len(by_size[size]) >= _MERGED_AT_ONCE), [])
+            by_size.setdefault(int(math.log(file.size_bytes, MERGED_AT_ONCE)), []).append(file)
+    return next((by_size[size] for size in sorted(by_size) if len(by_size[size]) >= MERGED_AT_ONCE), [])
 
 
 def _remove_made(folder: Location, name: str, listed: set[str]) -> None:

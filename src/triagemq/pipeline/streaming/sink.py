@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.store import crowded
+from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
 from triagemq.pipeline.streaming.post import Poster
@@ -30,7 +30,6 @@ from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, counters, rates
 
 _CELLS = "_cells"
 _COUNTED = ("events", "late", "duplicates")
-_MERGED_AT_ONCE = 16
 _SMALL_ROWS = 100_000
 """So few cells are one task's work."""
 _MOST_POSTED_ROWS = 5_000
@@ -140,7 +139,7 @@ class BatchSink:
         tables["topic_rates"] = (*self._merged(closing, tables.get("topic_rates", ())), *added)
         needed_ns = self.settings.needed_ns(closed_ns)
         kept = tuple(file for file in known if until[file.name] > needed_ns)
-        if len(kept) >= _MERGED_AT_ONCE:
+        if len(kept) >= MERGED_AT_ONCE:
             one = recent(self._read(spark, kept, cells.schema), self.settings, closed_ns).coalesce(1)
             kept = self._append(_CELLS, one)
             until |= {file.name: closed_ns for file in kept}
