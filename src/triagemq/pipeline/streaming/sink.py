@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from triagemq.errors import PipelineError, TriageError
@@ -55,8 +56,13 @@ class BatchSink:
     busy_seconds: float = 0.0
     _read_before: int | None = None
     _gone: int = 0
-    _has_news: bool = False
+    has_news: bool = False
+    """Whether a batch with new events is being made just now."""
+    query: StreamingQuery = field(init=False)
+    """What hands the batches over, once it has begun."""
     _is_over: bool = False
+    _quiet_since: float | None = None
+    _quiet_events: int = 0
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -76,18 +82,23 @@ class BatchSink:
                 self.failure = error
                 raise
             finally:
-                self._has_news = False
+                self.has_news = False
             self.busy_seconds += time.monotonic() - started
-
-    @property
-    def busy(self) -> bool:
-        """Whether a batch with new events is being made just now."""
-        return self._has_news
 
     @property
     def ended(self) -> bool:
         """Whether all events of a run that has ended are in the table."""
         return bool(self._state["closed_ns"] == FOREVER_NS)
+
+    def quiet_seconds(self) -> float:
+        """For how long it has looked for news and found none; 0 while Spark still starts it or works on a batch."""
+        now = time.monotonic()
+        waits = self.query.status["message"].startswith("Waiting")
+        if self.events != self._quiet_events or (self._quiet_since is None and not waits):
+            self._quiet_since, self._quiet_events = (now if waits else None), self.events
+        elif self._quiet_since is None or self.has_news:
+            self._quiet_since = now
+        return 0.0 if self._quiet_since is None else now - self._quiet_since
 
     def end(self, seconds: float = -1) -> None:
         """Take no more, and wait for the batch that is being made, for so long."""
@@ -105,7 +116,7 @@ class BatchSink:
         if self._read_before is None:
             self._read_before = self._planned(batch_id - 1)[1]["events"] if batch_id else 0
         read = offset["events"] - self._read_before
-        self._has_news = read != self.events
+        self.has_news = read != self.events
         state, closed_ns = self._state, self.settings.closed_ns(watermark_ms)
         if batch_id <= state["batch"] or closed_ns <= state["closed_ns"]:
             # Published already, or nothing is closed: the state of the open cells is all that changes.
