@@ -23,9 +23,9 @@ import numpy as np
 
 from measuring import finish, machine, options, resident_bytes
 from pipeline_speed import Meter
+from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location
 from triagemq.pipeline.store.manifest import versions
-from triagemq.pipeline.streaming import read_stream_table
 from triagemq.trace import TraceWriter
 
 TOPICS = 400
@@ -82,7 +82,10 @@ class Watcher(threading.Thread):
             if changed == before:
                 continue
             before = changed
-            table = read_stream_table(self._out)
+            tables = Tables(self._out)
+            if "topic_rates" not in tables.rows:
+                continue
+            table = tables.table("topic_rates")
             now = time.time()
             keys = set(
                 zip(table["window_seconds"].to_pylist(), table["window_start_ns"].to_pylist(), strict=True)
@@ -260,39 +263,45 @@ def main() -> None:
     if sys.argv[1:2] == ["--bare"]:
         drain_bare(*sys.argv[2:])
         return
-    arguments = options(__doc__).parse_args()
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as directory:
-        work = Path(directory)
-        found_live = live(8 if arguments.quick else 120, work)
-        events = 1_000_000 if arguments.quick else 15_000_000
-        backlogs = [backlog(events, None, work), backlog(events, RATE, work)]
-        memory = long_and_overlapping(work, 120 if arguments.quick else 1800)
-    result = {
+    parser = options(__doc__)
+    parts = ("live", "one-part", "many-parts", "memory")
+    parser.add_argument("--only", choices=parts, action="append", help="some of the figures")
+    arguments = parser.parse_args()
+    wanted = arguments.only or parts
+    result: dict[str, Any] = {
         "machine": machine("pyspark", "pyarrow", "numpy"),
-        "load_average_before": load,
-        "live": found_live,
-        "backlog": backlogs,
-        "long_windows": memory,
+        "load_average_before": os.getloadavg()[0],
         "goal": {"delay_seconds_median": GOAL_SECONDS, "ratio": GOAL_RATIO, "peak_bytes": GOAL_BYTES},
     }
-    lines = [
-        f"live: {found_live['events_per_second']:,.0f} events/s, {found_live['windows_measured']} windows visible "
-        f"{found_live['delay_seconds_median']:.2f} s after their end and the watermark (median; 95 % within "
-        f"{found_live['delay_seconds_p95']:.2f} s; goal {GOAL_SECONDS:.0f} s)"
-    ]
-    lines += [
-        f"backlog: {row['events']:,} events in {row['parts']:,} parts drained in {row['seconds']:.1f} s = "
-        f"{row['events_per_second']:,.0f}/s; bare Structured Streaming {row['bare_seconds']:.1f} s, ratio "
-        f"{row['ratio']:.2f} (goal {GOAL_RATIO}); its counts alone {row['bare_counts_seconds']:.1f} s, "
-        f"ratio {row['ratio_to_counts']:.2f}; {row['peak_bytes'] / 2**20:,.0f} MiB"
-        for row in backlogs
-    ]
-    lines.append(
-        f"600 s windows every second on {memory['topics']:,} topics: {memory['windows']:,} windows in "
-        f"{memory['seconds']:.1f} s, {memory['peak_bytes'] / 2**20:,.0f} MiB of all processes "
-        f"(goal {GOAL_BYTES / 2**20:,.0f} MiB)"
-    )
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as directory:
+        work = Path(directory)
+        if "live" in wanted:
+            found = result["live"] = live(8 if arguments.quick else 120, work)
+            lines.append(
+                f"live: {found['events_per_second']:,.0f} events/s, {found['windows_measured']} windows visible "
+                f"{found['delay_seconds_median']:.2f} s after their end and the watermark (median; 95 % within "
+                f"{found['delay_seconds_p95']:.2f} s; goal {GOAL_SECONDS:.0f} s)"
+            )
+        events = 1_000_000 if arguments.quick else 15_000_000
+        rotate_rows = {"one-part": None, "many-parts": RATE}
+        result["backlog"] = [
+            backlog(events, rotate_rows[part], work) for part in rotate_rows if part in wanted
+        ]
+        lines += [
+            f"backlog: {row['events']:,} events in {row['parts']:,} parts drained in {row['seconds']:.1f} s = "
+            f"{row['events_per_second']:,.0f}/s; bare Structured Streaming {row['bare_seconds']:.1f} s, ratio "
+            f"{row['ratio']:.2f} (goal {GOAL_RATIO}); its counts alone {row['bare_counts_seconds']:.1f} s, "
+            f"ratio {row['ratio_to_counts']:.2f}; {row['peak_bytes'] / 2**20:,.0f} MiB"
+            for row in result["backlog"]
+        ]
+        if "memory" in wanted:
+            memory = result["long_windows"] = long_and_overlapping(work, 120 if arguments.quick else 1800)
+            lines.append(
+                f"600 s windows every second on {memory['topics']:,} topics: {memory['windows']:,} windows in "
+                f"{memory['seconds']:.1f} s, {memory['peak_bytes'] / 2**20:,.0f} MiB of all processes "
+                f"(goal {GOAL_BYTES / 2**20:,.0f} MiB)"
+            )
     finish(result, lines, as_json=arguments.json)
 
 

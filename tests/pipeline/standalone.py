@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -26,18 +27,19 @@ HOME = Path(pyspark.__file__).parent
 PACKAGE = Path(triagemq.__file__).parents[1]
 HIDDEN = """
 set -e
-shared="$1" hidden="$2" package="$3"
-exec 9< "$shared"
+shared="$1" python="$2" hidden="$3" package="$4"
+exec 8< "$python" 9< "$shared"
 mount -t tmpfs none "$package"
 mount -t tmpfs none "$hidden"
-mkdir -p "$shared"
+mkdir -p "$shared" "$python"
+mount --no-canonicalize --bind /proc/self/fd/8 "$python"
 mount --no-canonicalize --bind /proc/self/fd/9 "$shared"
-exec 9<&-
-shift 3
+exec 8<&- 9<&-
+shift 4
 cd /
 exec "$@"
 """
-"""In a mount namespace: neither the package nor any temporary file, but for the one shared folder."""
+"""In a mount namespace: neither the package nor any temporary file, but for the one shared folder, and Python."""
 
 
 class Standalone:
@@ -63,7 +65,7 @@ class Standalone:
         """Start a worker, for the first time or again."""
         inside: list[str] = []
         if self._shared is not None:
-            places = (self._shared, tempfile.gettempdir(), PACKAGE)
+            places = (self._shared, sys.prefix, tempfile.gettempdir(), PACKAGE)
             inside = ["unshare", "--mount", "sh", "-c", HIDDEN, "sh", *map(str, places)]
         # Executors of one host would read each other's files, without asking the other.
         host = f"127.0.0.{number + 2}"

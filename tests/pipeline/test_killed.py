@@ -1,11 +1,13 @@
-"""kill -9 at random moments of `pipeline run`: of the command, of an executor, of a worker with what it has.
+"""kill -9 at random moments of `pipeline run` and `pipeline stream`: of the command, of an executor, of a worker.
 
-The tables are those of an undisturbed run, and who reads them all the while sees whole runs and nothing else.
+The tables are those of an undisturbed command, and who reads them all the while sees whole runs, or windows that stay
+as they are, and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -15,21 +17,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.pipeline.exact import exact_rows, exact_tables
 from tests.pipeline.standalone import Standalone, standalone
+from tests.pipeline.test_stream import SCENARIO, UNIX_NS, publish, some_blocks
 
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import Location, current_manifest
+from triagemq.pipeline.streaming import stream_pipeline
+from triagemq.trace import TraceWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COMMAND = """
 import sys
 from triagemq.pipeline import SparkOptions, run_pipeline
+from triagemq.pipeline.streaming import stream_pipeline
 conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
 # What a session for many rows has: exchanges, and files written by tasks.
 conf |= {"spark.sql.shuffle.partitions": "2"}
-run_pipeline([sys.argv[2]], sys.argv[3], options=SparkOptions(master=sys.argv[1], conf=conf))
+what, master, source, out = sys.argv[1:]
+options = SparkOptions(master=master, conf=conf)
+if what == "run":
+    run_pipeline([source], out, options=options)
+else:
+    stream_pipeline(source, out, once=True, most_rows=200, options=options)
 """
 KILLS = 10
 Expected = Mapping[Path, dict[str, list[str]]]
@@ -49,9 +64,9 @@ def expected(
     return found
 
 
-def start(master: str, trace: Path, out: Path) -> subprocess.Popen[bytes]:
+def start(what: str, cluster: Standalone, source: Path, out: Path) -> subprocess.Popen[bytes]:
     # Its own group: what the command started dies with it here, as it would when a machine goes down.
-    command = [sys.executable, "-c", COMMAND, master, str(trace), str(out)]
+    command = [sys.executable, "-c", COMMAND, what, cluster.address, str(source), str(out)]
     return subprocess.Popen(command, start_new_session=True)
 
 
@@ -79,17 +94,15 @@ def kill_worker(process: subprocess.Popen[bytes], cluster: Standalone, chance: r
     cluster.start_worker(number)
 
 
-def kill_some_times(kill: Callable[..., None], cluster: Standalone, expected: Expected, out: Path) -> None:
-    """Kill at random moments, spread over the time that an undisturbed run takes, which the first one is."""
-    chance, master = random.Random(KILLS), cluster.address
-    traces, killed, tried = list(expected), 0, 1
-    begun = time.monotonic()
-    assert start(master, traces[0], out).wait(timeout=300) == 0
-    longest = time.monotonic() - begun
-    (out / "deliveries" / "mine.txt").write_text("not of this store")
-    while killed < KILLS:
-        before = published(out)
-        process = start(master, traces[tried % 2], out)
+def kill_some_times(
+    kill: Callable[..., None], cluster: Standalone, begin: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    """Kill at random moments, spread over the time that an undisturbed command takes, which the first one is."""
+    chance, killed, began = random.Random(KILLS), 0, time.monotonic()
+    assert begin().wait(timeout=300) == 0
+    longest = time.monotonic() - began
+    for _ in range(3 * KILLS):
+        process = begin()
         try:
             process.wait(timeout=longest * (killed + chance.random()) / KILLS)
         except subprocess.TimeoutExpired:
@@ -97,38 +110,36 @@ def kill_some_times(kill: Callable[..., None], cluster: Standalone, expected: Ex
             killed += 1
         status = process.wait(timeout=200)
         assert status == (-signal.SIGKILL if kill is kill_driver and status else 0)
-        # Whatever was published, there is something to do the next time.
-        tried += published(out) != before
-        assert tried <= 3 * KILLS, "most were over before their moment came"
+        if killed == KILLS:
+            return
+    pytest.fail("most were over before their moment came")
 
 
 @contextlib.contextmanager
-def read_all_the_while(out: Path, expected: Expected) -> Iterator[list[str]]:
-    """Read every table again and again; the names of those that were read. What is no whole run is an error."""
-    ended, seen, wrong = threading.Event(), [], []
+def all_the_while(look: Callable[[], None]) -> Iterator[None]:
+    """Look again and again; what goes wrong then is an error at the end."""
+    ended, wrong = threading.Event(), []
 
-    def read() -> None:
+    def watch() -> None:
         try:
             while not ended.wait(0.1):
-                if published(out) is None:
-                    continue
-                tables = Tables(out)
-                for name in tables.rows:
-                    rows = exact_rows(tables, name)
-                    if rows not in [whole[name] for whole in expected.values()]:
-                        wrong.append(f"{name}: {len(rows)} rows that are of no whole run")
-                    seen.append(name)
-        except Exception as error:
-            wrong.append(repr(error))
+                look()
+        except BaseException as error:
+            wrong.append(error)
 
-    reader = threading.Thread(target=read)
-    reader.start()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     try:
-        yield seen
+        yield
     finally:
         ended.set()
-        reader.join()
+        watcher.join()
     assert wrong == []
+
+
+def assert_nothing_is_left_over(out: Path) -> None:
+    assert {out / name for name in Tables(out).manifest.names()} == set(out.glob("[!_]*/**/*.parquet"))
+    assert not (out / "_work").exists()
 
 
 @pytest.mark.slow
@@ -137,15 +148,60 @@ def read_all_the_while(out: Path, expected: Expected) -> Iterator[list[str]]:
 def test_tables_after_kills_are_those_of_an_undisturbed_run(
     kill: Callable[..., None], trace: Path, expected: Expected, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(standalone(tmp_path / "logs"))
-        seen = stack.enter_context(read_all_the_while(out, expected))
-        kill_some_times(kill, cluster, expected, out)
-    assert set(seen) == set(Tables(out).rows)
+    out, traces, states, seen = tmp_path / "out", list(expected), list[str | None](), set[str]()
+
+    def begin() -> subprocess.Popen[bytes]:
+        """Make the tables of the trace that is not published."""
+        if not states or states[-1] != published(out):
+            states.append(published(out))
+        if len(states) == 2:
+            (out / "deliveries" / "mine.txt").write_text("not of this store")
+        return start("run", cluster, traces[(len(states) - 1) % 2], out)
+
+    def look() -> None:
+        tables = Tables(out) if published(out) is not None else None
+        for name in tables.rows if tables is not None else ():
+            assert exact_rows(tables, name) in [whole[name] for whole in expected.values()], name
+            seen.add(name)
+
+    with standalone(tmp_path / "logs") as cluster, all_the_while(look):
+        kill_some_times(kill, cluster, begin)
+    assert seen == set(Tables(out).rows)
     run_pipeline([trace], out)
-    tables = Tables(out)
-    assert exact_tables(tables) == expected[trace]
-    assert {out / name for name in tables.manifest.names()} == set(out.rglob("*.parquet"))
-    assert not (out / "_work").exists()
-    assert (out / "deliveries" / "mine.txt").read_text() == "not of this store"
+    assert exact_tables(Tables(out)) == expected[trace]
+    assert_nothing_is_left_over(out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kill", [kill_driver, kill_executor, kill_worker])
+def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
+    kill: Callable[..., None], spark: SparkSession, tmp_path: Path
+) -> None:
+    out, root, seen = tmp_path / "out", tmp_path / "run", set[str]()
+    blocks = iter(some_blocks(9, begin_ns=UNIX_NS, blocks=3 * (3 * KILLS + 1), rows=100))
+    described = {"scenario_text": SCENARIO, "plan_text": None, "producer": "test", "run_id": "killed"}
+    writer = TraceWriter(root, rotate_rows=100, **described)
+
+    def begin() -> subprocess.Popen[bytes]:
+        """More of the trace is there, and is taken in some batches."""
+        for block in itertools.islice(blocks, 3):
+            publish(writer, block)
+        return start("stream", cluster, root, out)
+
+    def look() -> None:
+        tables = Tables(out) if list(out.glob("manifest-*")) else None
+        if tables is not None and "topic_rates" in tables.rows:
+            rows = exact_rows(tables, "topic_rates")
+            assert len(rows) == len(set(rows))
+            seen.update(rows)
+
+    with standalone(tmp_path / "logs") as cluster, all_the_while(look):
+        kill_some_times(kill, cluster, begin)
+    writer.finish(measured_from_ns=0)
+    for place in (out, tmp_path / "undisturbed"):
+        stream_pipeline(root, place, once=True, spark=spark)
+    undisturbed = exact_tables(Tables(tmp_path / "undisturbed"))
+    assert exact_tables(Tables(out)) == undisturbed
+    assert seen
+    assert seen <= set(undisturbed["topic_rates"])

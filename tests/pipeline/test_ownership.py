@@ -24,7 +24,7 @@ from triagemq.pipeline.report import write_report
 from triagemq.pipeline.store import PublishedRun, TablesManifest, TableStore
 from triagemq.pipeline.store.places import LocalFiles
 from triagemq.pipeline.streaming import job as stream_job
-from triagemq.pipeline.streaming import read_stream_table, stream_pipeline
+from triagemq.pipeline.streaming import stream_pipeline
 from triagemq.pipeline.sweep.cases import forget_cases, simulate_cases
 from triagemq.pipeline.sweep.jobs import KeptRows
 from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
@@ -282,7 +282,7 @@ def test_a_stream_does_not_take_the_tables_of_a_run_nor_the_other_way_round(
     with pytest.raises(OutputError, match="holds tables of `triage pipeline stream`"):
         run_pipeline([trace], stream_directory)
     assert (content(out), content(stream_directory)) == before
-    assert len(read_stream_table(stream_directory)) > 0
+    assert len(Tables(stream_directory).table("topic_rates")) > 0
 
 
 def test_a_page_that_is_no_report_is_not_replaced(tmp_path: Path) -> None:

@@ -38,15 +38,15 @@ def test_where_nobody_set_anything_it_is_this_machine_and_tuned_for_it() -> None
     assert settings.chosen()["spark.driver.host"] == "127.0.0.1"
     assert settings.chosen()["spark.sql.shuffle.partitions"] == "1"
     assert "spark.master" not in settings.chosen(), "Spark's own default is this machine"
-    arguments = settings.environment(find_java(), None)["PYSPARK_SUBMIT_ARGS"]
-    assert "--driver-memory" in arguments
-    assert "UseSerialGC" in arguments
+    wanted = settings.environment(find_java(), None)
+    assert "SPARK_DRIVER_MEMORY" in wanted
+    assert "UseSerialGC" in wanted["SPARK_SUBMIT_OPTS"]
 
 
 def test_spark_defaults_are_heard(conf: Path) -> None:
     (conf / "spark-defaults.conf").write_text(
         "# ours\nspark.master   spark://head:7077\nspark.sql.shuffle.partitions=77\n"
-        "spark.driver.extraJavaOptions: -Dmine=1 -Dtwo=2\n\n"
+        "spark.driver.extraJavaOptions: -Dmine=1\n\n"
     )
     settings = SparkSettings.before_java(SparkOptions())
     assert (settings.master, settings.local) == ("spark://head:7077", False)
@@ -55,8 +55,7 @@ def test_spark_defaults_are_heard(conf: Path) -> None:
     assert "spark.sql.shuffle.partitions" not in chosen
     assert "spark.driver.host" not in chosen
     wanted = settings.environment(find_java(), None)
-    assert "--driver-memory" not in wanted["PYSPARK_SUBMIT_ARGS"]
-    assert "-Dmine=1 -Dtwo=2" in wanted["PYSPARK_SUBMIT_ARGS"]
+    assert "SPARK_DRIVER_MEMORY" not in wanted
     assert "PYSPARK_PYTHON" not in wanted, "what this machine calls Python may not be there"
 
 
@@ -69,9 +68,7 @@ def test_what_pyspark_is_to_be_submitted_with_is_heard_before_the_defaults(
     settings = SparkSettings.before_java(SparkOptions())
     assert settings.master == "spark://a:1"
     assert not {"spark.app.name", "spark.buffer.pageSize"} & set(settings.chosen())
-    arguments = settings.environment(find_java(), None)["PYSPARK_SUBMIT_ARGS"]
-    assert arguments.startswith(given.removesuffix("pyspark-shell"))
-    assert arguments.endswith("pyspark-shell")
+    assert "PYSPARK_SUBMIT_ARGS" not in settings.environment(find_java(), None), "pyspark reads it itself"
 
 
 def test_the_command_is_heard_before_everything_else(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +112,24 @@ def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
     assert {"triagemq/__init__.py", "triagemq/pipeline/sweep/results.py"} <= set(names)
     assert not any("__pycache__" in name for name in names)
     assert not Session.sparkContext.sent.exists()
+
+
+def test_java_itself_hears_what_is_set_for_the_driver(conf: Path) -> None:
+    (conf / "spark-defaults.conf").write_text(
+        "spark.driver.memory 555m\nspark.driver.extraJavaOptions -Dtheirs=1\n"
+    )
+    code = (
+        "from triagemq.pipeline import SparkOptions, spark_session\n"
+        "with spark_session(SparkOptions(conf={'spark.driver.maxResultSize': '77m'})) as spark:\n"
+        "    java = spark.sparkContext._jvm.java.lang\n"
+        "    print(java.Runtime.getRuntime().maxMemory() >> 20, java.System.getProperty('theirs'))\n"
+        "    print(spark.sparkContext.getConf().get('spark.driver.maxResultSize'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    memory, theirs, size = done.stdout.split()
+    assert (theirs, size) == ("1", "77m")
+    assert 500 < int(memory) <= 555
+    assert not done.stderr
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location, TableStore, current_manifest
-from triagemq.pipeline.streaming import StreamResult, read_stream_table, stream_pipeline
+from triagemq.pipeline.streaming import StreamResult, stream_pipeline
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.publications import PublicationsReader
 from triagemq.pipeline.streaming.runs import FoundRun
@@ -159,7 +159,7 @@ def assert_table_is(found: pa.Table, expected: dict[tuple[int, float, int], dict
 
 
 def assert_counters_are(out: Path, expected: dict[int, list[int]]) -> None:
-    rows = read_stream_table(out, "stream_counters").to_pylist()
+    rows = Tables(out).table("stream_counters").to_pylist()
     assert {row["topic_id"]: [row["events"], row["late"], row["duplicates"]] for row in rows} == expected
 
 
@@ -241,9 +241,11 @@ def test_every_window_closes_once_wherever_the_watermark_stops(
 def test_a_batch_is_published_once_and_many_have_few_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from triagemq.pipeline.store import store as table_store
     from triagemq.pipeline.streaming import sink
 
-    monkeypatch.setattr(sink, "_MERGED_AT_ONCE", 4)
+    for module in (table_store, sink):
+        monkeypatch.setattr(module, "MERGED_AT_ONCE", 4)
     how, offsets = StreamSettings("x"), tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     schema = (
@@ -267,7 +269,7 @@ def test_a_batch_is_published_once_and_many_have_few_files(
                 taken(spark.createDataFrame(rows, schema), batch)
             assert len(list((tmp_path / "out" / "topic_rates").rglob("*.parquet"))) <= 7
             assert len(list((tmp_path / "out" / "_cells").rglob("*.parquet"))) <= 12
-    found = read_stream_table(tmp_path / "out").to_pylist()
+    found = Tables(tmp_path / "out").table("topic_rates").to_pylist()
     sliding = [(row["window_start_ns"], row["publications"]) for row in found if row["window_seconds"] == 2]
     assert sliding == [(second * SECOND, 2) for second in range(15)]
     assert [row["publications"] for row in found if row["window_seconds"] == 10] == [10]
@@ -295,7 +297,7 @@ def test_the_table_is_what_counting_one_by_one_gives(undisturbed: Path, blocks: 
     expected, counters = counted_one_by_one(blocks, 2.0, 1.0, 2.0)
     assert sum(late for _, late, _ in counters.values()) > 0
     assert sum(duplicates for _, _, duplicates in counters.values()) > 0
-    assert_table_is(read_stream_table(undisturbed), expected)
+    assert_table_is(Tables(undisturbed).table("topic_rates"), expected)
     assert_counters_are(undisturbed, counters)
     assert Tables(undisturbed).rows == {"stream_counters": 4, "topic_rates": len(expected)}
 
@@ -305,7 +307,7 @@ def test_batches_of_one_block_give_the_same_table(
 ) -> None:
     done = stream(spark, source, tmp_path / "out", most_rows=1)
     assert done.batches >= 8
-    assert read_stream_table(tmp_path / "out").equals(read_stream_table(undisturbed))
+    assert Tables(tmp_path / "out").table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
     again = stream(spark, source, tmp_path / "out")
     assert (again.events, again.windows) == (0, 0)
     assert again.runs == done.runs
@@ -325,7 +327,11 @@ def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp
     expected = {
         (row.topic_id, row.window_start_ns): row for row in batch.where("window_seconds = 10").collect()
     }
-    found = [row for row in read_stream_table(tmp_path / "out").to_pylist() if row["window_seconds"] == 10]
+    found = [
+        row
+        for row in Tables(tmp_path / "out").table("topic_rates").to_pylist()
+        if row["window_seconds"] == 10
+    ]
     assert {(row["topic_id"], row["window_start_ns"]) for row in found} == set(expected)
     for row in found:
         other = expected[row["topic_id"], row["window_start_ns"]].asDict()
@@ -362,7 +368,7 @@ def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
     producer.join()
     both = {"live": live, "simulated": simulated}
     expected = {run: counted_one_by_one(blocks, 2.0, 1.0, 2.0)[0] for run, blocks in both.items()}
-    table = read_stream_table(out)
+    table = Tables(out).table("topic_rates")
     assert_table_is(table.filter(pa.compute.equal(table["run_id"], "simulated")), expected["simulated"])
     # What the watermark has not passed may still change, as long as the run has not finished.
     passed = max(event[2] for block in live for event in block) - 2 * SECOND
@@ -375,7 +381,7 @@ def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
     assert max(start + length * SECOND for length, start in there) <= passed
     writer.finish(measured_from_ns=0)
     stream(spark, root, out)
-    table = read_stream_table(out)
+    table = Tables(out).table("topic_rates")
     assert_table_is(table.filter(pa.compute.equal(table["run_id"], "live")), expected["live"])
 
 
@@ -416,7 +422,7 @@ def test_windows_are_posted_and_tried_again(
     assert "s3cret" not in json.dumps(done.as_json())
     assert (done.post["sent"], done.post["failed"]) == (len(received), 0)
     rows = [row for body in received for row in body["rows"]]
-    table = read_stream_table(tmp_path / "out").to_pylist()
+    table = Tables(tmp_path / "out").table("topic_rates").to_pylist()
     assert sorted(rows, key=json.dumps) == sorted(table, key=json.dumps)
     assert {body["table"] for body in received} == {"topic_rates"}
 
@@ -428,7 +434,7 @@ def test_nobody_listening_costs_no_window(
     assert done.post is not None
     assert done.post["failed"] >= 1
     assert "refused" in done.post["last_failure"]
-    assert read_stream_table(tmp_path / "out").equals(read_stream_table(undisturbed))
+    assert Tables(tmp_path / "out").table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
 
 
 def test_parts_that_were_removed_are_passed_over_and_said(
@@ -481,7 +487,7 @@ def test_asked_to_stop_it_commits_its_batch_and_ends_well(
     done = json.loads(answer)
     assert done["events"] == 1200
     assert done["runs"]["one"]["events"] < 1200
-    assert read_stream_table(out).equals(read_stream_table(undisturbed))
+    assert Tables(out).table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
     assert not (out / "_work").exists()
 
 
@@ -512,13 +518,13 @@ def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if list(out.glob("manifest-*")):
-            read_stream_table(out)
+            Tables(out).table("topic_rates")
     for block in blocks[times * share :]:
         publish(writer, block)
     writer.finish(measured_from_ns=0)
     stream(spark, root, out)
     expected, counters = counted_one_by_one(blocks, 2.0, 1.0, 2.0)
-    assert_table_is(read_stream_table(out), expected)
+    assert_table_is(Tables(out).table("topic_rates"), expected)
     assert_counters_are(out, counters)
     listed = {file.name for table in Tables(out).rows for file in Tables(out).manifest.files(table)}
     assert listed == {str(path.relative_to(out)) for path in out.glob("[!_]*/*/*/*.parquet")}

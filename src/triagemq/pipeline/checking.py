@@ -28,6 +28,29 @@ _KEYS = {
     "hops": ("publication_id", "shiftleft(bigint(subscription_id), 32) + hop"),
     "queue_samples": ("sampled_ns", "shiftleft(bigint(port_id), 32) + queue"),
 }
+_COUNTERS = (
+    "bytes_in",
+    "packets_in",
+    "bytes_out",
+    "packets_out",
+    "drops",
+    "backlog_bytes",
+    "backlog_packets",
+)
+_NEEDED = {
+    "publications": ("publication_id", "topic_id", "published_ns", "size_bytes"),
+    "deliveries": (
+        "publication_id",
+        "subscription_id",
+        "subscriber_id",
+        "topic_id",
+        "published_ns",
+        "outcome",
+    ),
+    "hops": ("publication_id", "subscription_id", "hop", "port_id", "queue"),
+    "queue_samples": ("port_id", "queue", "sampled_ns", *_COUNTERS),
+}
+_TIMES = {"publications": "published_ns", "deliveries": "published_ns", "queue_samples": "sampled_ns"}
 _SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
 _LARGEST_CLASS = NO_CLASS - 1
 _DUPLICATE = "duplicate"
@@ -149,99 +172,52 @@ def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> Data
 
 def _mark_duplicates(table: str, rows: DataFrame) -> DataFrame:
     """Give all but the first of the good rows with equal keys the reason."""
-    keyed = rows.withColumns(
-        {name: F.expr(key) for key, name in zip(_KEYS[table], ("key", "other"), strict=True)}
-    )
-    same = Window.partitionBy("run", "key", "other", F.col("reason").isNull()).orderBy("source", "line")
+    keys = [F.expr(key) for key in _KEYS[table]]
+    same = Window.partitionBy("run", *keys, F.col("reason").isNull()).orderBy("source", "line")
     again = F.col("reason").isNull() & (F.row_number().over(same) > 1)
-    return (
-        keyed.withColumn("again", again)
-        .withColumn("reason", F.when(F.col("again"), _DUPLICATE).otherwise(F.col("reason")))
-        .drop("again", "key", "other")
-    )
+    return rows.withColumn("reason", F.when(again, _DUPLICATE).otherwise(F.col("reason")))
 
 
 def _reason(table: str, run: TraceInput) -> Column:
-    reasons = {
-        "publications": _publication_reasons,
-        "deliveries": _delivery_reasons,
-        "hops": _hop_reasons,
-        "queue_samples": _sample_reasons,
-    }[table](run)
+    """The first thing that is wrong with a row; null if nothing is."""
+    sizes = {"negative size": F.col("size_bytes") < 0}
+    wrong = {
+        "publications": sizes | _unknown(run, "topic", "publisher"),
+        "deliveries": sizes
+        | {
+            "impossible priority class": ~F.col("priority_class").between(0, _LARGEST_CLASS),
+            "unknown outcome": ~F.col("outcome").isin([outcome.name for outcome in Outcome]),
+        }
+        | _unknown(run, "topic", "subscription")
+        | {
+            "delivered without a time": (F.col("outcome") == Outcome.delivered.name)
+            & F.col("delivered_ns").isNull(),
+            "clock going backwards": _any(
+                F.col("delivered_ns") < F.col("published_ns"), F.col("dequeued_ns") < F.col("enqueued_ns")
+            ),
+        },
+        "hops": _unknown(run, "port")
+        | {"clock going backwards": F.col("dequeued_ns") < F.col("enqueued_ns")},
+        "queue_samples": {"negative counter": _any(*(F.col(name) < 0 for name in _COUNTERS))}
+        | _unknown(run, "port"),
+    }
+    times = {"negative time": F.col(_TIMES[table]) < 0} if table in _TIMES else {}
+    missing = {"missing value": _any(*(F.col(name).isNull() for name in _NEEDED[table]))}
     found = F.lit(None).cast("string")
-    for text, condition in reversed(reasons.items()):
+    for text, condition in reversed((missing | times | wrong[table]).items()):
         found = F.when(condition, text).otherwise(found)
     return found
 
 
-def _negative(*names: str) -> Column:
-    return reduce(lambda one, other: one | other, (F.col(name) < 0 for name in names))
+def _any(*conditions: Column) -> Column:
+    """Whether one of them is true; one that cannot be told is not."""
+    return reduce(lambda one, other: one | other, (F.coalesce(each, F.lit(False)) for each in conditions))
 
 
-def _missing(*names: str) -> Column:
-    return reduce(lambda one, other: one | other, (F.col(name).isNull() for name in names))
-
-
-def _unknown(name: str, known: int | None) -> Column:
+def _unknown(run: TraceInput, *kinds: str) -> dict[str, Column]:
     """Ids are row numbers of the scenario, or have names in the manifest; without either any will do."""
-    outside = F.col(name) < 0
-    return outside if known is None else outside | (F.col(name) >= known)
-
-
-def _publication_reasons(run: TraceInput) -> dict[str, Column]:
-    return {
-        "missing value": _missing("publication_id", "topic_id", "published_ns", "size_bytes"),
-        "negative time": _negative("published_ns"),
-        "negative size": _negative("size_bytes"),
-        "unknown topic": _unknown("topic_id", run.known("topics")),
-        "unknown publisher": _unknown("publisher_id", run.known("publishers")),
-    }
-
-
-def _delivery_reasons(run: TraceInput) -> dict[str, Column]:
-    delivered = F.col("outcome") == Outcome.delivered.name
-    return {
-        "missing value": _missing(
-            "publication_id",
-            "subscription_id",
-            "subscriber_id",
-            "topic_id",
-            "published_ns",
-            "outcome",
-        ),
-        "negative time": _negative("published_ns"),
-        "negative size": _negative("size_bytes"),
-        "impossible priority class": ~F.col("priority_class").between(0, _LARGEST_CLASS),
-        "unknown outcome": ~F.col("outcome").isin([outcome.name for outcome in Outcome]),
-        "unknown topic": _unknown("topic_id", run.known("topics")),
-        "unknown subscription": _unknown("subscription_id", run.known("subscriptions")),
-        "delivered without a time": delivered & F.col("delivered_ns").isNull(),
-        "clock going backwards": F.coalesce(F.col("delivered_ns") < F.col("published_ns"), F.lit(False))
-        | F.coalesce(F.col("dequeued_ns") < F.col("enqueued_ns"), F.lit(False)),
-    }
-
-
-def _hop_reasons(run: TraceInput) -> dict[str, Column]:
-    return {
-        "missing value": _missing("publication_id", "subscription_id", "hop", "port_id", "queue"),
-        "unknown port": _unknown("port_id", run.known("ports")),
-        "clock going backwards": F.coalesce(F.col("dequeued_ns") < F.col("enqueued_ns"), F.lit(False)),
-    }
-
-
-def _sample_reasons(run: TraceInput) -> dict[str, Column]:
-    counters = (
-        "bytes_in",
-        "packets_in",
-        "bytes_out",
-        "packets_out",
-        "drops",
-        "backlog_bytes",
-        "backlog_packets",
-    )
-    return {
-        "missing value": _missing("port_id", "queue", "sampled_ns", *counters),
-        "negative time": _negative("sampled_ns"),
-        "negative counter": _negative(*counters),
-        "unknown port": _unknown("port_id", run.known("ports")),
-    }
+    wrong = {}
+    for kind in kinds:
+        number, known = F.col(f"{kind}_id"), run.known(f"{kind}s")
+        wrong[f"unknown {kind}"] = number < 0 if known is None else (number < 0) | (number >= known)
+    return wrong

@@ -10,7 +10,6 @@ from collections.abc import Mapping as Dictionary
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
@@ -28,7 +27,7 @@ from triagemq.trace.manifest import (
     MANIFEST_NAME,
     PLAN_NAME,
     SCENARIO_NAME,
-    read_manifest,
+    parse_manifest,
 )
 
 COMPUTED_BY = 7
@@ -213,14 +212,7 @@ def _incomplete(place: Location) -> str:
 def _trace(place: Location) -> TraceInput:
     stated = (place / MANIFEST_NAME).read()
     text = (place / SCENARIO_NAME).read().decode("utf-8", errors="replace")
-    with TemporaryDirectory() as copy:
-        (Path(copy) / MANIFEST_NAME).write_bytes(stated)
-        try:
-            manifest = read_manifest(Path(copy))
-        except TraceError as error:
-            # Written to the name of the copy, which nobody knows.
-            raise TraceError(str(error).replace(copy, place.given)) from error
-    assert manifest is not None
+    manifest = parse_manifest(stated, f"{place.given}/{MANIFEST_NAME}")
     files = {}
     for table, parts in manifest.tables.items():
         listed = []

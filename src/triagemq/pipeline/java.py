@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,15 +113,11 @@ def is_interrupted_write(path: Path) -> bool:
     return process.isdigit() and not Path(f"/proc/{process}").exists()
 
 
-def _homes_on_this_machine() -> list[tuple[str, Path]]:
-    homes = []
-    named = os.environ.get("JAVA_HOME")
-    if named:
-        homes.append(("JAVA_HOME", Path(named)))
-    on_path = shutil.which("java")
-    if on_path:
-        homes.append(("PATH", Path(on_path).resolve().parent.parent))
-    return homes
+def _homes_on_this_machine() -> Iterator[tuple[str, Path]]:
+    if named := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(named)
+    if on_path := shutil.which("java"):
+        yield "PATH", Path(on_path).resolve().parent.parent
 
 
 def _version_of(home: Path) -> str | None:
@@ -128,17 +125,13 @@ def _version_of(home: Path) -> str | None:
     program = home / "bin" / "java"
     if not program.is_file():
         return None
-    try:
+    with contextlib.suppress(OSError):
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
-        stated = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
-        if stated:
+        if stated := re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE):
             return stated[1]
-    except OSError:
-        pass
     try:
-        answer = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=30, check=False
-        )
+        command = [str(program), "-version"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     printed = re.search(r'version "([^"]+)"', answer.stderr)

@@ -61,6 +61,8 @@ TABLES: Mapping[str, Any] = {
 SCENARIOS = "scenarios"
 """One row per run with a scenario: run_id and the text."""
 
+Made = dict[str, Callable[[], DataFrame]]
+
 # While one table waits for its last task or for files to be named, the next one works.
 _AT_ONCE = 2
 _SMALL_AT_ONCE = 4
@@ -94,7 +96,7 @@ class Batch:
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
-        self._write("run_summary", self._summary())
+        self._write("run_summary", self._summary)
         self._keep_scenarios()
         return {each.run_id: self._published(run) for run, each in self._inputs.items()}
 
@@ -108,97 +110,71 @@ class Batch:
         valid = checked["publications"].good()
         if readings is not None:
             valid = valid.unionByName(self._numbered(readings))
-        made = [
-            lambda: self._write(
-                "publications",
-                publications.transform(valid, self._topics, self._publishers, self._measured_from()),
-            )
-        ]
+        start_ns = self._measured_from()
+        made: Made = {
+            "publications": lambda: publications.transform(valid, self._topics, self._publishers, start_ns)
+        }
         if self._has("deliveries"):
-            good = checked["deliveries"].good()
-            made.append(lambda: self._write("deliveries", deliveries.transform(good, self._measured_from())))
+            made["deliveries"] = lambda: deliveries.transform(checked["deliveries"].good(), start_ns)
         if any(reason is not None for _, reason in self._counts):
             bad = [each.bad() for each in checked.values()] + rejected
-            together = reduce(DataFrame.unionByName, bad)
-            made.append(lambda: self._write("quarantine", quarantine.transform(together)))
-        self._all(made)
+            made["quarantine"] = lambda: quarantine.transform(reduce(DataFrame.unionByName, bad))
+        self._write_all(made)
 
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
-        published, measured_from_ns = self._read("publications"), self._measured_from()
-        first = [
-            lambda: self._write("topic_rates", topic_rates.transform(published, self._topics)),
-            lambda: self._write(
-                "publication_profile",
-                publication_profile.transform(published, self._topics, self._publishers, measured_from_ns),
+        published, start_ns, read = self._read("publications"), self._measured_from(), self._read
+        samples, ports = checked["queue_samples"].good(), self._dimensions.ports
+        first: Made = {
+            "topic_rates": lambda: topic_rates.transform(published, self._topics),
+            "publication_profile": lambda: publication_profile.transform(
+                published, self._topics, self._publishers, start_ns
             ),
-        ]
+        }
+        second: Made = {
+            "topic_correlation": lambda: topic_correlation.transform(
+                published, read("publication_profile"), self._topics
+            ),
+            "topic_summary": lambda: topic_summary.transform(
+                read("topic_rates"), read("publication_profile"), start_ns
+            ),
+        }
         if self._has("deliveries"):
-            said = any(each.classes for each in self._traces.values())
-            histogram = latency_histogram.transform(
-                self._read("deliveries"),
-                self._dimensions.classes if said else None,
-                self._partitions,
-                deadlines=self._deadlines(),
-                judged_until_ns=self._judged_until(),
-                whose=not all(each.known("subscriptions") for each in self._traces.values()),
-            )
-            first.insert(0, lambda: self._write("latency_histogram", histogram))
-        samples = checked["queue_samples"].good()
-        if self._has("queue_samples"):
-            ports = self._dimensions.ports
-            first.append(
-                lambda: self._write("port_load", port_load.transform(samples, ports, measured_from_ns))
-            )
-            first.append(
-                lambda: self._write("queue_features", self._queue_features(samples, checked["hops"]))
-            )
-        self._all(first)
-        second = [
-            lambda: self._write(
-                "topic_correlation",
-                topic_correlation.transform(published, self._read("publication_profile"), self._topics),
-            ),
-            lambda: self._write(
-                "topic_summary",
-                topic_summary.transform(
-                    self._read("topic_rates"), self._read("publication_profile"), measured_from_ns
+            # The longest of all: it begins first.
+            first = {"latency_histogram": self._latency_histogram} | first
+            second |= {
+                "class_performance": lambda: class_performance.transform(
+                    read("latency_histogram"), self._dimensions.class_forecasts
                 ),
-            ),
-        ]
+                "subscription_performance": lambda: subscription_performance.transform(
+                    read("latency_histogram"), self._dimensions.subscriptions
+                ),
+            }
         if self._has("queue_samples"):
-            second.append(
-                lambda: self._write("port_summary", port_summary.transform(self._read("port_load")))
-            )
+            first["port_load"] = lambda: port_load.transform(samples, ports, start_ns)
+            first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
+            second["port_summary"] = lambda: port_summary.transform(read("port_load"))
         if self._written.get("quarantine"):
-            second.append(
-                lambda: self._write(
-                    "quarantine_summary", quarantine_summary.transform(self._read("quarantine"))
-                )
-            )
-        if self._has("deliveries"):
-            counted = self._read("latency_histogram")
-            promised = self._dimensions.class_forecasts
-            second.append(
-                lambda: self._write("class_performance", class_performance.transform(counted, promised))
-            )
-            second.append(
-                lambda: self._write(
-                    "subscription_performance",
-                    subscription_performance.transform(counted, self._dimensions.subscriptions),
-                )
-            )
-        self._all(second)
+            second["quarantine_summary"] = lambda: quarantine_summary.transform(read("quarantine"))
+        self._write_all(first)
+        self._write_all(second)
+
+    def _latency_histogram(self) -> DataFrame:
+        traces = self._traces.values()
+        return latency_histogram.transform(
+            self._read("deliveries"),
+            self._dimensions.classes if any(each.classes for each in traces) else None,
+            self._partitions,
+            deadlines=self._deadlines(),
+            judged_until_ns=self._judged_until(),
+            whose=not all(each.known("subscriptions") for each in traces),
+        )
 
     def _queue_features(self, samples: DataFrame, hops: Checked) -> DataFrame:
-        interval = queue_features.INTERVAL_NS
-        phase = samples.groupBy("run").agg((F.min("sampled_ns") % interval).alias("phase_ns"))
+        phase_ns = F.min("sampled_ns") % queue_features.INTERVAL_NS
+        phase = samples.groupBy("run").agg(phase_ns.alias("phase_ns"))
         with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
-        passed = (
-            self._read("deliveries").where(~F.col("run").isin(with_hops))
-            if with_hops
-            else self._read("deliveries")
-        )
+        passed = self._read("deliveries").where(~F.col("run").isin(with_hops))
         single = passed.join(F.broadcast(self._dimensions.subscribers), ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
@@ -219,7 +195,8 @@ class Batch:
             parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
-            self._count_log(run, parsed.rows)
+            for reason, count in parsed.rows.groupBy("reason").count().collect():
+                self._counts[run, reason] = count
             for column, ids in names_to_ids(parsed.readings(), ["topic", "publisher"]).items():
                 numbered = ids.withColumn("run", F.lit(run))
                 place = self._store.work(f"{column}-names-{run}")
@@ -238,55 +215,40 @@ class Batch:
 
     # Counting
 
-    def _count_log(self, run: int, rows: DataFrame) -> None:
-        for reason, count in rows.groupBy("reason").count().collect():
-            self._counts[run, reason] = count
-
-    def _reasons(self, run: int) -> dict[str, int]:
-        found = {
-            reason: count
-            for (each, reason), count in self._counts.items()
-            if each == run and reason is not None
-        }
-        return dict(sorted(found.items()))
-
     def _published(self, run: int) -> PublishedRun:
-        each, reasons = self._inputs[run], self._reasons(run)
-        rows_in, quarantined = self._counts.get((run, None), 0), sum(reasons.values())
-        tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
-        rows_read = rows_in + quarantined
+        each = self._inputs[run]
+        counts = {reason: count for (of, reason), count in self._counts.items() if of == run}
+        rows_in = counts.pop(None, 0)
         return PublishedRun(
-            each.identity, each.source, rows_read, rows_in, quarantined, reasons, tables, each.notes
+            identity=each.identity,
+            source=each.source,
+            rows_read=rows_in + sum(counts.values()),
+            rows_in=rows_in,
+            quarantined=sum(counts.values()),
+            reasons={str(reason): counts[reason] for reason in sorted(counts, key=str)},
+            tables={table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)},
+            notes=each.notes,
         )
 
     def _summary(self) -> DataFrame:
-        rows = []
+        known = []
         for run, each in self._inputs.items():
             published = self._published(run)
-            manifest = each.manifest if isinstance(each, TraceInput) else None
-            scenario = each.scenario if isinstance(each, TraceInput) else None
-            rows.append(
-                {
-                    "run": run,
-                    "source": each.source,
-                    "producer": manifest.producer if manifest else "log",
-                    "started": manifest.started if manifest else None,
-                    "finished": manifest.finished if manifest else None,
-                    "scenario": scenario.name if scenario else None,
-                    "measured_from_ns": manifest.measured_from_ns if manifest else 0,
-                    "rows_read": published.rows_read,
-                    "rows_in": published.rows_in,
-                    "quarantined": published.quarantined,
-                }
-            )
-        known = few_rows(self._spark, [pa.Table.from_pylist(rows)], run_summary.KNOWN)
-        return run_summary.transform(
-            known,
-            self._read("publications"),
-            self._read("publication_profile"),
-            self._read("latency_histogram"),
-            self._read("subscription_performance"),
-        )
+            row: dict[str, Any] = {
+                "run": run,
+                "source": each.source,
+                "producer": "log",
+                "measured_from_ns": 0,
+            }
+            row |= {name: getattr(published, name) for name in ("rows_read", "rows_in", "quarantined")}
+            if isinstance(each, TraceInput):
+                stated = ("producer", "started", "finished", "measured_from_ns")
+                row |= {name: getattr(each.manifest, name) for name in stated}
+                row["scenario"] = each.scenario.name if each.scenario else None
+            known.append(pa.Table.from_pylist([row]))
+        names = ("publications", "publication_profile", "latency_histogram", "subscription_performance")
+        runs = few_rows(self._spark, known, run_summary.KNOWN)
+        return run_summary.transform(runs, *map(self._read, names))
 
     def _keep_scenarios(self) -> None:
         """The scenario of each run, as it was given: who has the tables needs the trace no more."""
@@ -301,24 +263,20 @@ class Batch:
 
     def _measured_from(self) -> Column:
         """The end of warm-up, by run. A foreign log has none."""
-        ends = [
-            each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
-            for each in self._inputs.values()
-        ]
-        return (
-            F.array(*(F.lit(end).cast("bigint") for end in ends))[F.col("run")]
-            if len(ends) > 1
-            else F.lit(ends[0])
-        )
+        return self._by_run(lambda trace: trace.manifest.measured_from_ns, 0)
 
     def _judged_until(self) -> Column | None:
         """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
-        ends = [
-            each.judged_until_ns if isinstance(each, TraceInput) else None for each in self._inputs.values()
-        ]
-        if all(end is None for end in ends):
+        if all(each.judged_until_ns is None for each in self._traces.values()):
             return None
-        return F.array(*(F.lit(end).cast("bigint") for end in ends))[F.col("run")]
+        return self._by_run(lambda trace: trace.judged_until_ns, None)
+
+    def _by_run(self, stated: Callable[[TraceInput], int | None], of_log: int | None) -> Column:
+        values = [
+            F.lit(stated(each) if isinstance(each, TraceInput) else of_log).cast("bigint")
+            for each in self._inputs.values()
+        ]
+        return F.array(*values)[F.col("run")] if len(values) > 1 else values[0]
 
     def _deadlines(self) -> DataFrame | None:
         """The latency that subscriptions ask for, in ns as the simulator has it; None if none does."""
@@ -332,17 +290,17 @@ class Batch:
         wanted = self._dimensions.subscriptions.where("max_latency_seconds is not null")
         return wanted.select("run", "subscription_id", deadline_ns)
 
-    def _all(self, made: list[Callable[[], None]]) -> None:
+    def _write_all(self, made: Made) -> None:
         with ThreadPoolExecutor(_SMALL_AT_ONCE if self._partitions == 1 else _AT_ONCE) as pool:
-            for each in [pool.submit(make) for make in made]:
+            for each in [pool.submit(self._write, table, make) for table, make in made.items()]:
                 each.result()
 
-    def _write(self, table: str, frame: DataFrame) -> None:
+    def _write(self, table: str, make: Callable[[], DataFrame]) -> None:
         self._progress.begin(table)
         schema = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int")
         assert isinstance(schema, StructType)
         run_ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
-        rows = frame.withColumn("run_id", run_ids[F.col("run")]).to(schema)
+        rows = make().withColumn("run_id", run_ids[F.col("run")]).to(schema)
         self._written[table] = write_table(rows, self._store, table, len(self._inputs), self._partitions)
         self._progress.finish()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import ParameterError
 from triagemq.pipeline.store import Location, TablesManifest, current_manifest
@@ -16,23 +16,6 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 5
 _MOST_SORTED_ROWS = 500_000
-_KEYS = (
-    "run_id",
-    "priority_class",
-    "subscription_id",
-    "port",
-    "queue",
-    "topic",
-    "publisher",
-    "window_start_ns",
-    "sampled_ns",
-    "source",
-    "line",
-    "published_ns",
-    "publication_id",
-)
-"""What rows are told by, in the order in which a table of few rows is sorted."""
-Result = TypeVar("Result")
 
 
 class Tables:
@@ -91,7 +74,13 @@ class Tables:
         limit: int | None = None,
     ) -> pa.Table:
         """A table's rows as Arrow; `where` keeps those whose column equals the text."""
-        return self._steadily(lambda: self._scan(self.files(name, run_id), name, columns, where or {}, limit))
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
+            except FileNotFoundError:
+                # A run was replaced meanwhile, and its files are gone: all is read by the new manifest.
+                self._manifest = self._read_manifest()
+        return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
 
     def records(self, name: str, **choice: Any) -> list[dict[str, Any]]:
         """A table's rows as plain values that JSON can hold; takes what `table` takes."""
@@ -99,15 +88,6 @@ class Tables:
             {column: plain(value) for column, value in row.items()}
             for row in self.table(name, **choice).to_pylist()
         ]
-
-    def _steadily(self, read: Callable[[], Result]) -> Result:
-        """Read by one manifest; if a run is replaced meanwhile, its files vanish and all is read by the new one."""
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return read()
-            except FileNotFoundError:
-                self._manifest = self._read_manifest()
-        return read()
 
     def _scan(
         self,
@@ -138,8 +118,8 @@ class Tables:
         rows = dataset.to_table(filter=condition)
         if rows.num_rows <= _MOST_SORTED_ROWS:
             # Spark writes in the order in which its tasks end; people and scripts want the same order every time.
-            keys = [column for column in _KEYS if column in known]
-            rows = rows.sort_by([(key, "ascending") for key in keys]) if keys else rows
+            keys = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+            rows = rows.sort_by([(key, "ascending") for key in keys])
         return (rows if chosen is None else rows.select(chosen)).slice(0, limit)
 
 

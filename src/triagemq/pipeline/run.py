@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -68,19 +69,14 @@ def run_pipeline(
         found, skipped = find_inputs(inputs, mapping)
         store = stack.enter_context(TableStore.open(out, inputs, kind="run"))
         before = store.manifest.runs
-        todo = [
-            each
-            for each in found
-            if each.run_id not in before or before[each.run_id].identity != each.identity
-        ]
+        have = {run_id: run.identity for run_id, run in before.items()}
+        todo = [each for each in found if have.get(each.run_id) != each.identity]
         if todo:
             _process(todo, store, wanted, progress)
         after = store.manifest
         done = {each.run_id: after.runs[each.run_id] for each in todo}
-        reasons: dict[str, int] = {}
-        for run in done.values():
-            for reason, count in run.reasons.items():
-                reasons[reason] = reasons.get(reason, 0) + count
+        all_runs = [after.runs[each.run_id] for each in found]
+        reasons = sum((Counter(run.reasons) for run in done.values()), Counter[str]())
         return PipelineResult(
             out=str(out),
             added=tuple(run_id for run_id in done if run_id not in before),
@@ -92,11 +88,7 @@ def run_pipeline(
             quarantined=sum(run.quarantined for run in done.values()),
             reasons=dict(sorted(reasons.items())),
             notes=tuple(f"{run.source}: {note}" for run in done.values() for note in run.notes),
-            useless=tuple(
-                run.source
-                for run in (after.runs[each.run_id] for each in found)
-                if run.quarantined and not run.rows_in
-            ),
+            useless=tuple(run.source for run in all_runs if run.quarantined and not run.rows_in),
             tables=after.tables(),
             started_spark=bool(todo),
             seconds=time.monotonic() - started,
@@ -124,9 +116,8 @@ def _batches(todo: list[TraceInput | LogInput]) -> Iterator[list[TraceInput | Lo
     """Small runs together, large ones alone."""
     batch: list[TraceInput | LogInput] = []
     for each in todo:
-        if batch and (
-            len(batch) == _MOST_RUNS_AT_ONCE or sum(other.rows for other in [*batch, each]) > SMALL_ROWS
-        ):
+        rows = sum(other.rows for other in [*batch, each])
+        if batch and (len(batch) == _MOST_RUNS_AT_ONCE or rows > SMALL_ROWS):
             yield batch
             batch = []
         batch.append(each)

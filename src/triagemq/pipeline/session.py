@@ -19,10 +19,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import MissingDependencyError, PipelineError
-from triagemq.pipeline.causes import cause_of
+from triagemq.pipeline.causes import explained
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import find_java
 from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings, shuffle_partitions
+from triagemq.pipeline.store.places import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     ...     spark.range(3).count()
     3
     """
-    already = _active()
+    already = active_session()
     if already is not None:
         yield already
         return
@@ -66,9 +67,8 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
         with _environment(settings.environment(java, archive)):
             spark = _start(settings)
     process = _java_process(spark)
-    with contextlib.suppress(Exception):
-        # A thread of Spark's would report at length that Java has gone.
-        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    # A thread of Spark's would report at length that Java has gone.
+    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
     worked = False
     try:
         with contextlib.nullcontext() if settings.local else _package_sent(spark):
@@ -101,17 +101,8 @@ def abandon(spark: SparkSession) -> None:
         process.wait()
 
 
-def _active() -> SparkSession | None:
-    if "pyspark" not in sys.modules:
-        return None
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession()
-
-
 def _start(settings: SparkSettings) -> SparkSession:
     try:
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise MissingDependencyError(error.name or "pyspark", "pipeline") from error
@@ -119,16 +110,11 @@ def _start(settings: SparkSettings) -> SparkSession:
     for name, value in settings.chosen().items():
         builder = builder.config(name, value)
     try:
-        with _without_signals():
+        with explained("Spark does not start"), _without_signals():
             started: SparkSession = builder.getOrCreate()
-    except (PySparkException, OSError, RuntimeError) as error:
-        raise PipelineError(f"Spark does not start: {cause_of(error)}") from error
-    except Exception as error:
-        # py4j has no exception of its own base that can be imported without starting it.
-        if type(error).__module__.startswith("py4j"):
-            raise PipelineError(f"Spark does not start: {cause_of(error)}") from error
-        raise
-    return started
+            return started
+    except OSError as error:
+        raise PipelineError(f"Spark does not start: {error}") from error
 
 
 @contextlib.contextmanager
@@ -183,10 +169,8 @@ def _package_sent(spark: SparkSession) -> Iterator[None]:
 
 
 def _java_process(spark: SparkSession) -> Any:
-    try:
-        return getattr(spark.sparkContext._gateway, "proc", None)
-    except Exception:  # a session of Spark Connect has no context and no process of ours
-        return None
+    """What this process has started; None under spark-submit, which has started this process."""
+    return getattr(spark.sparkContext._gateway, "proc", None)
 
 
 def _end(process: Any) -> None:
@@ -195,12 +179,10 @@ def _end(process: Any) -> None:
         return
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
     with contextlib.suppress(Exception):
-        if gateway is not None and process.poll() is None:
-            gateway.shutdown()
-    SparkContext._gateway = None
-    SparkContext._jvm = None
+        if SparkContext._gateway is not None and process.poll() is None:
+            SparkContext._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
     with contextlib.suppress(OSError):
         process.stdin.close()
     process.wait()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.class_archive import ClassArchive
-from triagemq.pipeline.java import Java, cache_directory, write_cached
+from triagemq.pipeline.java import Java
 
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
@@ -47,25 +47,7 @@ _MASTERS = ("local", "spark://", "yarn", "k8s://")
 
 _SUBMITTED = "PYSPARK_SUBMIT_ARGS"
 
-_LOGGING = """\
-status = error
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{0}
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-# The reason of a failed task reaches the user as the error of the command; here it would only come twice.
-logger.executor.name = org.apache.spark.executor
-logger.executor.level = off
-logger.tasks.name = org.apache.spark.scheduler
-logger.tasks.level = off
-logger.writing.name = org.apache.spark.sql.execution.datasources
-logger.writing.level = off
-"""
+_LOGGING = Path(__file__).with_name("spark-log4j2.properties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +111,6 @@ class SparkSettings:
         named = {
             "spark.master": submitted.master or given.get("spark.master") or os.environ.get("MASTER"),
             "spark.app.name": submitted.name,
-            "spark.driver.memory": submitted.driver_memory,
-            "spark.driver.extraJavaOptions": submitted.driver_java_options,
         }
         return cls(options, given | {name: value for name, value in named.items() if value})
 
@@ -181,23 +161,22 @@ class SparkSettings:
         return chosen | dict(options.conf)
 
     def environment(self, java: Java, archive: ClassArchive | None) -> dict[str, str]:
-        """What must be in the environment when Java starts."""
-        java_options = [] if self._has_logging else [f"-Dlog4j2.configurationFile={_logging_file().as_uri()}"]
-        arguments = [each for each in shlex.split(os.environ.get(_SUBMITTED, "")) if each != "pyspark-shell"]
+        """What must be in the environment when Java starts: what these say is weaker than all other settings."""
+        java_options = [os.environ.get("SPARK_SUBMIT_OPTS", "")]
+        if not (_conf_directory() / "log4j2.properties").is_file():
+            java_options.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         if self.local:
             java_options += ["-XX:+UseSerialGC", "-XX:-UsePerfData"]
             java_options += _QUICK_START if self._options.rows < SMALL_ROWS else _SPARING_COMPILER
-            memory = self._given.get("spark.driver.memory") or self._options.memory or _driver_memory()
-            arguments += ["--driver-memory", memory]
         if archive is not None:
             java_options += archive.java_options()
-        java_options.append(self._given.get("spark.driver.extraJavaOptions", ""))
-        arguments += ["--driver-java-options", " ".join(java_options).strip(), "pyspark-shell"]
         wanted = {
             "JAVA_HOME": str(java.wrapped()),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
-            _SUBMITTED: shlex.join(arguments),
+            "SPARK_SUBMIT_OPTS": " ".join(java_options).strip(),
         }
+        if self.local and "SPARK_DRIVER_MEMORY" not in os.environ:
+            wanted["SPARK_DRIVER_MEMORY"] = self._options.memory or _driver_memory()
         if self._on_this_machine:
             # Our process is the driver of what it has just started itself, on this machine, as this user.
             wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
@@ -209,19 +188,11 @@ class SparkSettings:
     def _on_this_machine(self) -> bool:
         return self.local or "://127.0.0.1" in self.master or "://localhost" in self.master
 
-    @property
-    def _has_logging(self) -> bool:
-        """Whether somebody says what Spark is to log."""
-        return (
-            "log4j" in self._given.get("spark.driver.extraJavaOptions", "")
-            or (_conf_directory() / "log4j2.properties").is_file()
-        )
-
 
 def _submitted() -> argparse.Namespace:
     """What concerns us of the arguments that pyspark is to start spark-submit with."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("master", "remote", "name", "driver-memory", "driver-java-options", "properties-file"):
+    for name in ("master", "remote", "name", "properties-file"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--conf", "-c", action="append", default=[])
     return parser.parse_known_args(shlex.split(os.environ.get(_SUBMITTED, "")))[0]
@@ -241,11 +212,9 @@ def _defaults(properties_file: str | None) -> dict[str, str]:
 
 
 def _conf_directory() -> Path:
-    stated = os.environ.get("SPARK_CONF_DIR")
-    if stated:
+    if stated := os.environ.get("SPARK_CONF_DIR"):
         return Path(stated)
-    home = os.environ.get("SPARK_HOME")
-    if home:
+    if home := os.environ.get("SPARK_HOME"):
         return Path(home) / "conf"
     import pyspark
 
@@ -263,9 +232,3 @@ def _driver_memory() -> str:
     """Half of the machine, at most 2.5 GiB: with Python's part, all processes of a command fit into 4 GiB."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return f"{max(512, min(2560, total // 2 // 2**20))}m"
-
-
-def _logging_file() -> Path:
-    path = cache_directory() / "spark-log4j2.properties"
-    write_cached(path, _LOGGING)
-    return path

@@ -90,9 +90,13 @@ class Progress:
 def read_manifest(run: Path) -> Manifest | None:
     """The manifest of a run; None if there is none."""
     path = run / MANIFEST_NAME
-    content = _read_json(path)
-    if content is None:
-        return None
+    text = _read(path)
+    return None if text is None else parse_manifest(text, str(path))
+
+
+def parse_manifest(text: str | bytes, path: str) -> Manifest:
+    """What a manifest says that was found at this path."""
+    content = _parse_json(text, path)
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise TraceError(
@@ -112,8 +116,8 @@ def read_manifest(run: Path) -> Manifest | None:
 def read_progress(run: Path) -> Progress | None:
     """What `INCOMPLETE` says; None if the run has no such file."""
     try:
-        content = _read_json(run / INCOMPLETE_NAME)
-        return None if content is None else Progress(**content)
+        text = _read(run / INCOMPLETE_NAME)
+        return None if text is None else Progress(**_parse_json(text, INCOMPLETE_NAME))
     except (TraceError, TypeError):
         # Killed, or looked at, between making the file and filling it: that it is there says enough.
         return Progress(run_id="unknown", producer="unknown", started="an unknown time", process_id=None)
@@ -144,13 +148,18 @@ def flush_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> bytes | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _parse_json(text: str | bytes, path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
     except ValueError as error:
         raise TraceError(f"{path}: damaged, not JSON: {error}") from error
     if not isinstance(content, dict):

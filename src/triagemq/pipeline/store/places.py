@@ -125,7 +125,7 @@ class ArrowFiles:
     def entry(self, path: str) -> DirectoryEntry:
         from pyarrow import fs
 
-        info = self._asked(self.system.get_file_info, path)
+        info = self.system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(path)
         return _arrow_entry(info)
@@ -133,24 +133,16 @@ class ArrowFiles:
     def entries(self, path: str) -> list[DirectoryEntry]:
         from pyarrow import fs
 
-        return [_arrow_entry(info) for info in self._asked(self.system.get_file_info, fs.FileSelector(path))]
+        return [_arrow_entry(info) for info in self.system.get_file_info(fs.FileSelector(path))]
 
     def read(self, path: str, most_bytes: int | None) -> bytes:
-        with self._asked(self.system.open_input_stream, path) as stream:
-            return bytes(self._asked(stream.read, most_bytes))
+        with self.system.open_input_stream(path) as stream:
+            return bytes(stream.read(most_bytes))
 
     def _refused(self, path: str, *_: object) -> Any:
         raise OSError(f"{path}: can only be written with Spark")
 
     write = create = remove = remove_empty = finished = _refused
-
-    def _asked(self, question: Any, *arguments: object) -> Any:
-        import pyarrow as pa
-
-        try:
-            return question(*arguments)
-        except pa.ArrowException as error:
-            raise OSError(str(error)) from error
 
 
 class HadoopFiles:
@@ -238,7 +230,7 @@ class Location:
         import pyarrow as pa
         from pyarrow import fs
 
-        spark = _active_session()
+        spark = active_session()
         # Arrow would load a second Java into this process for Hadoop's own file systems.
         if spark is not None and (published or self.given.startswith(("hdfs:", "viewfs:"))):
             return HadoopFiles(spark)
@@ -381,7 +373,8 @@ def _arrow_url(url: str) -> str:
     return re.sub(r"^s3[an]://", "s3://", url)
 
 
-def _active_session() -> Any:
+def active_session() -> Any:
+    """The session of Spark in this process; None if there is none."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession

@@ -6,9 +6,10 @@ import contextlib
 import fcntl
 import io
 import itertools
+import math
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,11 +43,12 @@ _COMMANDS = {
 }
 _PART = r"part-(?:\d{5,}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9})\.parquet"
 """What Spark, with the number of a task and the id of a job, and this package call the files that they write."""
-_LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/(?:run|day)=-?\d+/{_PART}")
+_NUMBERED = re.compile(r"(?:run|day)=-?\d+")
+_LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/{_NUMBERED.pattern}/{_PART}")
 _MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
 
-_MERGED_AT_ONCE = 16
+MERGED_AT_ONCE = 16
 _LARGE_BYTES = 16_000_000
 """A file of this size is not merged any more."""
 
@@ -99,19 +101,21 @@ class TableStore:
     def written(self, table: str) -> dict[int, tuple[TableFile, ...]]:
         """What Spark's tasks have written of a table, by the number of the run or day."""
         folder = self.folder(table)
-        found: dict[int, tuple[TableFile, ...]] = {}
-        for name in folder.directories() if folder.exists() else ():
-            if re.fullmatch(r"(?:run|day)=-?\d+", name):
-                found[int(name[4:])] = tuple(
-                    TableFile(
-                        f"{table}/{self.token}/{name}/{entry.name}",
-                        (folder / name / entry.name).finished(),
-                        entry.size_bytes,
-                    )
-                    for entry in (folder / name).entries()
-                    if re.fullmatch(_PART, entry.name)
-                )
-        return found
+        names = folder.directories() if folder.exists() else ()
+        return {int(name[4:]): self.parts(table, name) for name in names if _NUMBERED.fullmatch(name)}
+
+    def parts(self, table: str, folder: str, *, besides: Container[str] = ()) -> tuple[TableFile, ...]:
+        """What Spark's tasks have written into one of these folders, but for the files of some names."""
+        place = self.folder(table) / folder
+        return tuple(
+            TableFile(
+                f"{table}/{self.token}/{folder}/{entry.name}",
+                (place / entry.name).finished(),
+                entry.size_bytes,
+            )
+            for entry in (place.entries() if place.exists() else ())
+            if re.fullmatch(_PART, entry.name) and entry.name not in besides
+        )
 
     def write(self, table: str, rows: pa.Table, *, run: int = 0) -> TableFile:
         """Write rows that are in this process."""
@@ -139,14 +143,12 @@ class TableStore:
         return tables
 
     def appended(self, files: Sequence[TableFile], table: str, rows: pa.Table) -> tuple[TableFile, ...]:
-        """These files and one with more rows; of sixteen small ones one is made, or there would be too many."""
+        """These files, or the one that is made of too many of them, and more rows."""
         import pyarrow as pa
 
-        small = [file for file in files if file.size_bytes < _LARGE_BYTES]
-        if len(small) + 1 < _MERGED_AT_ONCE:
-            return (*files, self.write(table, rows))
-        merged = pa.concat_tables([*self.read(small), rows])
-        return (*(file for file in files if file not in small), self.write(table, merged))
+        same = crowded(files)
+        rows = pa.concat_tables([*self.read(same), rows])
+        return (*(file for file in files if file not in same), self.write(table, rows))
 
     def publish(
         self,
@@ -221,13 +223,18 @@ class TableStore:
         self._left = {name for name in self.manifest.removing if _LISTED.fullmatch(name)}
         with contextlib.suppress(OSError):
             for name in sorted(self._left):
-                folder, _, file = name.rpartition("/")
-                (self.place / name).remove()
-                # Hadoop's checksum of it, where executors write to a disk.
-                (self.place / folder / f".{file}.crc").remove()
+                self.remove(name)
+                folder = name.rpartition("/")[0]
                 (self.place / folder).remove_empty()
                 (self.place / folder.rpartition("/")[0]).remove_empty()
                 self._left.discard(name)
+
+    def remove(self, name: str) -> None:
+        """Remove one file of a table, which no manifest lists."""
+        folder, _, file = name.rpartition("/")
+        (self.place / name).remove()
+        # Hadoop's checksum of it, where executors write to a disk.
+        (self.place / folder / f".{file}.crc").remove()
 
     def _settle(self, names: Iterable[str]) -> None:
         """Have the names of new files survive a power cut, as the manifest that lists them does."""
@@ -245,6 +252,15 @@ class TableStore:
             raise OutputError(
                 f"{self.place.given}: cannot be written: {error.strerror or error}; make room and run again"
             ) from error
+
+
+def crowded(files: Iterable[TableFile]) -> list[TableFile]:
+    """Sixteen or more files of about the same size, which are to become one, or there would be too many; else none."""
+    by_size: dict[int, list[TableFile]] = {}
+    for file in files:
+        if file.size_bytes < _LARGE_BYTES:
+            by_size.setdefault(int(math.log(file.size_bytes, MERGED_AT_ONCE)), []).append(file)
+    return next((by_size[size] for size in sorted(by_size) if len(by_size[size]) >= MERGED_AT_ONCE), [])
 
 
 def _remove_made(folder: Location, name: str, listed: set[str]) -> None:

@@ -6,7 +6,6 @@ here: Spark would first set up its committer, make a dozen folders and files, an
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,9 +36,9 @@ def write_table(rows: DataFrame, store: TableStore, table: str, runs: int, parti
 def write_parts(rows: DataFrame, store: TableStore, table: str, *, by: str | None) -> Written:
     """Have Spark's tasks write rows, for each value of the whole number `by` into a folder of its own."""
     folder = store.folder(table)
-    made = _write(rows, folder, [by]) if by is not None else _write(rows, folder / "run=0")
+    made = _write(rows, folder, by=[by]) if by is not None else _write(rows, folder / "run=0")
     written = store.written(table)
-    _compare(table, made, sum(file.rows for files in written.values() for file in files), folder)
+    _compare(table, made["rows"], sum(file.rows for files in written.values() for file in files), folder)
     return written
 
 
@@ -47,7 +46,7 @@ def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
     """Write rows that are needed again while tables are made, and read them from there."""
     made = _write(rows, place)
     found = [(place / entry.name).finished() for entry in place.entries() if entry.name.startswith("part-")]
-    _compare(what, made, sum(found), place)
+    _compare(what, made["rows"], sum(found), place)
     return rows.sparkSession.read.schema(rows.schema).parquet(place.spark_path)
 
 
@@ -55,39 +54,30 @@ def append_table(
     rows: DataFrame, store: TableStore, table: str, run: int, *, summed: Sequence[str] = ()
 ) -> tuple[tuple[TableFile, ...], dict[str, int]]:
     """Have Spark's tasks write more rows of a run; the new files, none of them empty, and the sums of some columns."""
-    folder = store.folder(table) / f"run={run}"
+    name = f"run={run}"
+    folder = store.folder(table) / name
     before = {entry.name for entry in folder.entries()} if folder.exists() else set()
-    made, sums = _write_and_sum(rows, folder, summed=summed)
-    files = []
-    for entry in folder.entries() if folder.exists() else ():
-        if entry.name not in before and re.fullmatch(r"part-[\w.-]+\.parquet", entry.name):
-            found = (folder / entry.name).finished()
-            if found:
-                name = f"{table}/{store.token}/run={run}/{entry.name}"
-                files.append(TableFile(name, found, entry.size_bytes))
-            else:
-                (folder / entry.name).remove()
-                (folder / f".{entry.name}.crc").remove()
-    _compare(table, made, sum(file.rows for file in files), folder)
-    return tuple(files), sums
+    made = _write(rows, folder, summed=summed)
+    files = store.parts(table, name, besides=before)
+    _compare(table, made["rows"], sum(file.rows for file in files), folder)
+    for file in files:
+        if not file.rows:
+            store.remove(file.name)
+    return tuple(file for file in files if file.rows), made
 
 
-def _write(rows: DataFrame, place: Location, partition_by: Sequence[str] = ()) -> int:
-    return _write_and_sum(rows, place, partition_by)[0]
-
-
-def _write_and_sum(
-    rows: DataFrame, place: Location, partition_by: Sequence[str] = (), summed: Sequence[str] = ()
-) -> tuple[int, dict[str, int]]:
-    """Have Spark's tasks write rows; how many they counted, and the sums of some columns."""
+def _write(
+    rows: DataFrame, place: Location, *, by: Sequence[str] = (), summed: Sequence[str] = ()
+) -> dict[str, int]:
+    """Have Spark's tasks write rows; how many they counted as `rows`, and the sums of some columns."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
     counted = Observation()
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in summed]
     rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"), *sums)
-    rows.write.mode("append").partitionBy(*partition_by).parquet(place.url)
-    return int(counted.get["rows"]), {name: int(counted.get[name]) for name in summed}
+    rows.write.mode("append").partitionBy(*by).parquet(place.url)
+    return {name: int(value) for name, value in counted.get.items()}
 
 
 def _compare(what: str, made: int, found: int, place: Location) -> None:

@@ -99,7 +99,6 @@ class BrokerEar:
         self._filter = topic_filter
         self._lock = threading.Lock()
         self._forget()
-        self._lost = 0
         self._is_heard = False
         self._problem = ""
         self._since = time.monotonic()
@@ -118,17 +117,10 @@ class BrokerEar:
             why = self._problem or self._connection.last_problem or "it does not answer"
             raise ConnectionError(f"{self._address}: {why}")
         with self._lock:
-            names, topics, times, sizes, lost = (
-                self._names,
-                self._topics,
-                self._times,
-                self._sizes,
-                self._lost,
-            )
+            names, *columns = self._names, self._topics, self._times, self._sizes
+            lost, now_ns = self._lost, self._time()
             self._forget()
-            self._lost = 0
-            now_ns = self._time()
-        numbers, when, large = (np.array(values, dtype=np.int64) for values in (topics, times, sizes))
+        numbers, when, large = (np.array(values, dtype=np.int64) for values in columns)
         return now_ns, [name.decode(errors="replace") for name in names], numbers, when, large, lost
 
     def _time(self) -> int:
@@ -138,6 +130,7 @@ class BrokerEar:
     def _forget(self) -> None:
         self._names: dict[bytes, int] = {}
         self._topics, self._times, self._sizes = array("i"), array("q"), array("i")
+        self._lost = 0
 
     def mqtt_connected(self, session: MqttSession, answer: object) -> None:
         """Every connection has its subscription."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,11 +103,8 @@ def stream_pipeline(
     of Spark is made, unless one is given. Who hears signals himself gives `on_stop`: it is called with what ends the
     stream.
     """
-    for name, value in (
-        ("trigger_seconds", trigger_seconds),
-        ("until_idle_seconds", until_idle_seconds),
-        ("most_rows", most_rows),
-    ):
+    positive = {"trigger_seconds": trigger_seconds, "until_idle_seconds": until_idle_seconds}
+    for name, value in (positive | {"most_rows": most_rows}).items():
         if value is not None and not value > 0:
             raise ParameterError(name, f"must be positive, is {value}")
     runs: TraceRuns | BrokerRuns
@@ -127,9 +124,7 @@ def stream_pipeline(
             stack.callback(poster.close)
         # A stream is there to stay: the time that Java spends on compiling it well comes back.
         wanted = options or SparkOptions()
-        wanted = replace(
-            wanted, rows=SMALL_ROWS, memory=wanted.conf.get("spark.driver.memory") or wanted.memory or MEMORY
-        )
+        wanted = replace(wanted, rows=SMALL_ROWS, memory=wanted.memory or MEMORY)
         if Location.needs_spark(out, published=True):
             spark = spark or stack.enter_context(spark_session(wanted))
         store = stack.enter_context(TableStore.open(out, runs.inputs, kind="stream"))
@@ -139,11 +134,9 @@ def stream_pipeline(
 
         stopped = threading.Event()
         began = time.monotonic()
-        trigger = (
-            {"availableNow": True}
-            if once
-            else {"processingTime": f"{round(trigger_seconds * 1000)} milliseconds"}
-        )
+        trigger: dict[str, Any] = {"processingTime": f"{round(trigger_seconds * 1000)} milliseconds"}
+        if once:
+            trigger = {"availableNow": True}
         queries = Queries(_own_session(session, wanted), store, settings, runs, poster, trigger, most_rows)
         if on_stop is not None:
             # Not before: until there are queries, there is nothing to finish.
@@ -159,9 +152,11 @@ def stream_pipeline(
             if stopped.is_set():
                 # Spark would take its time to come down; whatever is not in the table was never there.
                 queries.end(_HURRIED_SECONDS)
-                with _unheard():
-                    abandon(session)
-                    queries.end(_HURRIED_SECONDS)
+                # A batch that is being made would report at length that Java has gone.
+                logging.disable()
+                abandon(session)
+                queries.end(_HURRIED_SECONDS)
+                logging.disable(logging.NOTSET)
             else:
                 queries.end()
         seconds = time.monotonic() - began
@@ -181,16 +176,6 @@ def stream_pipeline(
         runs=counts,
         post=None if poster is None else poster.as_json(),
     )
-
-
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """A batch that is being made would report at length that Java has gone."""
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _own_session(session: SparkSession, wanted: SparkOptions) -> SparkSession:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import queue
-import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,51 +40,41 @@ class Poster:
             raise ParameterError("post", f"{wanted}, is {without_password(url)!r}")
         self._url = url
         self._token = token
-        self._waiting: queue.Queue[bytes | None] = queue.Queue(_MOST_WAITING)
+        self._pool = ThreadPoolExecutor(1, "post")
+        self._waiting: list[Future[None]] = []
         self._deadline = math.inf
         self.sent = 0
         self.failed = 0
         self.skipped_rows = 0
         self.last_failure: str | None = None
-        self._thread = threading.Thread(target=self._work, name="post", daemon=True)
-        self._thread.start()
 
     def put(self, table: str, batch: int, rows: pa.Table, *, of: int) -> None:
         """Send these rows, the latest of so many, when there is time; returns at once."""
         self.skipped_rows += of - len(rows)
         records = [{name: plain(value) for name, value in row.items()} for row in rows.to_pylist()]
         body = json.dumps({"table": table, "batch": batch, "rows": records}, allow_nan=False).encode()
-        while True:
-            try:
-                self._waiting.put_nowait(body)
-                return
-            except queue.Full:
-                self._forget_oldest()
+        self._waiting = [post for post in self._waiting if not post.done()]
+        if len(self._waiting) > _MOST_WAITING and any(post.cancel() for post in self._waiting):
+            # The oldest that is not on its way just now.
+            self._fail("does not keep up")
+        self._waiting.append(self._pool.submit(self._post, body))
 
     def close(self) -> None:
         """Send what waits, for some seconds at most."""
         self._deadline = time.monotonic() + _FINAL_SECONDS
-        with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=_FINAL_SECONDS)
-        self._thread.join(max(0.0, self._deadline - time.monotonic()))
-        self.failed += self._waiting.qsize() if self._thread.is_alive() else 0
+        self.failed += len(wait(self._waiting, _FINAL_SECONDS).not_done)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _forget_oldest(self) -> None:
-        try:
-            self._waiting.get_nowait()
-        except queue.Empty:
-            return
+    def _post(self, body: bytes) -> None:
+        failure = self._send(body)
+        if failure is None:
+            self.sent += 1
+        else:
+            self._fail(failure)
+
+    def _fail(self, why: str) -> None:
         self.failed += 1
-        self.last_failure = f"{self._url}: does not keep up"
-
-    def _work(self) -> None:
-        while (body := self._waiting.get()) is not None:
-            failure = self._send(body)
-            if failure is None:
-                self.sent += 1
-            else:
-                self.failed += 1
-                self.last_failure = f"{self._url}: {failure}"
+        self.last_failure = f"{self._url}: {why}"
 
     def _send(self, body: bytes) -> str | None:
         """None, or why it failed for good."""

@@ -13,7 +13,6 @@ from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import cause_of
@@ -46,7 +45,7 @@ class Queries:
     trigger: Mapping[str, Any]
     most_rows: int
     _waiting: deque[FoundRun] = field(default_factory=deque)
-    _active: list[_Active] = field(default_factory=list)
+    _active: list[BatchSink] = field(default_factory=list)
     _sinks: list[BatchSink] = field(default_factory=list)
     _since: float = field(default_factory=time.monotonic)
     _events: int = 0
@@ -68,10 +67,10 @@ class Queries:
             self._waiting.extend(run for run in self.runs.found() if not self._is_done(run))
             self._next_look = math.inf if once else time.monotonic() + _LOOK_SECONDS
         for each in list(self._active):
-            if not each.query.isActive or each.sink.ended:
+            if not each.query.isActive or each.ended:
                 self._retire(each)
         if self._waiting and len(self._active) >= _MOST_AT_ONCE:
-            quietest = max(self._active, key=_Active.quiet_seconds)
+            quietest = max(self._active, key=BatchSink.quiet_seconds)
             if quietest.quiet_seconds() >= _QUIET_SECONDS:
                 self._retire(quietest)
                 self._waiting.append(quietest.run)
@@ -86,14 +85,14 @@ class Queries:
         self._looked |= {each.run.run_id for each in self._active if each.quiet_seconds()}
         is_new = {run.run_id for run in (*self._waiting, *(each.run for each in self._active))} - self._looked
         events = self.total("events")
-        if is_new or events != self._events or any(each.sink.busy for each in self._active):
+        if is_new or events != self._events or any(each.has_news for each in self._active):
             self._since, self._events = time.monotonic(), events
         return time.monotonic() - self._since
 
     def end(self, seconds: float = -1) -> None:
         """Take no more batches; those that are being made are waited for, for so long."""
         for each in self._active:
-            each.sink.end(seconds)
+            each.end(seconds)
         if seconds < 0:
             while self._active:
                 self._retire(self._active[0])
@@ -134,7 +133,7 @@ class Queries:
             .load()
         )
         sink = BatchSink(self.store, self.settings, run, state["number"], checkpoint, self.poster)
-        query = (
+        sink.query = (
             cells(rows, self.settings)
             .writeStream.foreachBatch(sink)
             .option("checkpointLocation", checkpoint.url)
@@ -142,11 +141,11 @@ class Queries:
             .start()
         )
         self._sinks.append(sink)
-        self._active.append(_Active(run, sink, query))
+        self._active.append(sink)
 
-    def _retire(self, each: _Active) -> None:
+    def _retire(self, each: BatchSink) -> None:
         """Stop a query that has nothing to do any more, or has ended; its error, if that is why."""
-        each.sink.end()
+        each.end()
         failure = each.query.exception()
         if each.query.isActive:
             # Spark reports on standard error that it was interrupted, which is what was asked for.
@@ -156,27 +155,6 @@ class Queries:
                 self.session.sparkContext.setLogLevel("ERROR")
         self._active.remove(each)
         if failure is not None:
-            if each.sink.failure is not None:
-                raise each.sink.failure from failure
+            if each.failure is not None:
+                raise each.failure from failure
             raise PipelineError(f"the stream failed: {cause_of(failure)}") from failure
-
-
-class _Active:
-    """A query that runs."""
-
-    def __init__(self, run: FoundRun, sink: BatchSink, query: StreamingQuery) -> None:
-        self.run = run
-        self.sink = sink
-        self.query = query
-        self._since: float | None = None
-        self._seen = 0
-
-    def quiet_seconds(self) -> float:
-        """For how long it has looked for news and found none; 0 while Spark still starts it or works on a batch."""
-        now, done = time.monotonic(), self.sink.events
-        waits = self.query.status["message"].startswith("Waiting")
-        if done != self._seen or (self._since is None and not waits):
-            self._since, self._seen = (now if waits else None), done
-        elif self._since is None or self.sink.busy:
-            self._since = now
-        return 0.0 if self._since is None else now - self._since

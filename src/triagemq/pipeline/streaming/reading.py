@@ -1,61 +1,16 @@
-"""The tables of a stream for whoever wants to look at them: Arrow only, no Spark."""
+"""What the tables of a stream say of its topics, for whoever makes a scenario of them: Arrow only, no Spark."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triagemq.errors import PipelineError
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.streaming.events import FOREVER_NS
 from triagemq.pipeline.streaming.settings import StreamSettings
-
-# One row per topic and closed window in which it had events.
-_TOPIC_RATES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("topic_id", pa.int32()),  # null where topics have only names
-        ("topic", pa.string()),  # null where the run came without a scenario
-        ("window_seconds", pa.float64()),
-        ("window_start_ns", pa.int64()),
-        ("publications", pa.int64()),
-        ("rate_per_second", pa.float64()),
-        ("bytes", pa.int64()),
-        ("bytes_per_second", pa.float64()),
-        ("index_of_dispersion", pa.float64()),  # 10 s only
-        ("ca2", pa.float64()),  # 10 s only; null below 3 events
-    ]
-)
-# One row per topic: what became of its events up to the last window.
-_COUNTERS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("topic_id", pa.int32()),
-        ("topic", pa.string()),
-        ("events", pa.int64()),  # counted in windows
-        ("late", pa.int64()),
-        ("duplicates", pa.int64()),
-    ]
-)
-_TABLES = {
-    "topic_rates": (_TOPIC_RATES, ("run_id", "window_seconds", "window_start_ns", "topic_id", "topic")),
-    "stream_counters": (_COUNTERS, ("run_id", "topic_id", "topic")),
-}
-
-
-def read_stream_table(directory: str | Path, table: str = "topic_rates") -> pa.Table:
-    """All rows that a stream has published: `topic_rates`, by run, window and topic, or `stream_counters`."""
-    if table not in _TABLES:
-        raise PipelineError(f"a stream has no table {table!r}; it has {', '.join(_TABLES)}")
-    schema, keys = _TABLES[table]
-    tables = Tables(directory)
-    if not any(run.tables.get(table) for run in tables.manifest.runs.values()):
-        return schema.empty_table()
-    return tables.table(table).cast(schema).sort_by([(key, "ascending") for key in keys])
 
 
 def stream_profile(tables: Tables, run_id: str) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ Everything is made by Spark's tasks; here is nothing that grows with topics, win
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -17,10 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
+from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
 from triagemq.pipeline.streaming.post import Poster
@@ -30,9 +31,6 @@ from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, counters, rates
 
 _CELLS = "_cells"
 _COUNTED = ("events", "late", "duplicates")
-_MERGED_AT_ONCE = 16
-_LARGE_ROWS = 4_000_000
-"""A file of this many rows is not merged any more."""
 _SMALL_ROWS = 100_000
 """So few cells are one task's work."""
 _MOST_POSTED_ROWS = 5_000
@@ -58,8 +56,13 @@ class BatchSink:
     busy_seconds: float = 0.0
     _read_before: int | None = None
     _gone: int = 0
-    _has_news: bool = False
+    has_news: bool = False
+    """Whether a batch with new events is being made just now."""
+    query: StreamingQuery = field(init=False)
+    """What hands the batches over, once it has begun."""
     _is_over: bool = False
+    _quiet_since: float | None = None
+    _quiet_events: int = 0
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -79,18 +82,23 @@ class BatchSink:
                 self.failure = error
                 raise
             finally:
-                self._has_news = False
+                self.has_news = False
             self.busy_seconds += time.monotonic() - started
-
-    @property
-    def busy(self) -> bool:
-        """Whether a batch with new events is being made just now."""
-        return self._has_news
 
     @property
     def ended(self) -> bool:
         """Whether all events of a run that has ended are in the table."""
         return bool(self._state["closed_ns"] == FOREVER_NS)
+
+    def quiet_seconds(self) -> float:
+        """For how long it has looked for news and found none; 0 while Spark still starts it or works on a batch."""
+        now = time.monotonic()
+        waits = self.query.status["message"].startswith("Waiting")
+        if self.events != self._quiet_events or (self._quiet_since is None and not waits):
+            self._quiet_since, self._quiet_events = (now if waits else None), self.events
+        elif self._quiet_since is None or self.has_news:
+            self._quiet_since = now
+        return 0.0 if self._quiet_since is None else now - self._quiet_since
 
     def end(self, seconds: float = -1) -> None:
         """Take no more, and wait for the batch that is being made, for so long."""
@@ -108,7 +116,7 @@ class BatchSink:
         if self._read_before is None:
             self._read_before = self._planned(batch_id - 1)[1]["events"] if batch_id else 0
         read = offset["events"] - self._read_before
-        self._has_news = read != self.events
+        self.has_news = read != self.events
         state, closed_ns = self._state, self.settings.closed_ns(watermark_ms)
         if batch_id <= state["batch"] or closed_ns <= state["closed_ns"]:
             # Published already, or nothing is closed: the state of the open cells is all that changes.
@@ -142,7 +150,7 @@ class BatchSink:
         tables["topic_rates"] = (*self._merged(closing, tables.get("topic_rates", ())), *added)
         needed_ns = self.settings.needed_ns(closed_ns)
         kept = tuple(file for file in known if until[file.name] > needed_ns)
-        if len(kept) >= _MERGED_AT_ONCE:
+        if len(kept) >= MERGED_AT_ONCE:
             one = recent(self._read(spark, kept, cells.schema), self.settings, closed_ns).coalesce(1)
             kept = self._append(_CELLS, one)
             until |= {file.name: closed_ns for file in kept}
@@ -155,7 +163,7 @@ class BatchSink:
         run = PublishedRun(
             identity="stream",
             source=self.run.source,
-            rows_read=sum(totals.values()),
+            rows_read=sum(totals[name] for name in _COUNTED),
             rows_in=totals["events"],
             quarantined=totals["late"] + totals["duplicates"],
             reasons=aside,
@@ -176,18 +184,12 @@ class BatchSink:
         return append_table(rows, self.store, table, self.number)[0]
 
     def _merged(self, like: DataFrame, files: Sequence[TableFile]) -> tuple[TableFile, ...]:
-        """Sixteen files of about the same size become one, or they would be many."""
-        sizes = [math.floor(math.log(file.rows, _MERGED_AT_ONCE)) for file in files]
-        for size in sorted(set(sizes)):
-            same = [
-                file
-                for file, its in zip(files, sizes, strict=True)
-                if its == size and file.rows < _LARGE_ROWS
-            ]
-            if len(same) >= _MERGED_AT_ONCE:
-                one = self._read(like.sparkSession, same, like.schema).coalesce(1)
-                return (*(file for file in files if file not in same), *self._append("topic_rates", one))
-        return tuple(files)
+        """These files, or the one that is made of too many of them."""
+        same = crowded(files)
+        if not same:
+            return tuple(files)
+        one = self._read(like.sparkSession, same, like.schema).coalesce(1)
+        return (*(file for file in files if file not in same), *self._append("topic_rates", one))
 
     def _read(self, spark: SparkSession, files: Iterable[TableFile], schema: StructType | str) -> DataFrame:
         paths = [(self.store.place / file.name).spark_path for file in files]
