@@ -119,8 +119,8 @@ def main() -> None:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for wish in (next(wishes) for _ in range(further)):
         began = time.perf_counter()
-        found = book.decide(wish)
-        seconds[isinstance(found, Admitted)].append(time.perf_counter() - began)
+        decided = book.decide(wish)
+        seconds[isinstance(decided, Admitted)].append(time.perf_counter() - began)
     began = time.perf_counter()
     bounds = book.recomputed()
     recomputed = time.perf_counter() - began
