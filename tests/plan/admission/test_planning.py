@@ -14,7 +14,7 @@ import pytest
 
 from triagemq.errors import PlanError
 from triagemq.forecast import explanation, forecast, summary
-from triagemq.plan import dump_plan, load_plan, make_plan, parse_plan, save_plan
+from triagemq.plan import diff, dump_plan, load_plan, make_plan, parse_plan, save_plan
 from triagemq.plan.admission import reconfiguration
 from triagemq.scenario import Scenario, save
 from triagemq.scenario.model import take
@@ -124,6 +124,9 @@ def test_what_a_plan_promised_stays_when_others_come_and_go(scenario, make_netwo
     assert (freed.promises.admitted > 0).sum() == 2
     assert 1 in freed.promises.subscription[freed.promises.admitted > 0]
     assert reconfiguration(scarce, first, after, later) == ()
+    between = diff(after, freed, scarce, alone)
+    assert (between.promised, between.no_longer_promised) == ((("w0000", "t0000"),), (("w0001", "t0001"),))
+    assert "promises: 1 made, 1 ended" in str(between)
 
 
 def test_the_steps_between_two_plans_lead_from_the_one_to_the_other(make_network, wish):

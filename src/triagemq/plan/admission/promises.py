@@ -41,7 +41,7 @@ MOST_BPS = 1e15
 UTILITY_QUEUES, CONTROL_QUEUES = 1, 1
 """Queues of a port that no level takes."""
 
-MOST_PATHS = 8
+MOST_PATHS = 4
 """Ways that are tried, the shortest first."""
 
 
