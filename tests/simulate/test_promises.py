@@ -23,7 +23,7 @@ from triagemq.scenario import (
     Topics,
 )
 from triagemq.scenario.model import filled
-from triagemq.simulate import Limit, Way, Ways, simulate
+from triagemq.simulate import Change, Limit, Way, Ways, simulate
 
 
 def one_port(scenario_of: Any) -> Scenario:
@@ -241,6 +241,35 @@ def test_a_babbling_publisher_behind_a_window_harms_nobody(seed: int) -> None:
     promises = assert_kept(scenario, others, babbling=(name,), limiter="window", synchronised=True, seed=seed)
     cut = np.array([each == name for each in promises.publisher])
     assert promises.limited[cut].sum() > 0
+
+
+def test_a_rate_above_what_was_declared_is_cut_from_then_on() -> None:
+    scenario = random_network(2)
+    plan = make_plan(scenario)
+    promised = int(plan.promises.publication[0])
+    rate = scenario.publications.rate_per_second.copy()
+    rate[promised] *= 3
+    changes = (Change(1.0, publication_rate=rate),)
+    kept = simulate(scenario, plan, duration_seconds=1.0, warmup=0.0, changes=changes)
+    broken = simulate(scenario, plan, duration_seconds=2.0, warmup=0.0, changes=changes)
+    assert kept.promises.limited.sum() == 0
+    assert kept.decisions == ()
+    publisher = scenario.publishers.name[scenario.publications.publisher[promised]]
+    topic = scenario.topics.name[scenario.publications.topic[promised]]
+    assert [each.subject for each in broken.decisions] == [f"{publisher} on {topic}"]
+    cut = np.array([each == topic for each in broken.promises.topic])
+    assert (broken.promises.limited[cut] > 0).all()
+    assert broken.promises.limited[~cut].sum() == 0
+
+
+def test_the_same_seed_gives_the_same_run_whatever_the_threads_and_blocks() -> None:
+    scenario = random_network(3)
+    plan = make_plan(scenario)
+    first = simulate(scenario, plan, duration_seconds=0.5, replications=3, threads=1)
+    second = simulate(scenario, plan, duration_seconds=0.5, replications=3, threads=3, block_events=5)
+    for name in ("messages", "delivered", "worst_latency_seconds", "mean_latency_seconds"):
+        assert getattr(first.promises, name).tolist() == getattr(second.promises, name).tolist()
+    assert first.copies == second.copies
 
 
 def test_brokered_copies_wait_for_promised_ones() -> None:
