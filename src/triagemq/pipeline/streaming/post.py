@@ -62,8 +62,9 @@ class Poster:
     def close(self) -> None:
         """Send what waits, for some seconds at most."""
         self._deadline = time.monotonic() + _FINAL_SECONDS
-        self.failed += len(wait(self._waiting, _FINAL_SECONDS).not_done)
+        left = wait(self._waiting, _FINAL_SECONDS).not_done
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self.failed += len(left)
 
     def _post(self, body: bytes) -> None:
         failure = self._send(body)
