@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
-from triagemq.forecast.promised import Above
+from triagemq.forecast.promised import PromisedAbove
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
 from triagemq.forecast.upstream import TopicArrivals
@@ -45,7 +45,7 @@ def cross_network(
     asked: Demand,
     arrivals: TopicArrivals,
     doubts: Doubts,
-    above: Above | None = None,
+    above: PromisedAbove | None = None,
 ) -> Crossing:
     """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way.
 
@@ -100,7 +100,7 @@ class _Path:
         asked: Demand,
         arrivals: TopicArrivals,
         doubts: Doubts,
-        above: Above | None,
+        above: PromisedAbove | None,
     ) -> None:
         self._scenario, self._asked, self._arrivals, self._doubts = scenario, asked, arrivals, doubts
         self._class, self._keep = plan.subscription_class, plan.subscription_keep

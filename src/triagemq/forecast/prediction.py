@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import CLAIMED, Doubts, Forecast, Reason
-from triagemq.forecast.promised import Above, with_promised, without_promised
+from triagemq.forecast.promised import PromisedAbove, with_promised, without_promised
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
 from triagemq.plan.demand import copy_rate
@@ -64,11 +64,13 @@ def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> For
     if (plan.flow >= 0).all():
         return _by_formulas(scenario, plan, claimed)
     rest, reduced, left = without_promised(scenario, plan)
-    found = _by_formulas(rest, reduced, claimed, Above.of(scenario, plan))
+    found = _by_formulas(rest, reduced, claimed, PromisedAbove.of(scenario, plan))
     return with_promised(scenario, plan, found, left, demand(scenario).published_rate)
 
 
-def _by_formulas(scenario: Scenario, plan: Plan, claimed: float, above: Above | None = None) -> Forecast:
+def _by_formulas(
+    scenario: Scenario, plan: Plan, claimed: float, above: PromisedAbove | None = None
+) -> Forecast:
     """The forecast of subscriptions that get everything through brokers, with promised traffic above them."""
     asked = demand(scenario)
     arrivals = topic_arrivals(scenario)

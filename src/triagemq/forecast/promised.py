@@ -27,7 +27,7 @@ from triagemq.theory.cumulants import ByRow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Above(ByRow):
+class PromisedAbove(ByRow):
     """Promised publications at the ports they cross; a row for every pair of them, columns as in AtPorts."""
 
     port: Integers
@@ -46,7 +46,7 @@ class Above(ByRow):
     irregular: Floats
 
     @classmethod
-    def of(cls, scenario: Scenario, plan: Plan) -> Above:
+    def of(cls, scenario: Scenario, plan: Plan) -> PromisedAbove:
         """The promised traffic of a plan."""
         publication, before, port, level = _crossings(scenario, plan)
         packet_bytes = float(scenario.switches.packet_bytes.min(initial=np.inf))
@@ -87,7 +87,7 @@ class Above(ByRow):
             **{name: np.where(apart, one[name], whole[name]) for name in whole},
         )
 
-    def beside(self, copies: AtPorts, first_port: int) -> tuple[AtPorts, Above]:
+    def beside(self, copies: AtPorts, first_port: int) -> tuple[AtPorts, PromisedAbove]:
         """The copies at some ports, numbered from the first of them, with what is promised there behind them."""
         here = self[np.isin(self.port, np.unique(copies.port) + first_port)]
         first = copies.first_packets

@@ -7,16 +7,14 @@ In come a scenario, a plan and what changes meanwhile; out comes a SimulationRes
   copies are dropped and lost is drawn on the way, or recorded and part of `network`.
 - The way of an event, led by `path`: `source` or `replay` publishes it, `brokers` match and copy it, `switches` look it
   up, `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
-- Where there are promises, or ports that are fair: `direct` lays out the ways of promised messages, `releases` says
-  when they are sent, and `mixed` runs all ports on one `event_list` of `happenings` in a `world`: brokered copies as
-  above, and `promised_packets` of the messages that `under_way` keeps. `promises` says what became of them.
+- Where there are promises, or ports that are fair, `promised` runs all ports on one list of events.
 - After a run: `result` and `worth` turn counts into figures; `sink` turns endings into rows of a Trace.
 - `single` is one queue alone, to be compared with textbooks.
 """
 
 from triagemq.simulate.changes import Change
-from triagemq.simulate.direct import Limit, Way, Ways, promised_ways, unmanaged_ways
-from triagemq.simulate.promises import PromiseResults
+from triagemq.simulate.promised.direct import Limit, Way, Ways, promised_ways, unmanaged_ways
+from triagemq.simulate.promised.promises import PromiseResults
 from triagemq.simulate.result import ClassResults, PortResults, SimulationResult, SubscriptionResults
 from triagemq.simulate.run import simulate
 from triagemq.simulate.single import QueueResults, single_queue

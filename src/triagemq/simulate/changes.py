@@ -19,7 +19,7 @@ from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.model import take
 from triagemq.scenario.situations import Situation, situations
-from triagemq.simulate.direct import (
+from triagemq.simulate.promised.direct import (
     LIMITERS,
     Direct,
     Promised,
@@ -28,7 +28,7 @@ from triagemq.simulate.direct import (
     needs_event_list,
     promised_ways,
 )
-from triagemq.simulate.releases import Releases, released
+from triagemq.simulate.promised.releases import Releases, released
 
 Planner = Callable[[Scenario], Plan]
 

@@ -19,16 +19,16 @@ from triagemq.simulate.endings import (
     forget_arrived,
     new_tally,
 )
-from triagemq.simulate.mixed import MixedPath
 from triagemq.simulate.network import drawn_fates
 from triagemq.simulate.path import Path
-from triagemq.simulate.promises import cut_publishers
+from triagemq.simulate.promised.mixed import MixedPath
+from triagemq.simulate.promised.promises import cut_publishers
+from triagemq.simulate.promised.under_way import PromiseTally, new_promise_tally
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
 from triagemq.simulate.source import Generated
-from triagemq.simulate.under_way import PromiseTally, new_promise_tally
 from triagemq.trace.latency_bins import percentiles_ns
 
 COPIES_PER_BLOCK = 1 << 15

@@ -14,10 +14,10 @@ from triagemq.plain import plain
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figures
 from triagemq.simulate.changes import Phase
-from triagemq.simulate.direct import Promised
 from triagemq.simulate.endings import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.engine import PERCENTILES, Replication
-from triagemq.simulate.promises import (
+from triagemq.simulate.promised.direct import Promised
+from triagemq.simulate.promised.promises import (
     PromiseResults,
     add_promise_tallies,
     cut_publishers,

@@ -17,9 +17,9 @@ from triagemq.plan.demand import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline
-from triagemq.simulate.direct import Ways
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
 from triagemq.simulate.network import without_chances
+from triagemq.simulate.promised.direct import Ways
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
 from triagemq.simulate.sink import Sink
@@ -77,7 +77,7 @@ def simulate(
     `babbling` send as fast as their access links carry it, and meet their limiters. A `limiter` is a token `bucket` or
     a `window`: a full bucket lets a babbling publisher send up to a message more than bounds count with, a window does
     not (docs/background/experiments.md, MIDAS). `ways` are direct ways in the place of those that the plan promises
-    (see triagemq.simulate.direct).
+    (see triagemq.simulate.promised.direct).
 
     `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
     a Trace. `progress` is called with the share done, from 0 to 1.

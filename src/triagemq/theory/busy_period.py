@@ -41,7 +41,7 @@ LATER = 1.0 + 1e-9
 _MOST_JUMPS = 10_000
 
 
-class Flows(NamedTuple):
+class PortFlows(NamedTuple):
     """What the flows of one port bring, one element per flow; seconds."""
 
     transmission: Floats
@@ -69,8 +69,8 @@ class Load(NamedTuple):
 
 
 @compiled
-def load(among: Integers, flows: Flows) -> Load:
-    """Flows side by side, so that sums over them are quick."""
+def load(among: Integers, flows: PortFlows) -> Load:
+    """PortFlows side by side, so that sums over them are quick."""
     transmission = flows.transmission[among]
     rate = LATER / flows.separation[among]
     offset = flows.jitter[among] * rate
@@ -111,7 +111,7 @@ def starts_before(ahead: float, higher: Load) -> float:
 
 
 @compiled
-def _gap(before: int, flow: int, flows: Flows) -> float:
+def _gap(before: int, flow: int, flows: PortFlows) -> float:
     """Least time between the arrivals of a message's last packet and of the one `before` packets earlier."""
     if before == 0:
         return 0.0
@@ -119,7 +119,7 @@ def _gap(before: int, flow: int, flows: Flows) -> float:
 
 
 @compiled
-def _came(window: float, flow: int, flows: Flows) -> int:
+def _came(window: float, flow: int, flows: PortFlows) -> int:
     """How many packets of the own message, besides the last, can have come in the window."""
     most = int(flows.packets[flow]) - 1
     if flows.gap[flow] * most <= window:
@@ -132,7 +132,7 @@ def _came(window: float, flow: int, flows: Flows) -> int:
 
 @compiled
 def _worst_between(
-    begin: float, end: float, work: float, best: float, flow: int, higher: Load, flows: Flows
+    begin: float, end: float, work: float, best: float, flow: int, higher: Load, flows: PortFlows
 ) -> float:
     """The largest delay of a last packet that arrives in [begin, end), while only own packets jump, or `best`.
 
@@ -173,7 +173,7 @@ def _worst_between(
 
 @compiled
 def class_bounds(
-    members: Integers, higher: Integers, blocking: float, flows: Flows, enough: Floats
+    members: Integers, higher: Integers, blocking: float, flows: PortFlows, enough: Floats
 ) -> Floats:
     """Bounds of the flows `members` of one class below the flows `higher`, in the order of `members`.
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.theory.busy_period import LATER, Floats, Flows, Integers, class_bounds
+from triagemq.theory.busy_period import LATER, Floats, Integers, PortFlows, class_bounds
 from triagemq.theory.validate import per_row, reals
 
 Method = Literal["exact", "calculus", "paper"]
@@ -70,7 +70,7 @@ def bounds_of_class(
     members: Integers,
     higher: Integers,
     blocking: float,
-    flows: Flows,
+    flows: PortFlows,
     method: str,
     enough: Floats | None = None,
 ) -> Floats:
@@ -92,7 +92,7 @@ def port_flows(
     jitter: ArrayLike,
     packet: ArrayLike | None,
     spread: ArrayLike | None,
-) -> Flows:
+) -> PortFlows:
     """The checked arguments, and how each message is cut."""
     whole = per_row("transmission", transmission, positive=True)
     longest = whole if packet is None else per_row("packet", packet, whole.size, positive=True)
@@ -105,7 +105,7 @@ def port_flows(
     # A message of three packets is not to become one of four by rounding.
     packets = np.maximum(np.ceil(whole / longest / LATER), 1.0)
     over = per_row("spread", 0.0 if spread is None else spread, whole.size)
-    return Flows(
+    return PortFlows(
         transmission=whole,
         separation=per_row("separation", separation, whole.size, positive=True),
         jitter=per_row("jitter", jitter, whole.size),
@@ -116,7 +116,7 @@ def port_flows(
     )
 
 
-def _calculus(members: Integers, higher: Integers, blocking: float, flows: Flows) -> Floats:
+def _calculus(members: Integers, higher: Integers, blocking: float, flows: PortFlows) -> Floats:
     share = flows.transmission / flows.separation
     bursts = flows.transmission + share * flows.jitter
     above = float(share[higher].sum())
@@ -125,7 +125,7 @@ def _calculus(members: Integers, higher: Integers, blocking: float, flows: Flows
     return np.full(members.size, (bursts[members].sum() + bursts[higher].sum() + blocking) / (1.0 - above))
 
 
-def _paper(members: Integers, higher: Integers, flows: Flows) -> Floats:
+def _paper(members: Integers, higher: Integers, flows: PortFlows) -> Floats:
     apart = flows.separation[higher] - flows.jitter[higher]
     if (apart <= 0.0).any():
         return np.full(members.size, np.inf)

@@ -14,13 +14,13 @@ import numpy as np
 from triagemq.compiled import kernel, step
 from triagemq.simulate.changes import epoch_at
 from triagemq.simulate.endings import DELIVERED, LIMITED, LOST_ON_LINK, SUBSCRIBER_GONE, nanoseconds
-from triagemq.simulate.happenings import COMES, RELEASED, push
 from triagemq.simulate.network import PASSES, fate_of
+from triagemq.simulate.promised.happenings import COMES, RELEASED, push
+from triagemq.simulate.promised.under_way import ABSENT, branch, end_legs
+from triagemq.simulate.promised.world import LimiterStates, World, bytes_on_wire, record_hops
 from triagemq.simulate.random import Purpose, split, uniform
 from triagemq.simulate.records import Buffer, Record, give_back, take
 from triagemq.simulate.switches import packet_of
-from triagemq.simulate.under_way import ABSENT, branch, end_legs
-from triagemq.simulate.world import Limiters, World, bytes_on_wire, record_hops
 
 _PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
 _PORT_LINK = int(Purpose.PORT_LINK)
@@ -247,7 +247,7 @@ def _is_cut(world: World, publication: int, stream: int, wire: float, time: floa
 
 
 @step
-def _spend(limiters: Limiters, publication: int, limiter: Record, wire: float, time: float) -> bool:
+def _spend(limiters: LimiterStates, publication: int, limiter: Record, wire: float, time: float) -> bool:
     """Let a packet through a window if there are credits for it: octets that may pass from a moment on, the oldest
     first. What is spent may pass again a separation later. So no time t ever sees more than
     floor((t + jitter) / separation) + 1 messages, which is what bounds count with."""

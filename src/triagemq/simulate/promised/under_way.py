@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import kernel
-from triagemq.simulate.direct import Direct
 from triagemq.simulate.endings import DELIVERED, IN_FLIGHT
-from triagemq.simulate.happenings import COMES, push
+from triagemq.simulate.promised.direct import Direct
+from triagemq.simulate.promised.happenings import COMES, push
 from triagemq.simulate.records import Buffer, Pool, Record, Records, append, give_back, new_pool, take
 from triagemq.trace.schema import Outcome
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import kernel, step
 from triagemq.simulate.changes import epoch_at
-from triagemq.simulate.direct import Direct
 from triagemq.simulate.endings import (
     DELIVERED,
     DROPPED_BY_BUFFER,
@@ -23,9 +22,12 @@ from triagemq.simulate.endings import (
     end_packet,
     nanoseconds,
 )
-from triagemq.simulate.happenings import COMES, FREE, LOOKED_UP, REACHED, RELEASED, pop, push
 from triagemq.simulate.ports import begin_sending, leave, record_hop, sample
-from triagemq.simulate.promised_packets import leave_direct, set_out
+from triagemq.simulate.promised.direct import Direct
+from triagemq.simulate.promised.happenings import COMES, FREE, LOOKED_UP, REACHED, RELEASED, pop, push
+from triagemq.simulate.promised.packets import leave_direct, set_out
+from triagemq.simulate.promised.under_way import end_legs
+from triagemq.simulate.promised.world import DONE, PLACE, Fair, World, bytes_on_wire, record_hops
 from triagemq.simulate.random import Purpose, split
 from triagemq.simulate.records import (
     BYTES_DROPPED,
@@ -51,8 +53,6 @@ from triagemq.simulate.switches import (
     packet_of,
     packets_of,
 )
-from triagemq.simulate.under_way import end_legs
-from triagemq.simulate.world import DONE, PLACE, Fair, World, bytes_on_wire, record_hops
 
 _SWITCH_INBOUND = int(Purpose.SWITCH_INBOUND)
 

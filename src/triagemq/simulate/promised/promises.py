@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Scenario, Table
 from triagemq.scenario.model import Names
-from triagemq.simulate.direct import Promised
 from triagemq.simulate.endings import ratio
-from triagemq.simulate.under_way import PromiseTally
+from triagemq.simulate.promised.direct import Promised
+from triagemq.simulate.promised.under_way import PromiseTally
 from triagemq.trace.schema import Outcome
 
 

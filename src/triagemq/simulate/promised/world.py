@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from triagemq.compiled import step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.direct import Direct
 from triagemq.simulate.network import Below
 from triagemq.simulate.ports import record_hop, wire_bytes
+from triagemq.simulate.promised.direct import Direct
+from triagemq.simulate.promised.under_way import UnderWay
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import Buffer, Clock, Outlets, PortQueues, Record
-from triagemq.simulate.under_way import UnderWay
 
 # Places in World.progress: how many copies of the inbox are done, and how much has happened.
 PLACE, DONE = 0, 1
@@ -32,7 +32,7 @@ class Fair(NamedTuple):
     turn_last: NDArray[np.int64]
 
 
-class Limiters(NamedTuple):
+class LimiterStates(NamedTuple):
     """Of each publication: the tokens in its bucket when it was last looked at, `filled_at`; or, of its window, the
     credits: from when on, and how many octets, in a ring that holds so many from `first` on."""
 
@@ -55,16 +55,16 @@ class World(NamedTuple):
     fair: Fair
     under_way: UnderWay
     happenings: Buffer
-    limiters: Limiters
+    limiters: LimiterStates
     progress: NDArray[np.int64]
     outlets: Outlets
     clock: Clock
 
 
-def new_limiters(direct: Direct) -> Limiters:
+def new_limiters(direct: Direct) -> LimiterStates:
     """All with room for a whole burst."""
     publications = direct.stream.shape[1]
-    return Limiters(
+    return LimiterStates(
         tokens=np.full(publications, np.inf),
         filled_at=np.zeros(publications),
         credits=np.zeros((publications, direct.most_credits, 2)),

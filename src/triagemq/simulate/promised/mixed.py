@@ -9,12 +9,14 @@ import numpy as np
 
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.direct import Direct
-from triagemq.simulate.event_list import cut_short, run_events
-from triagemq.simulate.happenings import HAPPENING
 from triagemq.simulate.network import Fates
 from triagemq.simulate.path import Path
-from triagemq.simulate.promised_packets import release
+from triagemq.simulate.promised.direct import Direct
+from triagemq.simulate.promised.event_list import cut_short, run_events
+from triagemq.simulate.promised.happenings import HAPPENING
+from triagemq.simulate.promised.packets import release
+from triagemq.simulate.promised.under_way import LEG, PromiseTally, UnderWay, new_under_way
+from triagemq.simulate.promised.world import DONE, PLACE, World, new_fair, new_limiters
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     PACKET,
@@ -25,8 +27,6 @@ from triagemq.simulate.records import (
     new_port_queues,
 )
 from triagemq.simulate.switches import due, keep_later
-from triagemq.simulate.under_way import LEG, PromiseTally, UnderWay, new_under_way
-from triagemq.simulate.world import DONE, PLACE, World, new_fair, new_limiters
 
 
 class MixedPath(Path):
