@@ -70,7 +70,7 @@ class Load(NamedTuple):
 
 @compiled
 def load(among: Integers, flows: PortFlows) -> Load:
-    """PortFlows side by side, so that sums over them are quick."""
+    """Flows side by side, so that sums over them are quick."""
     transmission = flows.transmission[among]
     rate = LATER / flows.separation[among]
     offset = flows.jitter[among] * rate
