@@ -213,8 +213,8 @@ def test_a_full_report_has_every_section_with_its_figures(tmp_path: Path) -> Non
     assert "Two runs of one building." in page.text
     places = [attributes["id"] for tag, attributes in page.tags if attributes.get("class") == "plot"]
     assert places == [f"figure-{number}" for number in range(len(page.figures))]
-    # Success, latency, utility, all copies, one per run by class, one port, topics.
-    assert len(page.figures) == 8
+    # Success, latency, two of utility, all copies, one per run by class, one port, topics.
+    assert len(page.figures) == 9
     assert all(figure["data"] for figure in page.figures)
 
 
@@ -265,10 +265,11 @@ def test_of_many_subscriptions_the_report_shows_those_that_are_worth_most(tmp_pa
 
 
 def test_success_latency_and_distributions_are_drawn_from_the_tables(tmp_path: Path) -> None:
-    success, latency, by_class, curves, *_ = written(tmp_path, example()).figures
+    success, latency, totals, by_class, curves, *_ = written(tmp_path, example()).figures
     assert [trace["y"] for trace in success["data"]] == [[0.9, 0.6], [0.9, 0.6]]
     assert latency["data"][0]["y"] == [0.008, 0.008]
     assert latency["data"][1]["y"] == [0.05, 0.05]
+    assert [trace["x"] for trace in totals["data"][1:]] == [[0.75], [0.75]]
     assert by_class["data"][0]["y"] == [36.0, 24.0]
     assert by_class["data"][1]["y"] == [4.0, 16.0]
     # 1000 of 2000 copies in the first bin, 1500 up to the second; 500 never came.
@@ -317,7 +318,7 @@ def test_a_figure_may_not_take_its_colours_from_a_name(tmp_path: Path) -> None:
     page = written(tmp_path, example(), run_names={"run-a": "--page"})
     colors = re.findall(r'"color":"([^"]*)"', "".join(page.scripts[1:]))
     assert colors
-    assert all(re.fullmatch(r"--(series-\d|level-\d|empty|quiet)", color) for color in colors)
+    assert all(re.fullmatch(r"--(series-\d|level-\d|empty|quiet|on-series)", color) for color in colors)
 
 
 @pytest.mark.parametrize("name", sorted(example()))

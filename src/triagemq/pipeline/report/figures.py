@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from triagemq.pipeline.report.inputs import Row, Run
-from triagemq.pipeline.report.words import plot_text
+from triagemq.pipeline.report.words import number, percent, plot_text
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
 MOST_POINTS = 1000
@@ -83,6 +83,37 @@ def latencies(rows: Rows) -> Drawing:
             },
         ]
     return {"data": data, "layout": _by_class(_levels(rows), len(rows), "latency", _time_axis(shown))}
+
+
+def utility_captured(rows: Utilities) -> Drawing:
+    """A bar of what each run captured, within one of all that there was to have."""
+    shared = {"type": "bar", "orientation": "h", "hoverinfo": "skip"}
+    data = [
+        shared | {"x": [1.0] * len(rows), "y": list(range(len(rows))), "marker": {"color": "--empty"}},
+    ]
+    for place, (run, own) in enumerate(rows.items()):
+        captured, most = (sum(column) for column in zip(*own.values(), strict=True))
+        share = captured / most if most else 0.0
+        data.append(
+            shared
+            | {
+                "x": [share],
+                "y": [place],
+                "marker": {"color": run.color},
+                "text": [plot_text(f"{percent(share)} ({number(captured)} of {number(most)})")],
+                "textposition": "inside" if share > 0.4 else "outside",
+                "insidetextanchor": "end",
+                "insidetextfont": {"color": "--on-series"},
+            }
+        )
+    layout = {
+        "barmode": "overlay",
+        "bargap": 0.35,
+        "showlegend": False,
+        "xaxis": _titled("share of the maximum utility") | _SHARES | {"range": [0, 1.005]},
+        "yaxis": _names_axis(run.name for run in rows),
+    }
+    return {"data": data, "layout": layout, "height": 110 + 48 * len(rows)}
 
 
 def utility_by_class(rows: Utilities) -> Drawing:

@@ -69,6 +69,7 @@ def utility(inputs: Inputs) -> Content:
     if not in_order:
         return {}
     return {
+        "captured": figures.utility_captured(in_order),
         "by_class": figures.utility_by_class(in_order),
         "losses": [
             (runs[row["run_id"]], row) for row in largest(table, "lost", SHOWN_LOSSES) if row["lost"] > 0
