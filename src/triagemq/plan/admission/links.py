@@ -30,6 +30,9 @@ NARROW, MOST_HALVINGS = 1.05, 2
 """A smaller deadline for which others have to move is searched for to this precision, and so often: it is worth a few
 milliseconds, not a wait for everybody who asks."""
 
+MOST_MOVED = 32
+"""Where more flows share a port, nobody is moved for an offer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -249,7 +252,7 @@ def smallest_deadline(link: Link, flows: LinkFlows, publication: int, arrival: A
     where they are, or with less if a few tries find how others can move for that."""
     among, row = flows.with_flow(publication, arrival._replace(deadline=LONGEST_SECONDS))
     high = _highest(link, among, row)
-    if isinstance(high, Missed) or link.in_order:
+    if isinstance(high, Missed) or link.in_order or len(among.level) > MOST_MOVED:
         return high
     others = among.without(row)
     low = least_bound(link, others, arrival) * NEARLY
