@@ -121,7 +121,7 @@ class Limiters(Table):
     """What the publisher's first switch lets through of each promised publication, with the overhead of its packets.
 
     Bounds suppose that never more than a message comes per separation, but for the jitter of the access link. A token
-    bucket passes that, and up to one message more of a publisher that keeps on sending (docs/background/guarantees.md).
+    bucket passes that, and up to one message more of a publisher that keeps on sending (docs/background/admission.md).
     """
 
     publication: Integers

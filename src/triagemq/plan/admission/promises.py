@@ -41,7 +41,7 @@ MOST_BPS = 1e15
 UTILITY_QUEUES, CONTROL_QUEUES = 1, 1
 """Queues of a port that no level takes."""
 
-MOST_PATHS = 8
+MOST_PATHS = 4
 """Ways that are tried, the shortest first."""
 
 
@@ -192,7 +192,7 @@ class Network:
         scenario = self.scenario
         switch = int(scenario.publishers.access_switch[publisher])
         for port in path[:-1]:
-            switch = dict(self._switch_links[switch]).get(port, -1) if switch >= 0 else -1
+            switch = dict(self._switch_links.leaving[switch]).get(port, -1) if switch >= 0 else -1
         last = path[-1]
         return bool(
             last == scenario.subscribers.port[subscriber]
