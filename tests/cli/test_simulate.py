@@ -15,6 +15,8 @@ import pytest
 from tests.cli.test_commands import TRIAGE, run, run_json
 
 from triagemq.errors import TraceError
+from triagemq.papers.midas_network import midas_scenario
+from triagemq.scenario import Discipline, save
 from triagemq.trace import Trace
 
 
@@ -215,3 +217,19 @@ def test_precision_runs_until_the_intervals_are_that_tight(folder: Path) -> None
     for row in result["classes"]:
         assert row["ci95_seconds"] <= 0.02 * row["mean_latency_seconds"]
     assert json.dumps(result, allow_nan=False)
+
+
+def test_promises_are_shown_and_a_publisher_that_babbles_is_named(tmp_path: Path) -> None:
+    save(midas_scenario(Discipline.PRIORITY), tmp_path / "midas.yaml")
+    seen = run_json("simulate", "midas.yaml", "--for", "1", "--synchronised", folder=tmp_path)
+    assert [row["topic"] for row in seen["promises"]] == ["T1", "T2", "T3"]
+    for row in seen["promises"]:
+        assert row["late"] == row["limited"] == row["lost"] == 0
+        assert row["worst_latency_seconds"] <= row["bound_seconds"] <= row["max_latency_seconds"]
+    babbling = ("simulate", "midas.yaml", "--for", "1", "--babbling", "P1", "--limiter", "window")
+    shown = run(*babbling, "--trace", "trace", folder=tmp_path).stdout
+    assert "worst latency" in shown
+    assert "limited: P1 on T1" in shown
+    decided = Trace.open(tmp_path / "trace").table("decisions", ["kind", "subject"]).to_pylist()
+    assert {"kind": "limited", "subject": "P1 on T1"} in decided
+    assert Trace.open(tmp_path / "trace").counts()["limited"] > 0
