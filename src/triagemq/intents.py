@@ -113,6 +113,17 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Truth:
+    """True or false, and no number or text that might stand for it."""
+
+    def mistake(self, value: Any) -> str | None:
+        return None if isinstance(value, bool) else f"must be true or false, is {value!r}"
+
+    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
+        return describe(source) | {"strict": True}
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """A tuple (in JSON a list) of records about topics: not too many, and each topic once."""
 
@@ -223,6 +234,7 @@ LeaseSeconds = Annotated[float, Number(1, 86_400)]
 Weight = Annotated[float, Number(0, 1e12)]
 Rate = Annotated[float, Number(1e-6, 1e9)]
 SizeBytes = Annotated[float, Number(1, 65_535)]
+MaxSizeBytes = Annotated[float, Number(1, 1e9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +320,7 @@ class Wanted(Ruled):
     """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come.
 
     With `max_latency_share` it is judged by its tail: this share of what arrives shall come within the latency.
+    `guaranteed` asks for a promise: all of it shall, or the subscription is refused.
     The utility may be text, as log:10, linear:2, step:3@0.8.
     """
 
@@ -317,6 +330,7 @@ class Wanted(Ruled):
     max_separation_seconds: Seconds | None = None
     qos: Annotated[int, Number(0, 2, whole=True)] = 0
     max_latency_share: Share | None = None
+    guaranteed: Annotated[bool, Truth()] = False
 
     def __post_init__(self) -> None:
         if type(self.utility) is not Utility:
@@ -326,15 +340,43 @@ class Wanted(Ruled):
             raise ParameterError(
                 "max_latency_share", "is a share within no time; give max_latency_seconds, too"
             )
+        if self.guaranteed and self.max_latency_seconds is None:
+            raise ParameterError(
+                "guaranteed", f"is a promise without a time; give max_latency_seconds (topic {self.topic!r})"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Declared(Ruled):
-    """A topic, and how often and how much is published; the rate and size that are left out are measured."""
+    """A topic, and how often and how much is published; the rate and size that are left out are measured.
+
+    Promises need the least time between two events and the largest size, and are kept only as long as these hold. With
+    `max_separation_seconds` an event comes at least so often.
+    """
 
     topic: Topic
     rate_per_second: Rate | None = None
     size_bytes: SizeBytes | None = None
+    min_separation_seconds: Seconds | None = None
+    max_separation_seconds: Seconds | None = None
+    max_size_bytes: MaxSizeBytes | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        least, most, largest = self.min_separation_seconds, self.max_separation_seconds, self.max_size_bytes
+        about = f"(topic {self.topic!r})"
+        if largest is not None and self.size_bytes is not None and largest < self.size_bytes:
+            raise ParameterError(
+                "max_size_bytes", f"must be at least size_bytes, {self.size_bytes:g} {about}"
+            )
+        if least is None:
+            return
+        if most is not None and most < least:
+            wanted = f"must be at least min_separation_seconds, {least:g} {about}"
+            raise ParameterError("max_separation_seconds", wanted)
+        if self.rate_per_second is not None and self.rate_per_second * least > 1 + 1e-9:
+            wanted = f"must be at most {1 / least:g}, one over min_separation_seconds {about}"
+            raise ParameterError("rate_per_second", wanted)
 
 
 @dataclass(frozen=True, slots=True)
