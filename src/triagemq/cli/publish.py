@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triagemq.cli.client_options import Whom
+from triagemq.cli.direct import Direct, publish_directly
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from triagemq.client import Declared, Publisher
 
 _LINES_AHEAD = 100
+_ONE_PACKET_BYTES = 1400
 
 
 @with_groups
@@ -60,6 +62,10 @@ def pub(
         typer.Option("--count", "-n", min=1, help="Publish the message so often, or at most so much."),
     ] = None,
     whom: Whom,
+    direct: Direct,
+    dscp: Annotated[
+        int | None, typer.Option("--dscp", min=0, max=63, help="With --direct: the mark of every packet.")
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print what was published as one JSON object.")
     ] = False,
@@ -75,6 +81,19 @@ def pub(
         raise ParameterError("--rate", f"must be above 0 and at most 100000, is {rate:g}")
     if rate is not None and message is not None:
         raise ParameterError("--message", "goes without --rate: that generates its own")
+    beside = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--retain": retain}
+    if direct.alone(beside | {"--stamp": stamp, "--max-separation": max_separation}):
+        largest = max_size or (size if rate is not None else len(message.encode()) if message else 0)
+        publisher = direct.publisher(
+            topic,
+            max_size_bytes=largest or _ONE_PACKET_BYTES,
+            min_separation_seconds=min_separation,
+            dscp=dscp,
+        )
+        publish_directly(publisher, _payloads(message, rate, size, count), as_json=json)
+        return
+    if dscp is not None:
+        raise ParameterError("--dscp", "is for --direct GROUP:PORT")
     terms = (min_separation, max_separation, max_size)
     stated = None if rate is None else float(max(1, size))
     for option, value in zip(("--min-separation", "--max-separation", "--max-size"), terms, strict=True):

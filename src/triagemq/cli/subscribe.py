@@ -6,18 +6,21 @@ import asyncio
 import base64
 import json as json_format
 import sys
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from triagemq.cli.client_options import Whom
+from triagemq.cli.direct import Direct, direct_event_as_row, tell_the_end
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.client import Event, Subscriber, Wanted
+    from triagemq.client import Event, Subscriber
+    from triagemq.client.direct import DirectEvent, DirectSubscriber
 
 
 @with_groups
@@ -40,6 +43,7 @@ def sub(
     ] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     whom: Whom,
+    direct: Direct,
     port: Annotated[
         str | None, typer.Option("--port", help="Output port of the network that this subscriber is behind.")
     ] = None,
@@ -54,6 +58,19 @@ def sub(
     """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
     from triagemq.client import Subscriber, Utility, Wanted
 
+    beside = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--port": port}
+    asked = {"--utility": utility, "--max-latency": deadline, "--deadline-share": share}
+    if direct.alone(beside | asked | {"--guaranteed": guaranteed}):
+        listener = direct.subscriber(topic)
+
+        def show_direct(event: DirectEvent) -> str:
+            row = direct_event_as_row(event) if json else None
+            return _shown(event.topic, event.value, event.latency_seconds, row)
+
+        printed = asyncio.run(_listen(listener, listener.open, show_direct, count, seconds))
+        tell_the_end(listener, as_json=json)
+        _require(count, printed)
+        return
     if share is not None and deadline is None:
         raise ParameterError("--deadline-share", "is a share within no time; give --max-latency, too")
     if guaranteed and deadline is None:
@@ -67,19 +84,37 @@ def sub(
     for option, value in (("--utility", utility), ("--max-latency", deadline), ("--port", port)):
         if whom.gateway is not None and value is not None:
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
-    printed = asyncio.run(_listen(Subscriber(**arguments, port=port), wanted, count, seconds, json))
+    subscriber = Subscriber(**arguments, port=port)
+
+    async def open_all() -> None:
+        await subscriber.open()
+        await subscriber.subscribe_all(wanted)
+
+    def show(event: Event) -> str:
+        row = _event_as_row(event) if json else None
+        return _shown(event.topic, event.payload, event.latency_seconds, row)
+
+    printed = asyncio.run(_listen(subscriber, open_all, show, count, seconds))
+    _require(count, printed)
+
+
+def _require(count: int | None, printed: int) -> None:
     if count is not None and printed < count:
         typer.echo(f"triage: {printed} of {count} events came", err=True)
         raise typer.Exit(1)
 
 
 async def _listen(
-    subscriber: Subscriber, wanted: list[Wanted], count: int | None, seconds: float | None, as_json: bool
+    subscriber: Subscriber | DirectSubscriber,
+    open_all: Callable[[], Coroutine[Any, Any, None]],
+    show: Callable[[Any], str],
+    count: int | None,
+    seconds: float | None,
 ) -> int:
     printed = 0
     loop = asyncio.get_running_loop()
     stop = stop_on_signals()
-    opening = loop.create_task(_open(subscriber, wanted))
+    opening = loop.create_task(open_all())
     stopping = loop.create_task(stop.wait())
     try:
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,14 +123,14 @@ async def _listen(
         opening.result()
         deadline = None if seconds is None else loop.time() + seconds
         while not stop.is_set() and (count is None or printed < count):
-            taking = loop.create_task(subscriber.take_all())
+            taking: asyncio.Task[list[Any]] = loop.create_task(subscriber.take_all())
             left = None if deadline is None else max(0.0, deadline - loop.time())
             await asyncio.wait({taking, stopping}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not taking.done():
                 taking.cancel()
                 break
             for event in taking.result()[: None if count is None else count - printed]:
-                typer.echo(_as_json(event) if as_json else _as_text(event))
+                typer.echo(show(event))
                 printed += 1
             sys.stdout.flush()
         return printed
@@ -107,25 +142,21 @@ async def _listen(
             typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
 
 
-async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> None:
-    await subscriber.open()
-    await subscriber.subscribe_all(wanted)
-
-
-def _as_text(event: Event) -> str:
-    payload = event.payload.decode(errors="backslashreplace").replace("\n", "\\n").replace("\r", "\\r")
-    latency = event.latency_seconds
-    return f"{event.topic} {payload}" + ("" if latency is None else f" ({1000 * latency:.1f} ms)")
-
-
-def _as_json(event: Event) -> str:
-    """Payloads that are no text go as base64."""
-    row: dict[str, Any] = {"topic": event.topic}
+def _shown(topic: str, payload: bytes, latency_seconds: float | None, row: dict[str, Any] | None) -> str:
+    """One line of text, or the row as JSON with what was published in front: base64 if that is no text."""
+    if row is None:
+        text = payload.decode(errors="backslashreplace").replace("\n", "\\n").replace("\r", "\\r")
+        return f"{topic} {text}" + ("" if latency_seconds is None else f" ({1000 * latency_seconds:.1f} ms)")
+    head: dict[str, Any] = {"topic": topic}
     try:
-        row["payload"] = event.payload.decode()
+        head["payload"] = payload.decode()
     except UnicodeDecodeError:
-        row["payload_base64"] = base64.b64encode(event.payload).decode()
-    row |= {
+        head["payload_base64"] = base64.b64encode(payload).decode()
+    return json_format.dumps(head | row)
+
+
+def _event_as_row(event: Event) -> dict[str, Any]:
+    return {
         "qos": event.qos,
         "slot": event.slot,
         "retained": event.retained,
@@ -133,4 +164,3 @@ def _as_json(event: Event) -> str:
         "received_ns": event.received_ns,
         "latency_seconds": event.latency_seconds,
     }
-    return json_format.dumps(row)

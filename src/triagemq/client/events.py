@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import (
@@ -38,6 +38,8 @@ _REMEMBERED_SECONDS = 60.0
 _MOST_HELD = 256
 _MOST_TOPICS = 50_000
 _LONGEST_TOPIC = 1_024
+
+Arrived = TypeVar("Arrived")
 
 
 class Event(NamedTuple):
@@ -65,13 +67,13 @@ class Overflow(StrEnum):
     DROP_NEWEST = "drop_newest"
 
 
-class EventQueue:
+class EventQueue(Generic[Arrived]):
     """Events in order of arrival, for any number of takers in one event loop."""
 
     def __init__(self, limit: int = 10_000, overflow: Overflow = Overflow.DROP_OLDEST) -> None:
         if limit < 1:
             raise ParameterError("queue_events", f"must be at least 1, is {limit}")
-        self._events: deque[Event] = deque()
+        self._events: deque[Arrived] = deque()
         self._limit = limit
         self._overflow = overflow
         self._arrived = asyncio.Event()
@@ -82,7 +84,7 @@ class EventQueue:
     def __len__(self) -> int:
         return len(self._events)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Arrived) -> None:
         """An event has arrived."""
         if len(self._events) >= self._limit:
             self.overflowed += 1
@@ -97,7 +99,7 @@ class EventQueue:
         self._ended = True
         self._arrived.set()
 
-    async def take(self) -> Event | None:
+    async def take(self) -> Arrived | None:
         """The next event; None when there will be no more."""
         while not self._events:
             if self._ended:
@@ -106,7 +108,7 @@ class EventQueue:
             await self._arrived.wait()
         return self._events.popleft()
 
-    async def take_all(self) -> list[Event]:
+    async def take_all(self) -> list[Arrived]:
         """All that are here, at least one; none when there will be no more."""
         first = await self.take()
         if first is None:

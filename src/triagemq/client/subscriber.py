@@ -77,7 +77,7 @@ class Subscriber(Participant[Wanted]):
         self._port, self._most_flows, self._lease_seconds = port, flows, lease_seconds
         self._linger_seconds = linger_seconds
         self._on_event = on_event
-        self._queue = EventQueue(queue_events, Overflow(overflow))
+        self._queue: EventQueue[Event] = EventQueue(queue_events, Overflow(overflow))
         self._received = ReceivedCounts()
         self._turns: _Turns[str | int] = _Turns()
         self._flows: FlowConnections | None = None
