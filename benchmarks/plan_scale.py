@@ -17,6 +17,7 @@ from triagemq.plan import cluster_classes, make_plan
 from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
 from triagemq.scenario import OutputPorts, Scenario, Switches, load, save
 from triagemq.scenario.generators import table2
+from triagemq.scenario.model import filled
 
 Result = TypeVar("Result")
 
@@ -34,15 +35,13 @@ def large_scenario(subscribers: int, ports: int, subscriptions: tuple[int, int])
             inbound_rate_per_second=np.full(1, 1e9),
             outbound_rate_per_second=np.full(1, 1e9),
         ),
-        switches=Switches(("switch",), np.full(1, 1e9), np.full(1, -1, dtype=np.int32)),
-        ports=OutputPorts(
+        switches=filled(Switches, 1, name=("switch",), inbound_rate_per_second=1e9),
+        ports=filled(
+            OutputPorts,
+            ports,
             name=names,
-            switch=np.zeros(ports, dtype=np.int32),
-            bandwidth_bps=np.full(ports, 8e6 * sharing * sum(subscriptions) / 112),
-            buffer_packets=np.full(ports, np.inf),
-            queues=np.zeros(ports, dtype=np.int32),
-            error_rate=np.zeros(ports),
-            propagation_seconds=np.zeros(ports),
+            switch=0,
+            bandwidth_bps=8e6 * sharing * sum(subscriptions) / 112,
         ),
         publishers=base.publishers,
         publications=base.publications,

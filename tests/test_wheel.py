@@ -54,10 +54,11 @@ def test_every_extra_of_the_wheel_is_tried_and_named_in_the_readme(
     assert {extra for extra in extras if re.search(rf"\b{extra}\b", install)} == extras
 
 
-def test_the_wheel_brings_the_examples_and_nothing_beside_the_package(wheel: Path) -> None:
+def test_the_wheel_brings_the_examples_and_switch_models_and_nothing_beside_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert "triagemq/examples/building-fire.yaml" in names
+    assert "triagemq/scenario/models/pica8-p3290.yaml" in names
     assert "triagemq/pipeline/report/templates/page.html" in names
     assert {name.split("/")[0] for name in names} == {
         "triagemq",

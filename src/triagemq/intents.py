@@ -113,6 +113,17 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Truth:
+    """True or false, and no number or text that might stand for it."""
+
+    def mistake(self, value: Any) -> str | None:
+        return None if isinstance(value, bool) else f"must be true or false, is {value!r}"
+
+    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
+        return describe(source) | {"strict": True}
+
+
+@dataclass(frozen=True, slots=True)
 class Items:
     """A tuple (in JSON a list) of records about topics: not too many, and each topic once."""
 
@@ -308,6 +319,7 @@ class Wanted(Ruled):
     """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come.
 
     With `max_latency_share` it is judged by its tail: this share of what arrives shall come within the latency.
+    `guaranteed` asks for a promise: all of it shall, or the subscription is refused.
     The utility may be text, as log:10, linear:2, step:3@0.8.
     """
 
@@ -317,6 +329,7 @@ class Wanted(Ruled):
     max_separation_seconds: Seconds | None = None
     qos: Annotated[int, Number(0, 2, whole=True)] = 0
     max_latency_share: Share | None = None
+    guaranteed: Annotated[bool, Truth()] = False
 
     def __post_init__(self) -> None:
         if type(self.utility) is not Utility:
@@ -325,6 +338,10 @@ class Wanted(Ruled):
         if self.max_latency_share is not None and self.max_latency_seconds is None:
             raise ParameterError(
                 "max_latency_share", "is a share within no time; give max_latency_seconds, too"
+            )
+        if self.guaranteed and self.max_latency_seconds is None:
+            raise ParameterError(
+                "guaranteed", f"is a promise without a time; give max_latency_seconds (topic {self.topic!r})"
             )
 
 

@@ -24,6 +24,7 @@ from triagemq.plan import (
 )
 from triagemq.scenario import PlanningSettings, Scenario, maximum_utility
 from triagemq.scenario.generators import table2
+from triagemq.scenario.model import take
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,8 @@ def scenario() -> Scenario:
 def tree(scenario) -> Scenario:
     """The same with every port but the first on a second switch that the first port feeds."""
     switches = replace(
-        scenario.switches,
+        take(scenario.switches, np.zeros(2, dtype=np.int64)),
         name=("access", "core"),
-        inbound_rate_per_second=np.repeat(scenario.switches.inbound_rate_per_second, 2),
         fed_by_port=np.array([0, -1], dtype=np.int32),
     )
     below = np.array([1] + [0] * (len(scenario.ports) - 1), dtype=np.int32)

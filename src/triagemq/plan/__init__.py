@@ -33,12 +33,25 @@ from triagemq.plan.instructions import (
     FlowKey,
     Instruction,
     RemoveFlow,
+    RemoveLimiter,
     RemovePort,
     SetFlow,
+    SetLimiter,
     SetPort,
 )
 from triagemq.plan.margin import step_targets
-from triagemq.plan.model import LEAST_GAIN, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.plan.model import (
+    LEAST_GAIN,
+    Decision,
+    Flows,
+    LatencyFactors,
+    Limiters,
+    Plan,
+    PlannerChoice,
+    PortLoads,
+    PromisedHops,
+    Promises,
+)
 from triagemq.plan.planner import SCOPES, make_plan
 from triagemq.plan.priorities import (
     PRIORITY_ALGORITHMS,
@@ -73,6 +86,7 @@ __all__ = [
     "Instructed",
     "Instruction",
     "LatencyFactors",
+    "Limiters",
     "OnFate",
     "OutgoingPacket",
     "Plan",
@@ -82,10 +96,14 @@ __all__ = [
     "PortLoads",
     "PriorityAlgorithm",
     "PriorityProblem",
+    "PromisedHops",
+    "Promises",
     "QueueCounters",
     "RemoveFlow",
+    "RemoveLimiter",
     "RemovePort",
     "SetFlow",
+    "SetLimiter",
     "SetPort",
     "SubscriptionChanges",
     "UnmanagedCounters",

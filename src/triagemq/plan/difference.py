@@ -81,8 +81,7 @@ def diff(
     old, new = matched(scenario_before, scenario_after)
     flow_old, flow_new = _place_in_subscriber(before)[old], _place_in_subscriber(after)[new]
     class_old, class_new = before.subscription_class[old], after.subscription_class[new]
-    drop_old = before.flows.drop_rate[before.flow[old]]
-    drop_new = after.flows.drop_rate[after.flow[new]]
+    drop_old, drop_new = 1.0 - before.subscription_keep[old], 1.0 - after.subscription_keep[new]
     changed = np.flatnonzero((flow_old != flow_new) | (class_old != class_new) | (drop_old != drop_new))
     names = _names(scenario_before, old[changed])
     changes = SubscriptionChanges(
@@ -130,10 +129,10 @@ def _others(count: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _place_in_subscriber(plan: Plan) -> Integers:
-    """Per subscription, which of its subscriber's flows carries it, from 1."""
+    """Per subscription, which of its subscriber's flows carries it, from 1; 0 where a promise does."""
     owner = plan.flows.subscriber
     first = np.searchsorted(owner, owner, side="left")
-    return np.asarray((np.arange(len(owner)) - first + 1)[plan.flow], dtype=np.int32)
+    return np.asarray(np.append(np.arange(len(owner)) - first + 1, 0)[plan.flow], dtype=np.int32)
 
 
 def _keys(before: Scenario, after: Scenario) -> tuple[Rows, Rows]:
@@ -182,9 +181,9 @@ class Carried:
         """
         return np.where(np.abs(rank - self.rank) <= RANK_BAND * np.abs(self.rank), self.rank, rank)
 
-    def flow_keep(self, flow: Integers, count: int) -> Floats:
-        """What was kept of the subscriptions that each flow carries now, in the mean; what is new counts as dropped."""
-        kept = np.bincount(flow, np.nan_to_num(self.keep), minlength=count)
+    def flow_keep(self, flow: Integers, count: int, rows: Rows) -> Floats:
+        """What was kept of the subscriptions `rows`, which flows carry now, in the mean; new ones count as dropped."""
+        kept = np.bincount(flow, np.nan_to_num(self.keep[rows]), minlength=count)
         return np.asarray(kept / np.bincount(flow, minlength=count))
 
 

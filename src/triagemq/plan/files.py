@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import OutputError, ParameterError, PlanError
-from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.plan.model import (
+    Decision,
+    Flows,
+    LatencyFactors,
+    Limiters,
+    Plan,
+    PlannerChoice,
+    PortLoads,
+    PromisedHops,
+    Promises,
+)
 from triagemq.scenario.model import TYPES, Table
 
 FORMAT = "triagemq-plan"
@@ -33,6 +43,9 @@ COLUMNS: dict[str, dict[str, type[np.generic]]] = {
 }
 LATENCY = _types(LatencyFactors)
 """Further columns of subscriptions, where the plan was made from a forecast."""
+
+PROMISED: dict[str, type[Table]] = {"promises": Promises, "hops": PromisedHops, "limiters": Limiters}
+"""Further tables, where there are guaranteed subscriptions."""
 
 DECISION_FIELDS = tuple(field.name for field in fields(Decision))
 
@@ -57,7 +70,7 @@ def parse_plan(text: str, source: str = "plan") -> Plan:
     except RecursionError as error:
         raise PlanError(f"{source}: not a plan: nested too deeply") from error
     _check_head(document, source)
-    tables = {table: _column_lists(document, table, source) for table in COLUMNS}
+    tables = _checked_tables(document, source)
     return _assembled(document, tables, document.get("decisions"), source)
 
 
@@ -117,7 +130,12 @@ def _tables(plan: Plan) -> dict[str, dict[str, NDArray[Any]]]:
         "subscriptions": {"flow": plan.flow, "rank": plan.rank, **latency},
         "flows": {name: getattr(plan.flows, name) for name in COLUMNS["flows"]},
         "ports": {name: getattr(plan.ports, name) for name in COLUMNS["ports"]},
+        **({table: _columns(getattr(plan, table)) for table in PROMISED} if len(plan.promises) else {}),
     }
+
+
+def _columns(table: Table) -> dict[str, NDArray[Any]]:
+    return {name: getattr(table, name) for name in _types(type(table))}
 
 
 def _json(values: list[Any]) -> str:
@@ -149,6 +167,8 @@ def _save_tables(plan: Plan, path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     # Without its manifest a directory is no plan: it goes first and comes back last.
     manifest.unlink(missing_ok=True)
+    for table in PROMISED:
+        (path / f"{table}.parquet").unlink(missing_ok=True)
     for table, columns in _tables(plan).items():
         pq.write_table(pa.table(columns), path / f"{table}.parquet", compression="zstd")
     decisions = {name: [getattr(each, name) for each in plan.decisions] for name in DECISION_FIELDS}
@@ -171,7 +191,8 @@ def _load_tables(path: Path) -> Plan:
         raise PlanError(f"{path / MANIFEST}: not a plan: {error}") from error
     _check_head(head, str(path / MANIFEST))
     read: dict[str, dict[str, Any]] = {}
-    for table in (*COLUMNS, "decisions"):
+    promised = [table for table in PROMISED if (path / f"{table}.parquet").exists()]
+    for table in (*COLUMNS, *promised, "decisions"):
         place = path / f"{table}.parquet"
         try:
             # ParquetFile reads this file; read_table would make columns of folder names such as a=b.
@@ -183,7 +204,7 @@ def _load_tables(path: Path) -> Plan:
             raise PlanError(f"{place}: not a readable Parquet table: {error}") from error
     decided = {name: values.tolist() for name, values in read.pop("decisions").items()}
     rows = [dict(zip(decided, values, strict=True)) for values in zip(*decided.values(), strict=True)]
-    tables = {table: _column_lists(read, table, str(path)) for table in COLUMNS}
+    tables = _checked_tables(read, str(path))
     return _assembled(head, tables, rows, str(path))
 
 
@@ -196,9 +217,17 @@ def _check_head(document: Any, source: str) -> None:
         )
 
 
-def _column_lists(document: Any, table: str, source: str) -> dict[str, NDArray[Any]]:
+def _checked_tables(document: dict[str, Any], source: str) -> dict[str, dict[str, NDArray[Any]]]:
+    expected = COLUMNS
+    if document.keys() & PROMISED.keys():
+        expected = COLUMNS | {table: _types(kind) for table, kind in PROMISED.items()}
+    return {table: _column_lists(document, table, names, source) for table, names in expected.items()}
+
+
+def _column_lists(
+    document: Any, table: str, expected: dict[str, type[np.generic]], source: str
+) -> dict[str, NDArray[Any]]:
     columns = document.get(table)
-    expected = COLUMNS[table]
     if table == "subscriptions" and isinstance(columns, dict) and columns.keys() & LATENCY.keys():
         expected = expected | LATENCY
     if not isinstance(columns, dict) or set(columns) != set(expected):
@@ -206,7 +235,7 @@ def _column_lists(document: Any, table: str, source: str) -> dict[str, NDArray[A
     arrays = {}
     for name, dtype in expected.items():
         values = columns[name]
-        whole = dtype is np.int32
+        whole = issubclass(dtype, np.integer)
         if isinstance(values, list) and all(map(_is_whole if whole else _is_number, values)):
             values = np.array(values, dtype=dtype)
         if not isinstance(values, np.ndarray) or values.dtype != dtype or not np.isfinite(values).all():
@@ -238,13 +267,18 @@ def _assembled(
     made_by = _record(PlannerChoice, head.get("made_by"), _CHOICE, f"{source}: made_by")
     try:
         flows, ports = Flows(**tables["flows"]), PortLoads(**tables["ports"])
+        promised: dict[str, Any] = {
+            table: kind(**tables[table]) for table, kind in PROMISED.items() if table in tables
+        }
     except ParameterError as error:
         raise PlanError(f"{source}: {error}") from error
     wanted = tables["subscriptions"]
     flow, rank = wanted["flow"], wanted["rank"]
     wrong = {
         "the columns of subscriptions differ in length": len(set(map(len, wanted.values()))) > 1,
-        "subscriptions.flow names a flow that is not there": bool(((flow < 0) | (flow >= len(flows))).any()),
+        "subscriptions.flow names a flow that is not there": bool(
+            ((flow < (-1 if promised else 0)) | (flow >= len(flows))).any()
+        ),
         "flows.port names a port that is not there": bool(
             ((flows.port < 0) | (flows.port >= len(ports))).any()
         ),
@@ -257,7 +291,32 @@ def _assembled(
         if found:
             raise PlanError(f"{source}: {problem}")
     latency = LatencyFactors(*(wanted[name] for name in LATENCY)) if LATENCY.keys() <= wanted.keys() else None
-    return Plan(fingerprint, made_by, flow, rank, flows, ports, decisions, latency)
+    plan = Plan(fingerprint, made_by, flow, rank, flows, ports, decisions, latency, **promised)
+    if promised:
+        _check_promises(plan, source)
+    return plan
+
+
+def _check_promises(plan: Plan, source: str) -> None:
+    """Promises of a file name subscriptions, hops and ports that are there."""
+    promises, hops = plan.promises, plan.hops
+    kept = promises.admitted > 0
+    last = promises.first_hop.astype(np.int64) + promises.hop_count
+    wrong = {
+        "promises.admitted is neither 0 nor 1": ~np.isin(promises.admitted, (0, 1)),
+        "promises.publication is negative": promises.publication < 0,
+        "promises.subscription names a subscription that is not there": (promises.subscription < 0)
+        | (promises.subscription >= len(plan.flow)),
+        "promises.first_hop and hop_count name hops that are not there": kept
+        & ((promises.first_hop < 0) | (promises.hop_count < 1) | (last > len(hops))),
+        "hops.port names a port that is not there": (hops.port < -1) | (hops.port >= len(plan.ports)),
+        "hops.level is negative": hops.level < 0,
+    }
+    for problem, found in wrong.items():
+        if found.any():
+            raise PlanError(f"{source}: {problem}")
+    if not np.array_equal(np.unique(promises.subscription[kept]), np.flatnonzero(plan.promised)):
+        raise PlanError(f"{source}: subscriptions.flow is -1 where nothing is promised, or not where it is")
 
 
 def _is_text(value: object) -> bool:

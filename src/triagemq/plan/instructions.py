@@ -70,7 +70,23 @@ class RemoveFlow:
     key: FlowKey
 
 
-Instruction = SetPort | RemovePort | SetFlow[FlowKey] | RemoveFlow
+@dataclass(frozen=True, slots=True)
+class SetLimiter:
+    """Let no more of a promised flow into the network than this: what is beyond it is lost where it enters."""
+
+    key: FlowKey
+    burst_bytes: float
+    rate_bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLimiter:
+    """Take a limiter away; the flow is no longer promised."""
+
+    key: FlowKey
+
+
+Instruction = SetPort | RemovePort | SetFlow[FlowKey] | RemoveFlow | SetLimiter | RemoveLimiter
 """One step of a change, for a data plane."""
 
 

@@ -1,17 +1,20 @@
 """The Plan: what has been decided. Frozen, columnar, and tied to the scenario it was made for.
 
-A plan says for each subscription which flow carries it, and for each flow its priority class and drop rate. It
-carries the reason for everything a reader would ask about as `decisions`.
+A plan says for each subscription which flow carries it, and for each flow its priority class and drop rate; and of
+guaranteed subscriptions which are promised what, hop by hop. It carries the reason for everything a reader would ask
+about as `decisions`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.errors import PlanError
 from triagemq.scenario import Floats, Integers, Scenario, Table
+from triagemq.scenario.model import Codes, SomeTable, filled
 
 LEAST_GAIN = 0.005
 """What a plan stays for unless another is worth this share more: the forecast itself may be off by as much."""
@@ -75,6 +78,58 @@ class LatencyFactors(Table):
         return self.urgency / max(float(self.urgency.max(initial=0.0)), TINY) + LEAST_PRECEDENCE
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Promises(Table):
+    """One row per promise, a publication and a guaranteed subscription that match: in order of admission, then those
+    refused.
+
+    `bound_seconds` is the proven worst case from the publisher's beginning to transmit to the subscriber's interface,
+    `max_latency_seconds` what was asked for. Where a promise is refused the bound is 0, and `offer_seconds` the
+    smallest max_latency that would be admitted instead, 0 if none would. `first_hop` and `hop_count` are its rows in
+    Plan.hops.
+    """
+
+    publication: Integers
+    subscription: Integers
+    admitted: Codes
+    bound_seconds: Floats
+    max_latency_seconds: Floats
+    offer_seconds: Floats
+    first_hop: Integers
+    hop_count: Integers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromisedHops(Table):
+    """The links of admitted promises, the publisher's access link (port -1) first; seconds.
+
+    A bound runs from the arrival of a message's last packet at the link to the end of its transmission, and is kept
+    below the `deadline_seconds` that was fixed at admission. `jitter_seconds` is how much later than the quickest a
+    message may come. Promises of one publication that share a port are one flow there: they have the same level and
+    bound, and its packets cross the port once.
+    """
+
+    port: Integers
+    level: Integers
+    deadline_seconds: Floats
+    bound_seconds: Floats
+    jitter_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Limiters(Table):
+    """What the publisher's first switch lets through of each promised publication, with the overhead of its packets.
+
+    Bounds suppose that never more than a message comes per separation, but for the jitter of the access link. A token
+    bucket passes that, and up to one message more of a publisher that keeps on sending (docs/background/guarantees.md).
+    """
+
+    publication: Integers
+    switch: Integers
+    burst_bytes: Floats
+    rate_bytes_per_second: Floats
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Something decided that is not plain from the columns, and why. The same fields stand in every trace."""
@@ -86,9 +141,20 @@ class Decision:
     reason: str
 
 
+def nothing(kind: type[SomeTable]) -> SomeTable:
+    """A table of that kind without rows."""
+    return filled(kind, 0, **{column.name: 0 for column in fields(kind)})  # type: ignore[arg-type]
+
+
+NO_PROMISES, NO_HOPS, NO_LIMITERS = nothing(Promises), nothing(PromisedHops), nothing(Limiters)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Flows, classes and drop rates for one scenario. `flow` and `rank` have one entry per subscription.
+
+    `flow` is -1 where a promise carries the subscription. Promises take the classes from 0 up (levels), the classes of
+    flows begin after the last level that any port uses (`level_offset`).
 
     `latency` holds what the plan supposed that latency does to worth; None where it was made without.
     """
@@ -101,6 +167,9 @@ class Plan:
     ports: PortLoads
     decisions: tuple[Decision, ...] = ()
     latency: LatencyFactors | None = None
+    promises: Promises = NO_PROMISES
+    hops: PromisedHops = NO_HOPS
+    limiters: Limiters = NO_LIMITERS
 
     def require(self, scenario: Scenario) -> None:
         """Refuse to be used with any scenario but the one this plan was made for."""
@@ -111,11 +180,37 @@ class Plan:
             )
 
     @property
+    def promised(self) -> NDArray[np.bool_]:
+        """Per subscription, whether promises carry it."""
+        return self.flow < 0
+
+    @property
+    def levels(self) -> Integers:
+        """Per port of the scenario, how many of its classes promises use."""
+        levels = np.zeros(len(self.ports) + 1, dtype=np.int32)
+        np.maximum.at(levels, self.hops.port, self.hops.level + np.int32(1))
+        return levels[:-1]
+
+    @property
+    def level_offset(self) -> int:
+        """The first class of utility flows."""
+        return int(self.levels.max(initial=0))
+
+    def hops_of(self, promise: int) -> slice:
+        """The rows of a promise in `hops`."""
+        first = int(self.promises.first_hop[promise])
+        return slice(first, first + int(self.promises.hop_count[promise]))
+
+    @property
     def subscription_class(self) -> Integers:
-        """The priority class of every subscription."""
-        return self.flows.priority_class[self.flow]
+        """The priority class of every subscription; of promised ones the level at their own port."""
+        classes = np.append(self.flows.priority_class, np.int32(0))[self.flow]
+        kept = self.promises.admitted > 0
+        last = self.promises.first_hop[kept] + self.promises.hop_count[kept] - 1
+        classes[self.promises.subscription[kept]] = self.hops.level[last]
+        return classes
 
     @property
     def subscription_keep(self) -> Floats:
         """The share of every subscription's events that is not dropped on purpose."""
-        return 1.0 - self.flows.drop_rate[self.flow]
+        return 1.0 - np.append(self.flows.drop_rate, 0.0)[self.flow]

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
+from triagemq.plan.admission import Promised, promised
+from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.plan.demand import Demand, demand, survival_to_port
 from triagemq.plan.difference import carry
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
@@ -21,6 +23,7 @@ from triagemq.plan.margin import with_margin
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.scenario import Floats, Integers, Scenario, port_paths
+from triagemq.scenario.model import take
 
 Setting = TypeVar("Setting")
 Algorithm = TypeVar("Algorithm", bound=Callable[..., Any])
@@ -105,7 +108,11 @@ def make_plan(
     `flow_limits` says per subscriber how many flows it can open, where that is fewer than `flows_per_subscriber`.
 
     With a `previous` plan, which was made for the scenario `before` (this one, if not given), ranks that have changed
-    by less than RANK_BAND stay as they are, so that small changes of rates move nothing between flows and classes.
+    by less than RANK_BAND stay as they are, so that small changes of rates move nothing between flows and classes; and
+    what it promised stays promised.
+
+    Guaranteed subscriptions come first (`admission`): what is promised takes the upper classes and its share of ports,
+    and all else is planned with what is left. One that is refused is planned like any other.
 
     >>> from triagemq.scenario.generators import table2
     >>> plan = make_plan(table2(seed=1), drops="flat", flows_per_subscriber=3)
@@ -127,6 +134,8 @@ def make_plan(
     )
     cut_flows, cut_classes, set_drops = algorithms(flows, priorities, drops)
 
+    secured = promised(scenario, previous, before)
+    choice = _classes_left(scenario, choice, secured.levels)
     asked = demand(scenario)
     load = asked.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
@@ -137,13 +146,14 @@ def make_plan(
         factors, cut_by = np.ones(len(rank)), rank
     else:
         factors, cut_by = _checked(latency, len(rank)).factor, rank * latency.precedence
-    subscriber = scenario.subscriptions.subscriber
+    rows = _utility_rows(len(rank), secured)
+    subscriber = scenario.subscriptions.subscriber[rows]
     limits = _flow_limits(flow_limits, len(scenario.subscribers), choice.flows_per_subscriber)
     place = _called(
         "flow algorithm",
         flows,
         cut_flows,
-        FlowProblem(subscriber, cut_by, choice.flows_per_subscriber, seed, limits),
+        FlowProblem(subscriber, cut_by[rows], choice.flows_per_subscriber, seed, limits),
         len(subscriber),
         choice.flows_per_subscriber,
     )
@@ -156,8 +166,8 @@ def make_plan(
         port=scenario.subscribers.port[owner],
         priority_class=np.zeros(count, dtype=np.int32),
         drop_rate=np.zeros(count),
-        value=_sums(flow, cut_by, count),
-        load_bytes_per_second=_sums(flow, load, count),
+        value=_sums(flow, cut_by[rows], count),
+        load_bytes_per_second=_sums(flow, load[rows], count),
     )
     group = made.port if scope == "port" else np.zeros(count, dtype=np.int32)
     classes = _called(
@@ -168,26 +178,52 @@ def make_plan(
         count,
         choice.priority_classes,
     )
-    problem = _drop_problem(scenario, replace(made, priority_class=classes), flow, asked, choice, factors)
+    made = replace(made, priority_class=classes + np.int32(secured.levels))
+    problem = _drop_problem(scenario, made, flow, rows, asked, choice, factors, secured)
     if carried is not None and carried.made_by == choice:
-        problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count))
+        problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count, rows))
     result = _drops(drops, set_drops, problem)
+    carried_by = np.full(len(rank), -1, dtype=np.int32)
+    carried_by[rows] = flow
     plan = Plan(
         scenario_fingerprint=scenario.fingerprint,
         made_by=choice,
-        flow=flow,
+        flow=carried_by,
         rank=rank,
-        flows=replace(made, priority_class=classes, drop_rate=result.drop_rate),
+        flows=replace(made, drop_rate=result.drop_rate),
         ports=PortLoads(
-            rho_offered=problem.arriving(problem.port_loads()) * 8 / scenario.ports.bandwidth_bps,
-            rho_planned=problem.arriving(problem.port_loads(1.0 - result.drop_rate))
-            * 8
-            / scenario.ports.bandwidth_bps,
+            rho_offered=_rho(scenario, problem, secured),
+            rho_planned=_rho(scenario, problem, secured, 1.0 - result.drop_rate),
         ),
-        decisions=result.decisions,
+        decisions=(*secured.decisions, *result.decisions),
         latency=latency,
+        promises=secured.promises,
+        hops=secured.hops,
+        limiters=secured.limiters,
     )
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
+
+
+def _utility_rows(count: int, secured: Promised) -> NDArray[np.int64]:
+    """The subscriptions that no promise carries."""
+    left = np.ones(count, dtype=bool)
+    left[secured.promises.subscription[secured.promises.admitted > 0]] = False
+    return np.flatnonzero(left)
+
+
+def _classes_left(scenario: Scenario, choice: PlannerChoice, levels: int) -> PlannerChoice:
+    """As many classes as the queues of every port leave, with those of promises and control traffic taken."""
+    queues = scenario.ports.queues[scenario.ports.queues > 0]
+    if not levels or not len(queues):
+        return choice
+    left = int(queues.min()) - CONTROL_QUEUES - levels
+    return replace(choice, priority_classes=min(choice.priority_classes, left))
+
+
+def _rho(scenario: Scenario, problem: DropProblem, secured: Promised, keep: Floats | None = None) -> Floats:
+    """The load of every port by utility flows, of which so much is kept, and by promises."""
+    utility = problem.arriving(problem.port_loads(keep))
+    return np.asarray((utility + secured.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
 
 
 def _choice(scenario: Scenario, choice: PlannerChoice) -> PlannerChoice:
@@ -281,10 +317,18 @@ def _sums(flow: Integers, values: Floats, count: int) -> Floats:
 
 
 def _drop_problem(
-    scenario: Scenario, flows: Flows, flow: Integers, asked: Demand, choice: PlannerChoice, freshness: Floats
+    scenario: Scenario,
+    flows: Flows,
+    flow: Integers,
+    rows: NDArray[np.int64],
+    asked: Demand,
+    choice: PlannerChoice,
+    freshness: Floats,
+    secured: Promised,
 ) -> DropProblem:
     survival = survival_to_port(scenario)
     capacity = scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
+    capacity = np.maximum(capacity - secured.port_bytes_per_second, 0.0)
     return DropProblem(
         flow_load_bytes_per_second=flows.load_bytes_per_second,
         flow_class=flows.priority_class,
@@ -293,9 +337,9 @@ def _drop_problem(
         # What a link before it has lost takes no room at a port, so more may be sent towards it.
         port_capacity_bytes_per_second=capacity / np.maximum(survival, TINY),
         subscription_flow=flow,
-        subscription_success=asked.ideal_success,
-        subscription_freshness=freshness,
-        subscriptions=with_margin(scenario, asked),
+        subscription_success=asked.ideal_success[rows],
+        subscription_freshness=freshness[rows],
+        subscriptions=take(with_margin(scenario, asked), rows),
         port_survival=survival,
     )
 

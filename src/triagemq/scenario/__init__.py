@@ -16,7 +16,7 @@ from triagemq.scenario.files import (
     loads_with_conditions,
     save,
 )
-from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
     BrokerLinks,
     Brokers,
@@ -35,7 +35,15 @@ from triagemq.scenario.model import (
     Topics,
     UnmanagedSwitches,
 )
-from triagemq.scenario.routes import BrokerRoutes, broker_routes, port_depths, port_hops, port_paths
+from triagemq.scenario.routes import (
+    BrokerRoutes,
+    broker_routes,
+    direct_paths,
+    port_depths,
+    port_hops,
+    port_paths,
+    switch_links,
+)
 from triagemq.scenario.utility import achieved_utility, deadline_factor, deadline_figures, maximum_utility
 
 __all__ = [
@@ -43,6 +51,7 @@ __all__ = [
     "BrokerLinks",
     "BrokerRoutes",
     "Brokers",
+    "Discipline",
     "Floats",
     "Integers",
     "OutputPorts",
@@ -65,6 +74,7 @@ __all__ = [
     "check",
     "deadline_factor",
     "deadline_figures",
+    "direct_paths",
     "dumps",
     "load",
     "load_with_conditions",
@@ -75,4 +85,5 @@ __all__ = [
     "port_hops",
     "port_paths",
     "save",
+    "switch_links",
 ]

@@ -1,4 +1,5 @@
-"""The closed vocabularies of a scenario: utility shapes, size distributions, arrival processes, orders of sending.
+"""The closed vocabularies of a scenario: utility shapes, size distributions, arrival processes, orders of sending,
+disciplines of ports.
 
 Columns store these as small integers; files and tables spell them by name.
 """
@@ -40,3 +41,12 @@ class SendingOrder(IntEnum):
     """Together, the highest class first, as our gateway and its data planes hand them over."""
     RANDOM = 1
     """Each after an outbound time of its own, whatever its class, as in the papers' simulators."""
+
+
+class Discipline(IntEnum):
+    """Whose packet an output port sends next."""
+
+    PRIORITY = 0
+    """The first of the highest class that has one; a packet on the wire is finished."""
+    FAIR = 1
+    """Flow by flow in turn, a packet each, whatever their classes: best effort. It keeps no promise."""

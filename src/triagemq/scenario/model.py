@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
@@ -47,7 +47,7 @@ class Table:
 
 SomeTable = TypeVar("SomeTable", bound=Table)
 
-NONE = {
+NONE: dict[str, Any] = {
     "inbound_rate_per_second": DEFAULT_SERVICE_RATE,
     "outbound_rate_per_second": DEFAULT_SERVICE_RATE,
     "bandwidth_bps": np.inf,
@@ -70,8 +70,28 @@ NONE = {
     "freshness_seconds": np.inf,
     "max_latency_seconds": np.inf,
     "max_latency_share": 0.0,
+    "max_size_bytes": np.inf,
+    "guaranteed": 0,
+    "access_switch": -1,
+    "access_bps": np.inf,
+    "to_switch": -1,
+    "discipline": Discipline.PRIORITY,
+    "model": "",
+    "multiplexing_seconds": 0.0,
+    "packet_bytes": 1500.0,
+    "rate_limiters": np.inf,
+    "limiter_precision": 0.0,
+    "rules": np.inf,
 }
 """What a column holds where nothing is stated: 0 for numbers, -1 for references, infinity for limits."""
+
+GUARANTEE_COLUMNS = frozenset(
+    (
+        *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
+        *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter_precision", "rules"),
+    )
+)
+"""What only promises use. A scenario that states none of it has the fingerprint that it had without these columns."""
 
 TYPES: dict[str, type[np.generic]] = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}
 
@@ -87,7 +107,7 @@ def filled(kind: type[SomeTable], rows: int, **columns: Any) -> SomeTable:
         values = columns.pop(column.name, NONE.get(column.name))
         dtype = TYPES.get(str(column.type))
         if dtype is None:
-            found[column.name] = tuple(values)
+            found[column.name] = (values,) * rows if isinstance(values, str) else tuple(values)
         else:
             found[column.name] = np.array(np.broadcast_to(np.asarray(values, dtype=dtype), rows))
     return kind(**found, **columns)
@@ -148,11 +168,21 @@ class UnmanagedSwitches(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Switches(Table):
-    """Managed switches. `fed_by_port` is the output port of the switch upstream; -1 hangs at the brokers."""
+    """Managed switches. `fed_by_port` is the output port of the switch upstream; -1 hangs at the brokers.
+
+    The others are what a switch of this `model` is built like: the time from a packet's arrival to its place in a
+    queue, the longest packet, the rate limiters and by which share they may miss their rate, and room for rules.
+    """
 
     name: Names
     inbound_rate_per_second: Floats
     fed_by_port: Integers
+    model: Names
+    multiplexing_seconds: Floats
+    packet_bytes: Floats
+    rate_limiters: Floats
+    limiter_precision: Floats
+    rules: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,7 +190,8 @@ class OutputPorts(Table):
     """The unit of contention: one transmitter, one buffer, one set of priority queues.
 
     `error_rate` and `propagation_seconds` are those of the link to the next switch; a subscriber's own link
-    is in its row. `queues` is 0 where the scenario does not state it.
+    is in its row. `queues` is 0 where the scenario does not state it. `to_switch` is the switch at the other end of
+    a link beside those of the tree that `fed_by_port` makes; only promises use it.
     """
 
     name: Names
@@ -170,15 +201,21 @@ class OutputPorts(Table):
     queues: Integers
     error_rate: Floats
     propagation_seconds: Floats
+    to_switch: Integers
+    discipline: Codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publishers(Table):
+    """Publishers and their ways to a broker; `access_switch` is the managed switch that they are plugged into."""
+
     name: Names
     broker: Integers
     unmanaged_switch: Integers
     error_rate: Floats
     propagation_seconds: Floats
+    access_switch: Integers
+    access_bps: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,6 +234,7 @@ class Publications(Table):
     off_seconds: Floats
     min_separation_seconds: Floats
     max_separation_seconds: Floats
+    max_size_bytes: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,7 +258,8 @@ class Subscribers(Table):
 class Subscriptions(Table):
     """What one topic is worth to one subscriber, and how late or how rarely it may come.
 
-    Where `max_latency_share` is above 0, this share of what arrives shall come within `max_latency_seconds`.
+    Where `max_latency_share` is above 0, this share of what arrives shall come within `max_latency_seconds`; where
+    `guaranteed` is 1, all of it shall, and a subscription of which that cannot be proven is refused.
     """
 
     subscriber: Integers
@@ -232,6 +271,7 @@ class Subscriptions(Table):
     max_latency_seconds: Floats
     max_separation_seconds: Floats
     max_latency_share: Floats
+    guaranteed: Codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +369,17 @@ class Scenario:
             table = getattr(self, table_field.name)
             if isinstance(table, Table):
                 for column in fields(table):  # type: ignore[arg-type]
+                    values = getattr(table, column.name)
+                    if column.name in GUARANTEE_COLUMNS and _says_nothing(column.name, values):
+                        continue
                     digest.update(f"{table_field.name}.{column.name}".encode())
-                    _digest_column(digest, getattr(table, column.name))
+                    _digest_column(digest, values)
         return digest.hexdigest()
+
+
+def _says_nothing(column: str, values: Any) -> bool:
+    """Whether nothing is stated; the name of a model decides nothing, its figures do."""
+    return column == "model" or bool((values == NONE[column]).all())
 
 
 def _digest_column(digest: Any, values: Any) -> None:
@@ -352,8 +400,12 @@ def _digest_column(digest: Any, values: Any) -> None:
 REFERENCES = {
     "broker_links": {"source_broker": "brokers", "target_broker": "brokers"},
     "switches": {"fed_by_port": "ports"},
-    "ports": {"switch": "switches"},
-    "publishers": {"broker": "brokers", "unmanaged_switch": "unmanaged_switches"},
+    "ports": {"switch": "switches", "to_switch": "switches"},
+    "publishers": {
+        "broker": "brokers",
+        "unmanaged_switch": "unmanaged_switches",
+        "access_switch": "switches",
+    },
     "publications": {"publisher": "publishers", "topic": "topics"},
     "subscribers": {"broker": "brokers", "port": "ports"},
     "subscriptions": {"subscriber": "subscribers", "topic": "topics"},

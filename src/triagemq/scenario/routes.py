@@ -1,12 +1,17 @@
-"""Where events travel: the paths between brokers, and the output ports from the broker to each subscriber."""
+"""Where events travel: the paths between brokers, the output ports from the broker to each subscriber, and for promises
+the direct ways from publishers to subscribers."""
 
 from __future__ import annotations
 
+import heapq
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.scenario.kinds import Discipline
 from triagemq.scenario.model import Floats, Integers, Scenario
 
 
@@ -91,3 +96,117 @@ def port_hops(scenario: Scenario) -> Integers:
     column = np.arange(longest)[None, :] + (longest - 1 - depth)[:, None]
     padded = np.concatenate([paths, np.full((len(paths), longest), -1, dtype=np.int32)], axis=1)
     return np.asarray(np.take_along_axis(padded, column, axis=1), dtype=np.int32)
+
+
+SwitchLinks = tuple[tuple[tuple[int, int], ...], ...]
+"""Per switch, its links to other switches: the output port, and the switch at its other end."""
+
+
+def switch_links(scenario: Scenario, *, of_any_discipline: bool = False) -> SwitchLinks:
+    """The links that promises may take, in the order of their ports: of the tree, and those beside it.
+
+    A port of another discipline than priority keeps no promise, and is left out unless asked for.
+    """
+    ports = scenario.ports
+    links: list[list[tuple[int, int]]] = [[] for _ in range(len(scenario.switches))]
+    next_switch = ports.to_switch.copy()
+    fed = np.flatnonzero(scenario.switches.fed_by_port >= 0)
+    next_switch[scenario.switches.fed_by_port[fed]] = fed
+    usable = (next_switch >= 0) & (of_any_discipline | (ports.discipline == Discipline.PRIORITY))
+    for port in np.flatnonzero(usable).tolist():
+        links[ports.switch[port]].append((port, int(next_switch[port])))
+    return tuple(map(tuple, links))
+
+
+def direct_paths(
+    scenario: Scenario, publisher: int, subscriber: int, links: SwitchLinks | None = None
+) -> Iterator[tuple[int, ...]]:
+    """The ports of every way from a publisher's access switch to a subscriber, the subscriber's own port last.
+
+    Fewest ports first, then the lower port numbers; no way crosses a switch twice (Yen, Finding the K shortest loopless
+    paths, 1971). Each is looked for when it is asked for. Whoever asks often works `links` out once.
+    """
+    source, last = (
+        int(scenario.publishers.access_switch[publisher]),
+        int(scenario.subscribers.port[subscriber]),
+    )
+    if source < 0 or last < 0 or scenario.ports.discipline[last] != Discipline.PRIORITY:
+        return
+    links = switch_links(scenario) if links is None else links
+    target = int(scenario.ports.switch[last])
+    shortest = _shortest(links, source, target, frozenset(), frozenset())
+    if shortest is None:
+        return
+    waiting = [(len(shortest), shortest, 0)]
+    found: list[tuple[int, ...]] = []
+    known = {shortest}
+    while waiting:
+        _, path, begins = heapq.heappop(waiting)
+        yield (*path, last)
+        found.append(path)
+        # Every later way leaves one that was found at some switch, by a port that none with the same start has taken.
+        switches = [int(scenario.ports.switch[port]) for port in path]
+        for turn in range(begins, len(path)):
+            start = path[:turn]
+            taken = frozenset(each[turn] for each in found if len(each) > turn and each[:turn] == start)
+            rest = _shortest(links, switches[turn], target, frozenset(switches[:turn]), taken)
+            if rest is not None and (other := start + rest) not in known:
+                known.add(other)
+                heapq.heappush(waiting, (len(other), other, turn))
+
+
+def wire_seconds(scenario: Scenario, publication: int, subscriber: int, path: Sequence[int]) -> float:
+    """The least time that the largest message of a publication takes on a direct way, with nobody else on it.
+
+    It runs from the first bit that the publisher sends to the last that the subscriber gets. The message travels as
+    packets of the smallest size that the switches of the way take; each is sent on when all of it is there.
+    """
+    ports, switches = scenario.ports, scenario.switches
+    crossed = ports.switch[list(path)]
+    largest_packet = float(switches.packet_bytes[crossed].min())
+    payload, size = (
+        largest_packet - scenario.overhead_bytes,
+        float(scenario.publications.max_size_bytes[publication]),
+    )
+    packets = math.ceil(size / payload)
+    last_packet = size - (packets - 1) * payload + scenario.overhead_bytes
+    access_bps = scenario.publishers.access_bps[scenario.publications.publisher[publication]]
+    bandwidths = np.append(access_bps, ports.bandwidth_bps[list(path)])
+    # All packets but the last are alike: at the end of a link the last of these is late by the slowest link so far.
+    full = 8 * largest_packet / bandwidths
+    before_last = np.cumsum(full) + (packets - 2) * np.maximum.accumulate(full) if packets > 1 else 0 * full
+    arrived = 0.0
+    for sent, last in zip(before_last.tolist(), (8 * last_packet / bandwidths).tolist(), strict=True):
+        arrived = max(arrived, sent) + last
+    propagation = ports.propagation_seconds[list(path[:-1])].sum()
+    on_the_way = switches.multiplexing_seconds[crossed].sum() + propagation
+    return float(arrived + on_the_way + scenario.subscribers.propagation_seconds[subscriber])
+
+
+def _shortest(
+    links: SwitchLinks, source: int, target: int, crossed: frozenset[int], taken: frozenset[int]
+) -> tuple[int, ...] | None:
+    """The way with the fewest ports, then the lowest ones, that avoids some switches and some ports of the source."""
+    if source == target:
+        return ()
+    before: dict[int, list[int]] = {}
+    for switch, leaving in enumerate(links):
+        for port, following in leaving:
+            if switch not in crossed and not (switch == source and port in taken):
+                before.setdefault(following, []).append(switch)
+    distance, front = {target: 0}, [target]
+    while front and source not in distance:
+        reached = {switch for each in front for switch in before.get(each, ()) if switch not in distance}
+        distance.update(dict.fromkeys(reached, distance[front[0]] + 1))
+        front = list(reached)
+    if source not in distance:
+        return None
+    path: list[int] = []
+    while source != target:
+        port, source = min(
+            (port, following)
+            for port, following in links[source]
+            if distance.get(following, -1) == distance[source] - 1 and not (not path and port in taken)
+        )
+        path.append(port)
+    return tuple(path)

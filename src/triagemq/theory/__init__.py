@@ -7,6 +7,8 @@ priority. A wait ends when service starts; a sojourn ends when it is complete. N
 - Means: `waits` of whole packets, `fragments` of events that are cut, both by `work_level`; `variability` of arrivals
   that are not Poisson; `overload` and full buffers.
 - Beyond means: `cumulants` add up along a path, `spread` has those of a queue, `percentiles` follow from them.
+- Worst cases: `worst_case` bounds delays at a port and jitter along a path, by `busy_period`; `priority_assignment`
+  finds classes that keep deadlines.
 - `interval` is how sure a measured mean is.
 """
 
@@ -23,6 +25,7 @@ from triagemq.theory.fragments import (
 )
 from triagemq.theory.overload import finite_buffer_loss, finite_buffer_sojourn, served_share
 from triagemq.theory.percentiles import Times, mixture_percentile, percentile, share_within
+from triagemq.theory.priority_assignment import ClassAssignment, assign_classes
 from triagemq.theory.spread import queue_times, sojourn_times
 from triagemq.theory.variability import (
     departure_ca2,
@@ -34,12 +37,17 @@ from triagemq.theory.variability import (
 )
 from triagemq.theory.waits import fifo_waits, mm1_sojourn, priority_waits
 from triagemq.theory.work_level import mean_waits
+from triagemq.theory.worst_case import PathArrivals, delay_bounds, path_arrivals
 
 __all__ = [
+    "ClassAssignment",
     "Cumulants",
     "FirstPackets",
     "FragmentSizes",
+    "PathArrivals",
     "Times",
+    "assign_classes",
+    "delay_bounds",
     "departure_ca2",
     "fifo_waits",
     "finite_buffer_loss",
@@ -55,6 +63,7 @@ __all__ = [
     "mm1_sojourn",
     "on_off_ca2",
     "pareto_ca2",
+    "path_arrivals",
     "percentile",
     "priority_waits",
     "queue_times",

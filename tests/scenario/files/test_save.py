@@ -46,6 +46,7 @@ positive = st.one_of(
 moderate = st.one_of(st.floats(1e-3, 1e6), st.integers(1, 1500).map(float))
 share = st.one_of(st.just(0.0), st.floats(0, 1, exclude_max=True, allow_subnormal=False))
 seconds_or_none = st.one_of(st.just(np.inf), positive)
+whole_or_none = st.one_of(st.just(np.inf), st.integers(1, 10**9).map(float))
 name = st.one_of(
     st.sampled_from(
         ["hall", "no", "null", "1", "1e3", "a b", " a", "~", "true", "-", "<<", "x: y", "#", "é", "火/1"]
@@ -80,18 +81,24 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     brokers = names(draw, name, 1, 3)
     unmanaged = names(draw, name, 0, 2)
     switches = names(draw, name, 1, 3)
-    # Each switch but the first hangs at a trunk port of one before it; the others ports are for subscribers.
+    # Each switch but the first hangs at a trunk port of one before it; the other ports are for subscribers, and the
+    # last ones for links beside the tree.
     trunks = len(switches) - 1
     ports = names(draw, name, trunks + 1, trunks + 3)
+    besides = draw(st.integers(0, len(ports) - trunks - 1)) if trunks else 0
     fed_by = np.array([-1, *range(trunks)], dtype=np.int32)
     upstream = [draw(st.integers(0, number)) for number in range(trunks)]
     at_switch = np.array(
         [*upstream, *(draw(st.integers(0, len(switches) - 1)) for _ in ports[trunks:])], dtype=np.int32
     )
+    to_switch = np.full(len(ports), -1, dtype=np.int32)
+    for number in range(len(ports) - besides, len(ports)):
+        to_switch[number] = (at_switch[number] + draw(st.integers(1, trunks))) % len(switches)
     classes = draw(st.integers(1, 12))
     queues = [draw(st.one_of(st.just(0), st.integers(classes, 20))) for _ in ports]
     publishers, subscribers = names(draw, name, 1, 3), names(draw, name, 1, 3)
     topics = names(draw, topic, 1, 4)
+    access = rows(draw, -1, len(switches) - 1, len(publishers))
     publications, samples = draw_publications(draw, len(publishers), len(topics))
     published = np.unique(publications.topic)
     subscriber, wanted = pairs(draw, len(subscribers), len(published), 6)
@@ -103,7 +110,17 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         brokers=Brokers(brokers, floats(draw, positive, len(brokers)), floats(draw, positive, len(brokers))),
         broker_links=links,
         unmanaged_switches=UnmanagedSwitches(unmanaged, floats(draw, positive, len(unmanaged))),
-        switches=Switches(switches, floats(draw, positive, len(switches)), fed_by),
+        switches=Switches(
+            switches,
+            floats(draw, positive, len(switches)),
+            fed_by,
+            ("",) * len(switches),
+            floats(draw, share, len(switches)),
+            floats(draw, positive, len(switches)),
+            floats(draw, whole_or_none, len(switches)),
+            floats(draw, share, len(switches)),
+            floats(draw, whole_or_none, len(switches)),
+        ),
         ports=OutputPorts(
             ports,
             at_switch,
@@ -112,6 +129,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             np.array(queues, dtype=np.int32),
             floats(draw, share, len(ports)),
             floats(draw, share, len(ports)),
+            to_switch,
+            rows(draw, 0, 1, len(ports)).astype(np.int8),
         ),
         publishers=Publishers(
             publishers,
@@ -119,13 +138,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             rows(draw, -1, len(unmanaged) - 1, len(publishers)),
             floats(draw, share, len(publishers)),
             floats(draw, share, len(publishers)),
+            access,
+            np.where(access < 0, np.inf, floats(draw, seconds_or_none, len(publishers))),
         ),
         publications=publications,
         size_samples=samples,
         subscribers=Subscribers(
             subscribers,
             rows(draw, 0, len(brokers) - 1, len(subscribers)),
-            rows(draw, trunks, len(ports) - 1, len(subscribers)),
+            rows(draw, trunks, len(ports) - besides - 1, len(subscribers)),
             floats(draw, share, len(subscribers)),
             floats(draw, share, len(subscribers)),
         ),
@@ -192,6 +213,10 @@ def draw_publications(draw: st.DrawFn, publishers: int, topics: int) -> tuple[Pu
         off_seconds=np.where(on_off, floats(draw, positive, count), 0.0),
         min_separation_seconds=shortest,
         max_separation_seconds=np.maximum(shortest, floats(draw, seconds_or_none, count)),
+        max_size_bytes=np.maximum(
+            np.where(sample >= 0, np.array([*map(np.max, lists), 0.0])[sample], size),
+            floats(draw, seconds_or_none, count),
+        ),
     )
     return publications, SizeSamples(tuple(lists), tuple(weights))
 
@@ -211,6 +236,7 @@ def draw_subscriptions(draw: st.DrawFn, subscriber: Integers, wanted: Integers) 
         max_latency_seconds=latest,
         max_separation_seconds=floats(draw, seconds_or_none, count),
         max_latency_share=np.where(np.isfinite(latest), floats(draw, st.floats(0, 1), count), 0.0),
+        guaranteed=np.zeros(count, dtype=np.int8),
     )
 
 

@@ -24,6 +24,7 @@ TERMS = (
     "max_latency_seconds",
     "max_separation_seconds",
     "max_latency_share",
+    "guaranteed",
 )
 """The scenario's columns about what is wanted: one row each in a subscriber's block."""
 
@@ -86,6 +87,7 @@ def _terms(wanted: Wanted) -> tuple[float, ...]:
             )
         ),
         wanted.max_latency_share or 0.0,
+        wanted.guaranteed,
     )
 
 
@@ -117,4 +119,4 @@ def wanted_tables(
 def named_terms(block: Floats) -> dict[str, Any]:
     """The rows of a block as the columns of a scenario's subscriptions."""
     columns: dict[str, Any] = dict(zip(TERMS, block, strict=True))
-    return columns | {"utility_shape": block[0].astype(np.int8)}
+    return columns | {name: columns[name].astype(np.int8) for name in ("utility_shape", "guaranteed")}

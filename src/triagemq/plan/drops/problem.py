@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers, Subscriptions, UtilityShape, achieved_utility
+from triagemq.scenario.model import filled
 
 FITS = 1 + 1e-13
 """A port is exceeded when its load passes capacity times this: sums of many flows are not exact beyond it."""
@@ -103,16 +104,14 @@ def subscription_columns(
     """
     count = len(weight)
     code = UtilityShape[shape.upper()] if isinstance(shape, str) else shape
-    return Subscriptions(
-        subscriber=np.zeros(count, dtype=np.int32),
-        topic=np.arange(count, dtype=np.int32),
-        utility_shape=np.broadcast_to(np.asarray(code, dtype=np.int8), count).copy(),
-        utility_weight=np.array(weight, dtype=np.float64),
-        utility_threshold=np.broadcast_to(np.asarray(threshold, dtype=np.float64), count).copy(),
-        freshness_seconds=np.full(count, np.inf),
-        max_latency_seconds=np.full(count, np.inf),
-        max_separation_seconds=np.full(count, np.inf),
-        max_latency_share=np.zeros(count),
+    return filled(
+        Subscriptions,
+        count,
+        subscriber=0,
+        topic=np.arange(count),
+        utility_shape=code,
+        utility_weight=weight,
+        utility_threshold=threshold,
     )
 
 

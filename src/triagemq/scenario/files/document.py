@@ -149,12 +149,26 @@ class UnmanagedSwitchEntry(FileEntry):
     bandwidth_bps: Bandwidth = Field(examples=["10000000"])
 
 
-class SwitchEntry(FileEntry):
+class BuiltEntry(FileEntry):
+    """How a switch is built: said by a switch, or by the model of it."""
+
+    multiplexing_seconds: Delay | None = Field(None, examples=["0.000005"])
+    packet_bytes: Size | None = Field(None, examples=["1500"])
+    rate_limiters: Count | None = Field(None, examples=["1000"])
+    limiter_precision: Share | None = Field(None, examples=["0.01"])
+    rules: Count | None = Field(None, examples=["2000"])
+
+
+FIGURES = tuple(BuiltEntry.model_fields)
+
+
+class SwitchEntry(BuiltEntry):
     """A managed switch, the output port that feeds it, and the one that does while the link of the first is down."""
 
     inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
     fed_by: Name | None = Field(None, examples=["PORT"])
     backup: Name | None = Field(None, examples=["PORT"])
+    model: Name | None = Field(None, examples=["gigabit"])
 
     @model_validator(mode="after")
     def _backup_of_something(self) -> SwitchEntry:
@@ -174,6 +188,8 @@ class PortEntry(FileEntry):
     queues: Count | None = Field(None, examples=["9"])
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
+    to: Name | None = Field(None, examples=["SWITCH"])
+    discipline: Literal["priority", "fair"] = "priority"
 
 
 def _named(key: str) -> BeforeValidator:
@@ -284,6 +300,7 @@ class PublicationEntry(FileEntry):
     )
     min_separation_seconds: AnySeconds | None = Field(None, examples=["0.5"])
     max_separation_seconds: AnySeconds | None = Field(None, examples=["5"])
+    max_size_bytes: AnySize | None = Field(None, examples=["1000"])
 
 
 class PublisherEntry(FileEntry):
@@ -293,7 +310,15 @@ class PublisherEntry(FileEntry):
     switch: Name | None = Field(None, examples=["SWITCH"])
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
+    access: Name | None = Field(None, examples=["SWITCH"])
+    access_bps: Bandwidth | None = Field(None, examples=["1e9"])
     publishes: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _link_to_somewhere(self) -> PublisherEntry:
+        if self.access_bps is not None and self.access is None:
+            raise mistake("access_bps", "stands without access", "add access: SWITCH, or remove access_bps")
+        return self
 
 
 class SubscriberEntry(FileEntry):
@@ -341,6 +366,7 @@ class SubscriptionEntry(FileEntry):
     max_latency_seconds: AnySeconds | None = Field(None, examples=["0.05"])
     max_latency_share: AnyPart | None = Field(None, examples=["0.95"])
     max_separation_seconds: AnySeconds | None = Field(None, examples=["1"])
+    guaranteed: Truth = False
 
     @model_validator(mode="before")
     @classmethod
@@ -349,7 +375,7 @@ class SubscriptionEntry(FileEntry):
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> SubscriptionEntry:
-        if self.utility is None and self.max_latency_seconds is None:
+        if self.utility is None and self.max_latency_seconds is None and not self.guaranteed:
             raise mistake("utility", "is missing", "add utility: log:10, or max_latency_seconds")
         return self
 

@@ -28,9 +28,11 @@ from triagemq.scenario.conditions import (
     SubscriberState,
     WorthChange,
 )
-from triagemq.scenario.files.document import ConditionEntry, FileEntry
+from triagemq.scenario.files.document import FIGURES, ConditionEntry, FileEntry
 from triagemq.scenario.files.explain import Problems
+from triagemq.scenario.files.models import SwitchModel, figures, read_models
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
+from triagemq.scenario.files.promises import check_promises
 from triagemq.scenario.files.reading import Document, read_document
 from triagemq.scenario.files.references import (
     broker_column,
@@ -41,6 +43,7 @@ from triagemq.scenario.files.references import (
 )
 from triagemq.scenario.files.rows import read_publications, read_subscriptions
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
+from triagemq.scenario.kinds import Discipline
 from triagemq.scenario.model import (
     NONE,
     BrokerLinks,
@@ -107,6 +110,7 @@ def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Condit
         _text(file),
         str(file),
         name=path.resolve().name if directory else path.stem,
+        folder=file.parent,
         publications=_if_there(path / PUBLICATIONS_FILE) if directory else None,
         subscriptions=_if_there(path / SUBSCRIPTIONS_FILE) if directory else None,
     )
@@ -182,12 +186,14 @@ def _read(
     text: str,
     file: str,
     name: str,
+    folder: Path | None = None,
     publications: Path | None = None,
     subscriptions: Path | None = None,
 ) -> tuple[Scenario, Conditions]:
     document = read_document(text, file)
     found: list[Problems] = [document.file]
     check_references(document)
+    models = read_models(document, folder, found)
     published: PublicationRows | None
     subscribed: SubscriptionRows | None = None
     if publications is None:
@@ -214,12 +220,16 @@ def _read(
         check_condition_topics(document, published)
     if published is not None and subscribed is not None:
         check_rows(document, published, subscribed)
+    scenario = None
+    if published is not None and subscribed is not None and not any(one.problems for one in found):
+        scenario = _built(name, document, models, published, subscribed)
+        check_promises(scenario, document, published, subscribed)
     problems = [
         problem for one in found for problem in sorted(one.problems, key=lambda problem: problem.line or 0)
     ]
-    if problems or published is None or subscribed is None:
+    if problems or scenario is None:
         raise ScenarioError(problems)
-    return _built(name, document, published, subscribed), _conditions(document)
+    return scenario, _conditions(document)
 
 
 def _refuse_rows(document: Document, title: str, key: str, table: Path) -> None:
@@ -233,22 +243,41 @@ def _refuse_rows(document: Document, title: str, key: str, table: Path) -> None:
 
 
 def _built(
-    name: str, document: Document, published: PublicationRows, subscribed: SubscriptionRows
+    name: str,
+    document: Document,
+    models: Mapping[str, SwitchModel],
+    published: PublicationRows,
+    subscribed: SubscriptionRows,
 ) -> Scenario:
     file = document.right
+    model_of = {name: models.get(switch.model or "", SwitchModel()) for name, switch in file.switches.items()}
+    built = [figures(model_of[name], switch) for name, switch in file.switches.items()]
     return Scenario.of(
         name=file.name or name,
         topics=Topics(tuple(published.topics)),
         brokers=_table(Brokers, file.brokers),
         broker_links=_links(document),
         unmanaged_switches=_table(UnmanagedSwitches, file.unmanaged_switches),
-        switches=_table(Switches, file.switches, fed_by_port=("fed_by", file.ports)),
-        ports=_table(OutputPorts, file.ports, switch=("switch", file.switches)),
+        switches=_table(
+            Switches,
+            file.switches,
+            fed_by_port=("fed_by", file.ports),
+            **{key: [each[key] for each in built] for key in FIGURES},
+        ),
+        ports=_table(
+            OutputPorts,
+            file.ports,
+            switch=("switch", file.switches),
+            to_switch=("to", file.switches),
+            discipline=[int(Discipline[port.discipline.upper()]) for port in file.ports.values()],
+            queues=[port.queues or model_of[port.switch].queues or 0 for port in file.ports.values()],
+        ),
         publishers=_table(
             Publishers,
             file.publishers,
             broker=broker_column(document, "publishers"),
             unmanaged_switch=("switch", file.unmanaged_switches),
+            access_switch=("access", file.switches),
         ),
         publications=published.table,
         size_samples=published.samples,
@@ -270,7 +299,7 @@ def _built(
 def _table(
     kind: type[SomeTable],
     section: Mapping[str, FileEntry],
-    **references: Integers | tuple[str, Iterable[str]],
+    **references: Integers | list[int] | list[float] | tuple[str, Iterable[str]],
 ) -> SomeTable:
     """A section as a table: its names, its fields, and for fields that name others, which these are and the others."""
     columns: dict[str, Any] = {"name": tuple(section)}

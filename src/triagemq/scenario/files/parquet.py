@@ -139,7 +139,7 @@ class TableColumns:
             self._problems.report(line, column or "row", f"and {more} more", "correct them in the same way")
 
     def numbers(self, column: str) -> tuple[Floats, Flags]:
-        """A column of numbers, and where there is one that is not the model's none."""
+        """A column of numbers or truths, and where there is one that is not the model's none."""
         if column not in self._table.column_names:
             return np.zeros(len(self)), np.zeros(len(self), dtype=np.bool_)
         numbers = _whole(self._table[column].cast("float64", safe=False))
@@ -302,6 +302,8 @@ def _has_kind(kind: Any, wanted: str) -> bool:
         return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _has_kind(
             kind.value_type, "number"
         )
+    if wanted == "truth":
+        return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
     if wanted == "number":
         return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
     if pa.types.is_dictionary(kind):
@@ -361,13 +363,17 @@ def _number_column(values: Floats, missing: NDArray[np.bool_] | None = None) -> 
 def _add_optional(
     columns: dict[str, Any], table: Publications | Subscriptions, known: Mapping[str, Column]
 ) -> None:
-    """Numbers that are given somewhere; a column at the model's none is left out."""
+    """Numbers and truths that are given somewhere; a column at the model's none is left out."""
+    import pyarrow as pa
+
     for name, column in known.items():
-        if column.kind == "number" and not column.required:
+        if column.kind in ("number", "truth") and not column.required:
             values = getattr(table, name)
             missing = values == NONE[name]
-            if not missing.all():
-                columns[name] = _number_column(values, missing)
+            if missing.all():
+                continue
+            truths = column.kind == "truth"
+            columns[name] = pa.array(values == 1) if truths else _number_column(values, missing)
 
 
 def _list_column(rows: Integers, lists: tuple[Floats, ...]) -> Any:

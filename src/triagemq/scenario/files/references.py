@@ -34,6 +34,8 @@ NAMES = (
     ("switches", "fed_by", "ports", "port"),
     ("switches", "backup", "ports", "port"),
     ("ports", "switch", "switches", "switch"),
+    ("ports", "to", "switches", "switch"),
+    ("publishers", "access", "switches", "switch"),
     ("conditions", "port", "ports", "port"),
     ("conditions", "publisher", "publishers", "publisher"),
     ("conditions", "subscriber", "subscribers", "subscriber"),
@@ -102,6 +104,14 @@ def _check_tree(document: Document) -> None:
             file.complain(("switches", name, "fed_by"), what, "give each switch a port of its own upstream")
         else:
             feeds[switch.fed_by] = name
+    for name, port in document.right.ports.items():
+        if port.to is not None and port.to == port.switch:
+            file.complain(("ports", name, "to"), f"is {port.to}, its own switch", "name another switch")
+        elif port.to is not None and name in feeds:
+            what = f"is {port.to}, and {name} feeds {feeds[name]} already"
+            file.complain(("ports", name, "to"), what, "give each link a port of its own")
+        elif port.to in switches:
+            feeds[name] = port.to
     for loop in _loops(document):
         if len(loop) == 1:
             what = f"is {switches[loop[0]].fed_by}, a port of {loop[0]} itself"
@@ -157,7 +167,8 @@ def _check_queues(document: Document) -> None:
 def _check_backups(document: Document) -> None:
     """A backup is a port kept free for one switch, on another that does not itself hang below it."""
     right = document.right
-    feeds = {switch.fed_by: name for name, switch in right.switches.items() if switch.fed_by}
+    feeds = {name: port.to for name, port in right.ports.items() if port.to is not None}
+    feeds |= {switch.fed_by: name for name, switch in right.switches.items() if switch.fed_by}
     holders = {
         subscriber.port: f"has the subscriber {name}" for name, subscriber in right.subscribers.items()
     }
@@ -262,6 +273,7 @@ def check_rows(document: Document, publications: PublicationRows, subscriptions:
         wrong = topic_mistake(name)
         if wrong is not None:
             document.file.complain(("topics", name), *wrong)
+    _check_largest_sizes(publications)
     _check_packet_sizes(document, publications)
     _check_paths(document, publications, subscriptions)
 
@@ -278,6 +290,18 @@ def _check_packet_sizes(document: Document, publications: PublicationRows) -> No
         lambda row: (
             f"is up to {number_text(largest[row])}, and a packet has room for {number_text(room)}",
             f"write fragmentation: true, or at most {number_text(room)}",
+        ),
+    )
+
+
+def _check_largest_sizes(publications: PublicationRows) -> None:
+    largest, stated = _largest_sizes(publications), publications.table.max_size_bytes
+    publications.report(
+        np.flatnonzero(stated < largest),
+        "max_size_bytes",
+        lambda row: (
+            f"is {number_text(stated[row])}, and sizes are {number_text(largest[row])}",
+            f"write at least {number_text(largest[row])}",
         ),
     )
 

@@ -189,6 +189,7 @@ def _publication(
         arrivals.off_seconds,
         entry.min_separation_seconds,
         entry.max_separation_seconds,
+        entry.max_size_bytes,
         sample,
         mean,
     )
@@ -259,4 +260,5 @@ def _subscription(entry: SubscriptionEntry) -> tuple[float | None, ...]:
     worth: tuple[float | None, ...] = (UtilityShape.LOG, 0.0, None, None)
     if utility is not None:
         worth = (utility.code, utility.weight, utility.threshold, utility.freshness_seconds)
-    return (*worth, entry.max_latency_seconds, entry.max_latency_share, entry.max_separation_seconds)
+    limits = (entry.max_latency_seconds, entry.max_latency_share, entry.max_separation_seconds)
+    return (*worth, *limits, entry.guaranteed or None)

@@ -40,7 +40,7 @@ Report = Callable[[NDArray[np.int64], str, Message], None]
 class Column:
     """What a column holds, where that stands in an entry of a file, and what its numbers may be."""
 
-    kind: Literal["text", "number", "list"]
+    kind: Literal["text", "number", "truth", "list"]
     path: tuple[str, ...] = ()
     required: bool = False
     above: float | None = None
@@ -50,7 +50,8 @@ class Column:
     @property
     def words(self) -> str:
         """The kind for a message."""
-        return {"text": "text", "number": "numbers", "list": "lists of numbers"}[self.kind]
+        words = {"text": "text", "number": "numbers", "truth": "true and false", "list": "lists of numbers"}
+        return words[self.kind]
 
     def right(self, values: Floats) -> Flags:
         """Which numbers are within the bounds; NaN and infinity never are."""
@@ -86,6 +87,7 @@ PUBLICATION_COLUMNS = {
     "off_seconds": Column("number", ("arrivals", "off_seconds"), above=0),
     "min_separation_seconds": Column("number", ("min_separation_seconds",), above=0),
     "max_separation_seconds": Column("number", ("max_separation_seconds",), above=0),
+    "max_size_bytes": Column("number", ("max_size_bytes",), above=0),
     "size_values": Column("list", ("sizes", "values")),
     "size_weights": Column("list", ("sizes", "weights")),
 }
@@ -99,6 +101,7 @@ SUBSCRIPTION_COLUMNS = {
     "max_latency_seconds": Column("number", ("max_latency_seconds",), above=0),
     "max_latency_share": Column("number", ("max_latency_share",), above=0, most=1),
     "max_separation_seconds": Column("number", ("max_separation_seconds",), above=0),
+    "guaranteed": Column("truth", ("guaranteed",), least=0, most=1),
 }
 
 
@@ -114,7 +117,7 @@ class RowSource(Protocol):
     flawed: Flags
 
     def numbers(self, column: str) -> tuple[Floats, Flags]:
-        """A column of numbers, and in which rows one is given."""
+        """A column of numbers, or of truths as 0 and 1, and in which rows one is given."""
 
     def words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
         """A column of words of a closed vocabulary as their codes; -1 where a word is wrong, and has been reported."""
@@ -189,7 +192,7 @@ class CheckedRows:
         self.codes: dict[str, Codes] = {}
         self.wrong: Flags = source.flawed | (source.owner < 0) | (source.topic < 0)
         for name, column in columns.items():
-            if column.kind == "number":
+            if column.kind in ("number", "truth"):
                 self._read_numbers(name, column)
 
     def _read_numbers(self, name: str, column: Column) -> None:
@@ -348,6 +351,11 @@ SUBSCRIPTION_RULES = (
         lambda rows: rows.given["max_latency_share"] & rows.lacks("max_latency_seconds"),
         lambda rows, row: ("is a share within no time", "add max_latency_seconds: 0.2"),
     ),
+    RowRule(
+        "max_latency_seconds",
+        lambda rows: rows.given["guaranteed"] & rows.lacks("max_latency_seconds"),
+        lambda rows, row: (f"{rows.missing}, and a guarantee needs it", "add max_latency_seconds: 0.008"),
+    ),
 )
 
 
@@ -398,7 +406,14 @@ def checked_subscriptions(
     rows = CheckedRows(source, SUBSCRIPTION_COLUMNS)
     shape = rows.read_words("utility_shape", UtilityShape)
     rows.apply(SUBSCRIPTION_RULES)
-    table = Subscriptions(subscriber=source.owner, topic=source.topic, utility_shape=shape, **rows.values)
+    guaranteed = rows.values.pop("guaranteed").astype(np.int8)
+    table = Subscriptions(
+        subscriber=source.owner,
+        topic=source.topic,
+        utility_shape=shape,
+        guaranteed=guaranteed,
+        **rows.values,
+    )
     kept = np.flatnonzero(~rows.wrong) if entry is None else entry[~rows.wrong[entry]]
     if topic is not None and entry is not None:
         table = replace(take(table, kept), topic=topic[~rows.wrong[entry]])

@@ -27,11 +27,12 @@ from triagemq.scenario.conditions import (
     SubscriberState,
     WorthChange,
 )
-from triagemq.scenario.files.document import empirical_mean
+from triagemq.scenario.files.document import FIGURES, empirical_mean
 from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
+from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
 from triagemq.scenario.files.quantities import number_text
-from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
     NONE,
     Brokers,
@@ -178,17 +179,27 @@ def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool)
     ports, switches, unmanaged = scenario.ports, scenario.switches, scenario.unmanaged_switches
     broker = ("broker", "broker", scenario.brokers.name if len(scenario.brokers) > 1 else ())
     link = ("error_rate", "propagation_seconds")
-    port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link)
-    publisher_keys = (broker, ("switch", "unmanaged_switch", unmanaged.name), *link)
+    port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link, ("to", "to_switch", switches.name))
+    fair = {
+        name: [("discipline", Discipline(code).name.lower())]
+        for name, code in zip(ports.name, ports.discipline.tolist(), strict=True)
+        if code != Discipline.PRIORITY
+    }
+    access = (("access", "access_switch", switches.name), "access_bps")
+    publisher_keys = (broker, ("switch", "unmanaged_switch", unmanaged.name), *link, *access)
     subscriber_keys = (broker, ("port", "port", ports.name), *link)
     sections: dict[str, Iterable[str]] = {
         "brokers": _entries(scenario.brokers, ("inbound_rate_per_second", "outbound_rate_per_second")),
         "broker_links": _broker_links(scenario, ("bandwidth_bps", *link)),
         "unmanaged_switches": _entries(unmanaged, ("bandwidth_bps",)),
         "switches": _entries(
-            switches, ("inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)), more=backups
+            switches,
+            ("inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)),
+            more={
+                name: backups.get(name, []) + _built(switches, row) for row, name in enumerate(switches.name)
+            },
         ),
-        "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys)),
+        "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys), more=fair),
         "topics": _unpublished_topics(scenario),
         "publishers": _entries(scenario.publishers, publisher_keys, below=("publishes", publishes)),
         "subscribers": _entries(scenario.subscribers, subscriber_keys, below=("subscribes", subscribes)),
@@ -270,6 +281,16 @@ def _entries(
         yield from (_entry("      ", topic, value) for topic, value in rows_of[row])
 
 
+def _built(switches: Switches, row: int) -> Fields:
+    """The model of a switch where everyone knows it and it says all; else, how the switch is built in figures."""
+    model = known_models().get(switches.model[row])
+    if model is not None and all(
+        getattr(switches, key)[row] == value for key, value in figures(model).items()
+    ):
+        return [("model", quoted(switches.model[row]))]
+    return _fields(switches, row, FIGURES)
+
+
 def _rows(
     scenario: Scenario,
     table: Publications | Subscriptions,
@@ -340,6 +361,7 @@ def _publication(scenario: Scenario, row: int) -> str:
         fields.append(("size_bytes", number_text(table.size_bytes[row])))
         if distribution is not SizeDistribution.EXPONENTIAL:
             fields.append(("sizes", distribution.name.lower()))
+    fields += _fields(table, row, ("max_size_bytes",))
     process = ArrivalProcess(table.arrival_process[row])
     if process is not ArrivalProcess.POISSON:
         word, details = process.name.lower(), _fields(table, row, ("on_seconds", "off_seconds"))
@@ -361,7 +383,7 @@ def _subscription(scenario: Scenario, row: int) -> str:
     word = shape.name.lower()
     threshold = number_text(table.utility_threshold[row]) if step else ""
     utility = f"{word}:{weight}@{threshold}" if step else f"{word}:{weight}"
-    limits = _fields(table, row, LIMITS)
+    limits = _fields(table, row, LIMITS) + ([("guaranteed", "true")] if table.guaranteed[row] else [])
     freshness = table.freshness_seconds[row]
     if np.isfinite(freshness):
         spelled: Fields = [("shape", word), ("weight", weight), *([("threshold", threshold)] if step else [])]

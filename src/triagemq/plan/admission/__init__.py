@@ -1,0 +1,30 @@
+"""Admission: which guaranteed subscriptions are promised their latency, proven, and which are refused (after MIDAS).
+
+In come a scenario and what was promised before, out go the promises, hops and limiters of a Plan, and why the others
+are refused. `promises` finds the pairs that match and what their messages are on the links of the network; the `book`
+decides one by one, over `links` that are judged each for itself; `reconfiguration` finds the order in which levels can
+be changed while every promise holds; `carrying` brings in what an earlier plan promised, and `planning` does it all for
+a plan.
+"""
+
+from triagemq.plan.admission.book import Admitted, Book, Refused
+from triagemq.plan.admission.carrying import book_of, reconfiguration
+from triagemq.plan.admission.planning import Promised, promised
+from triagemq.plan.admission.promises import Asked, Message, Network, asked, matching
+from triagemq.plan.admission.reconfiguration import LevelStep
+
+__all__ = [
+    "Admitted",
+    "Asked",
+    "Book",
+    "LevelStep",
+    "Message",
+    "Network",
+    "Promised",
+    "Refused",
+    "asked",
+    "book_of",
+    "matching",
+    "promised",
+    "reconfiguration",
+]

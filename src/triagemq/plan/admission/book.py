@@ -1,0 +1,344 @@
+"""The book of promises: what is admitted, and whether one more can be.
+
+One more promise touches the links of its path only. Its latency, less what is fixed, is split over them: in equal
+parts, or in proportion to their loads, the split with more room first; and if neither will do, each link gets the
+smallest deadline that it can keep, which is also what a refusal offers. Whatever is admitted keeps its deadlines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from triagemq.plan.admission.links import (
+    NEARLY,
+    Arrival,
+    LinkFlows,
+    Missed,
+    Placed,
+    least_bound,
+    place,
+    smallest_deadline,
+)
+from triagemq.plan.admission.promises import Asked, Network, Way, above
+from triagemq.plan.admission.reconfiguration import LevelStep
+from triagemq.scenario import Floats
+from triagemq.theory import path_arrivals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """A promise as it was admitted: its path, and per link the deadline and the jitter that were fixed then."""
+
+    asked: Asked
+    way: Way
+    deadline: Floats
+    jitter: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admitted:
+    """A promise that can be made: the links that change, and the steps to take, in order."""
+
+    kept: Kept
+    links: dict[int, LinkFlows]
+    steps: tuple[LevelStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a promise cannot be made, and the smallest max_latency with which it could be now; 0 if with none."""
+
+    reason: str
+    missed: Missed | None = None
+    offer_seconds: float = 0.0
+
+
+class Book:
+    """Admitted promises over one network, in the order of their admission."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.links: dict[int, LinkFlows] = {}
+        self.kept: dict[tuple[int, int], Kept] = {}
+        self._of: dict[int, list[Kept]] = {}
+        self._rules: dict[int, Counter[int]] = {}
+        self._limiters: dict[int, Counter[int]] = {}
+
+    def admit(self, asked: Asked) -> Admitted | Refused:
+        """Decide on one more promise, and keep it if it can be."""
+        found = self.decide(asked)
+        if isinstance(found, Admitted):
+            self.links |= found.links
+            self.put(found.kept)
+        return found
+
+    def put(self, kept: Kept) -> None:
+        """Enter a promise whose flow is on its links already."""
+        self.kept[kept.asked.key] = kept
+        self._of.setdefault(kept.asked.publication, []).append(kept)
+        self._count(kept, 1)
+
+    def _count(self, kept: Kept, change: int) -> None:
+        """Rules and limiters are counted by switch and publication: promises of one publication share them."""
+        counted = [self._rules.setdefault(switch, Counter()) for switch in kept.way.switches]
+        counted.append(self._limiters.setdefault(kept.way.switches[0], Counter()))
+        for each in counted:
+            each[kept.asked.publication] += change
+            if not each[kept.asked.publication]:
+                del each[kept.asked.publication]
+
+    def release(self, publication: int, subscription: int) -> tuple[LevelStep, ...]:
+        """End a promise: what no other promise of the publication needs is freed, all others stay where they are."""
+        gone = self.kept.pop((publication, subscription))
+        self._of[publication].remove(gone)
+        self._count(gone, -1)
+        steps = []
+        for link in gone.way.links:
+            flows = self.links[link]
+            row = flows.row(publication)
+            sharing = list(self._sharing(publication, link))
+            if sharing:
+                deadline, jitter = flows.deadline.copy(), flows.jitter.copy()
+                deadline[row], jitter[row] = (
+                    min(each for each, _ in sharing),
+                    max(each for _, each in sharing),
+                )
+                flows = replace(flows, deadline=deadline, jitter=jitter)
+            else:
+                if self.network.port(link) >= 0:
+                    steps.append(LevelStep(publication, link, int(flows.level[row]), -1))
+                flows = flows.without(row)
+            self.links[link] = replace(flows, bound=flows.bounds(self.network.link(link), flows.level))
+        return tuple(steps)
+
+    def _sharing(self, publication: int, link: int) -> Iterator[tuple[float, float]]:
+        """Deadline and jitter of every promise of a publication over a link."""
+        for kept in self._of[publication]:
+            if link in kept.way.links:
+                hop = kept.way.links.index(link)
+                yield float(kept.deadline[hop]), float(kept.jitter[hop])
+
+    def bounds_of(self, kept: Kept) -> Floats:
+        """The bound of a promise at each of its links."""
+        flows = (self.links[link] for link in kept.way.links)
+        return np.array([float(each.bound[each.row(kept.asked.publication)]) for each in flows])
+
+    def arrivals(self, kept: Kept) -> list[Arrival]:
+        """How a promise's flow comes to its links, with the jitters that were fixed."""
+        found = self._arrivals(kept.asked, kept.way, kept.deadline)
+        return [
+            each._replace(jitter=jitter) for each, jitter in zip(found, kept.jitter.tolist(), strict=True)
+        ]
+
+    def decide(self, asked: Asked) -> Admitted | Refused:
+        """Whether one more promise can be made, with what would change."""
+        scenario = self.network.scenario
+        subscriber = int(scenario.subscriptions.subscriber[asked.subscription])
+        impossible = self._impossible()
+        if impossible is not None:
+            return Refused(impossible)
+        first: Refused | None = None
+        offers: list[float] = []
+        problem = ""
+        for way in self.network.ways(asked.publisher, subscriber):
+            problem = self._no_room(asked, way) or ""
+            if problem:
+                first = first or Refused(problem)
+                continue
+            found = self._along(asked, way)
+            if isinstance(found, Admitted):
+                return found
+            first = found if first is None or first.missed is None else first
+            offers += [found.offer_seconds] if found.offer_seconds > 0 else []
+        if first is None:
+            switch = scenario.switches.name[int(scenario.publishers.access_switch[asked.publisher])]
+            name = scenario.subscribers.name[subscriber]
+            return Refused(f"no path over ports with priorities leads from switch {switch} to {name}")
+        return Refused(first.reason, first.missed, min(offers, default=0.0))
+
+    def _impossible(self) -> str | None:
+        network = self.network
+        if network.most_levels < 1:
+            ports = network.scenario.ports
+            few = int(np.flatnonzero((ports.queues > 0) & (ports.queues < 3))[0])
+            return (
+                f"port {ports.name[few]} has {ports.queues[few]} queues; promises need 3 at every port: one for "
+                "control, one for utility traffic, and their own"
+            )
+        if not np.isfinite(network.longest_utility_packet):
+            return "events of utility traffic have no largest packet; state mtu_bytes and fragmentation"
+        return None
+
+    def _no_room(self, asked: Asked, way: Way) -> str | None:
+        """What but time a path lacks for a promise."""
+        switches = self.network.scenario.switches
+        others = self._of.get(asked.publication, [])
+        entered = {
+            switch: link
+            for kept in others
+            for switch, link in zip(kept.way.switches, kept.way.links, strict=False)
+        }
+        for link, switch in zip(way.links, way.switches, strict=False):
+            name = switches.name[switch]
+            if entered.get(switch, link) != link:
+                return f"switch {name} gets the publication another way already, and would get it twice"
+            if switches.packet_bytes[switch] < asked.message.packet_bytes:
+                return f"switch {name} takes packets of at most {switches.packet_bytes[switch]:.6g} octets"
+            if switch not in entered and len(self._rules.get(switch, ())) >= switches.rules[switch]:
+                return f"switch {name} has no room for another rule than its {switches.rules[switch]:.0f}"
+        first = way.switches[0]
+        if not others and len(self._limiters.get(first, ())) >= switches.rate_limiters[first]:
+            return f"switch {switches.name[first]} has no rate limiter left of its {switches.rate_limiters[first]:.0f}"
+        return None
+
+    def _along(self, asked: Asked, way: Way) -> Admitted | Refused:
+        """Whether a promise can be made over a path."""
+        budget = asked.max_latency_seconds - way.fixed_seconds
+        missed: Missed | None = None
+        for deadline in self._splits(asked, way, budget):
+            tried = self._tried(asked, way, deadline)
+            if isinstance(tried, Admitted):
+                return tried
+            missed = missed or tried
+        smallest = self._smallest(asked, way)
+        if isinstance(smallest, Missed):
+            return Refused(self._words(smallest), smallest)
+        left = budget - float(smallest.sum())
+        if left >= 0.0:
+            # Behind the last link nobody is disturbed by what comes late.
+            roomy = smallest.copy()
+            roomy[-1] += left
+            for deadline in (roomy, smallest):
+                tried = self._tried(asked, way, deadline)
+                if isinstance(tried, Admitted):
+                    return tried
+                missed = missed or tried
+        offer = above((float(smallest.sum()) + way.fixed_seconds) * NEARLY)
+        if missed is None:
+            reason = (
+                f"the way alone takes {above(float(smallest.sum()) + way.fixed_seconds):.4g} s at worst over "
+                f"{len(way.links)} links, {asked.max_latency_seconds:.6g} s are asked for"
+            )
+            return Refused(reason, None, offer)
+        return Refused(self._words(missed), missed, offer)
+
+    def _words(self, missed: Missed) -> str:
+        scenario = self.network.scenario
+        published = scenario.publications
+        who = scenario.publishers.name[published.publisher[missed.publication]]
+        topic = scenario.topics.name[published.topic[missed.publication]]
+        if missed.no_safe_order:
+            return f"at {missed.link} no order of changing levels keeps every promise meanwhile"
+        if not np.isfinite(missed.bound_seconds):
+            return f"{missed.link} cannot carry it: {topic} of {who} would have no bound"
+        over = missed.bound_seconds - missed.deadline_seconds
+        return (
+            f"at {missed.link} {topic} of {who} would take {missed.bound_seconds:.4g} s, {over:.4g} s more than the "
+            f"{missed.deadline_seconds:.4g} s it has there"
+        )
+
+    def _arrivals(self, asked: Asked, way: Way, deadline: Floats) -> list[Arrival]:
+        """How the flow comes to each link, if it keeps these deadlines."""
+        links = [self.network.link(link) for link in way.links]
+        rate = np.array([link.bytes_per_second for link in links])
+        transmission, packet = asked.message.wire_bytes / rate, asked.message.packet_bytes / rate
+        finite = np.where(np.isfinite(deadline), deadline, 0.0)
+        came = path_arrivals(transmission, packet, finite)
+        # A message may be shorter than the largest one, and every packet of it as quick as an empty one. A switch may
+        # be quicker than it is built for: to others that is jitter. To the flow itself it does no harm (a packet that
+        # is there earlier is never sent later), so its own packets count as apart as they left the link before.
+        quicker = np.cumsum(packet - self.network.scenario.overhead_bytes / rate + way.multiplexing_seconds)
+        jitter = came.jitter + np.append(0.0, quicker[:-1])
+        return [
+            Arrival(*values)
+            for values in zip(
+                transmission.tolist(),
+                [asked.separation_seconds] * len(links),
+                jitter.tolist(),
+                packet.tolist(),
+                came.spread.tolist(),
+                deadline.tolist(),
+                strict=True,
+            )
+        ]
+
+    def _splits(self, asked: Asked, way: Way, budget: float) -> list[Floats]:
+        """Deadlines by equal parts and by load, those with more room first; none if there is nothing to split.
+
+        Where the publication crosses a link already it keeps the deadline that it has there.
+        """
+        scenario = self.network.scenario
+        alone = self._arrivals(asked, way, np.full(len(way.links), np.inf))
+        needed, load, queued = np.zeros(len(alone)), np.zeros(len(alone)), np.zeros(len(alone))
+        shared = np.zeros(len(alone), dtype=np.bool_)
+        for hop, (link, arrival) in enumerate(zip(way.links, alone, strict=True)):
+            flows = self.links.get(link, NONE)
+            row = flows.row(asked.publication)
+            if row >= 0:
+                shared[hop], needed[hop] = True, flows.deadline[row]
+                continue
+            needed[hop] = least_bound(self.network.link(link), flows, arrival._replace(jitter=0.0)) * NEARLY
+            load[hop] = flows.load + arrival.transmission / arrival.separation
+            queued[hop] = flows.transmission.sum()
+        slack = budget - float(needed.sum())
+        if slack < 0.0 or not np.isfinite(slack):
+            return []
+        if shared.all():
+            return [needed]
+        equal = np.where(shared, 0.0, 1.0)
+        if (scenario.publications.publisher == asked.publisher).sum() == 1:
+            # Nothing else ever waits on this access link.
+            equal[0], load[0] = 0.0, 0.0
+        if not equal.any():
+            equal[-1], load[-1] = 1.0, 1.0
+        splits = [needed + slack * weight / weight.sum() for weight in (equal, load)]
+        return sorted(splits, key=lambda split: -float((split / (needed + queued))[equal > 0].min()))
+
+    def _smallest(self, asked: Asked, way: Way) -> Floats | Missed:
+        """The smallest deadline that each link can keep, one after the other."""
+        deadline = np.zeros(len(way.links))
+        for hop, link in enumerate(way.links):
+            arrival = self._arrivals(asked, way, deadline)[hop]
+            flows = self.links.get(link, NONE)
+            found = smallest_deadline(self.network.link(link), flows, asked.publication, arrival)
+            if isinstance(found, Missed):
+                return found
+            deadline[hop] = found
+        return deadline
+
+    def _tried(self, asked: Asked, way: Way, deadline: Floats) -> Admitted | Missed:
+        """Place the flow on every link of a path with these deadlines."""
+        arrivals = self._arrivals(asked, way, deadline)
+        changed: dict[int, LinkFlows] = {}
+        moves: list[LevelStep] = []
+        added: list[LevelStep] = []
+        for link, arrival in zip(way.links, arrivals, strict=True):
+            flows = self.links.get(link, NONE)
+            row = flows.row(asked.publication)
+            if row >= 0 and flows.deadline[row] <= arrival.deadline and flows.jitter[row] >= arrival.jitter:
+                continue
+            among, new = flows.with_flow(asked.publication, arrival)
+            placed = place(self.network.link(link), among, new)
+            if not isinstance(placed, Placed):
+                return placed
+            changed[link] = placed.flows
+            if self.network.port(link) >= 0:
+                moves += [LevelStep(move.publication, link, move.before, move.after) for move in placed.moves]
+                if row < 0:
+                    added.append(LevelStep(asked.publication, link, -1, int(placed.flows.level[new])))
+        kept = Kept(asked, way, deadline, np.array([arrival.jitter for arrival in arrivals]))
+        # The way is laid from its end, so that nothing is sent where nothing leads on.
+        return Admitted(kept, changed, (*moves, *reversed(added)))
+
+    def recomputed(self) -> dict[int, Floats]:
+        """All bounds of all links, worked out again."""
+        return {
+            link: flows.bounds(self.network.link(link), flows.level) for link, flows in self.links.items()
+        }
+
+
+NONE = LinkFlows.none()

@@ -1,0 +1,180 @@
+"""What an earlier plan promised, under the names and numbers of the scenario of now; and the way from plan to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from triagemq.plan.admission.book import NONE, Book, Kept
+from triagemq.plan.admission.links import LinkFlows
+from triagemq.plan.admission.promises import Asked, Network, asked, matching
+from triagemq.plan.admission.reconfiguration import LevelStep, safe_order
+from triagemq.plan.model import Plan
+from triagemq.scenario import Floats, Integers, Scenario
+
+ROUNDING = 1.0 + 1e-12
+
+
+def carried(
+    network: Network,
+    wanted: dict[tuple[int, int], Asked],
+    previous: Plan | None,
+    before: Scenario | None,
+) -> tuple[Book, list[tuple[int, int]], dict[tuple[int, int], float]]:
+    """A book with what an earlier plan promised and still holds; what is to be decided on again, in order; and what
+    all of these were promised."""
+    book = Book(network)
+    again: list[tuple[int, int]] = []
+    earlier: dict[tuple[int, int], float] = {}
+    if previous is None or not previous.promises.admitted.any():
+        return book, again, earlier
+    scenario = network.scenario
+    before = scenario if before is None else before
+    previous.require(before)
+    same = before.fingerprint == scenario.fingerprint
+    was = network if same else Network(before)
+    publications = _renumbered(before, scenario, "publications", ("publisher", "publishers"))
+    subscriptions = _renumbered(before, scenario, "subscriptions", ("subscriber", "subscribers"))
+    ports = _places(before.ports.name, scenario.ports.name)
+    publishers = _places(before.publishers.name, scenario.publishers.name)
+    columns: dict[int, dict[int, list[float]]] = {}
+    freed: set[int] = set()
+    promises, hops = previous.promises, previous.hops
+    for row in np.flatnonzero(promises.admitted).tolist():
+        old = int(promises.publication[row]), int(promises.subscription[row])
+        key = int(publications[old[0]]), int(subscriptions[old[1]])
+        rows = previous.hops_of(row)
+        path = tuple(int(ports[port]) for port in hops.port[rows][1:].tolist())
+        kept = None
+        if key in wanted:
+            earlier[key] = float(promises.max_latency_seconds[row])
+            kept = _still(network, wanted[key], path, hops.deadline_seconds[rows], hops.jitter_seconds[rows])
+            if kept is not None and not same and not _unchanged(was, network, old, kept, hops.port[rows]):
+                kept = None
+        if kept is None:
+            again += [key] if key in wanted else []
+            freed.update(path, [network.access_link(int(publishers[before.publications.publisher[old[0]]]))])
+            continue
+        book.put(kept)
+        for place, (link, arrival) in enumerate(zip(kept.way.links, book.arrivals(kept), strict=True)):
+            entry = [*arrival, float(hops.level[rows][place]), float(hops.bound_seconds[rows][place])]
+            known = columns.setdefault(link, {}).setdefault(key[0], entry)
+            known[2], known[5] = max(known[2], entry[2]), min(known[5], entry[5])
+    for link, flows in columns.items():
+        sent, separation, jitter, packet, spread, deadline, level, bound = np.array(
+            list(flows.values())
+        ).T.copy()
+        publication = np.array(list(flows), dtype=np.int64)
+        book.links[link] = LinkFlows(
+            publication, sent, separation, jitter, packet, spread, deadline, level.astype(np.int64), bound
+        )
+        if link in freed:
+            left = book.links[link]
+            book.links[link] = replace(left, bound=left.bounds(network.link(link), left.level))
+    return book, again, earlier
+
+
+def _still(
+    network: Network, wish: Asked, path: tuple[int, ...], deadline: Floats, jitter: Floats
+) -> Kept | None:
+    """The promise over the path that it had, if there is such a path and its deadlines are soon enough."""
+    subscriber = int(network.scenario.subscriptions.subscriber[wish.subscription])
+    if not path or min(path) < 0 or not network.leads(path, wish.publisher, subscriber):
+        return None
+    way = network.way(path, wish.publisher, subscriber)
+    if float(deadline.sum()) + way.fixed_seconds > wish.max_latency_seconds * ROUNDING:
+        return None
+    return Kept(wish, way, deadline, jitter)
+
+
+def _unchanged(was: Network, network: Network, old: tuple[int, int], kept: Kept, ports: Integers) -> bool:
+    """Whether a promise's messages and links are what they were when it was admitted."""
+    wish = asked(was.scenario, *old)
+    if isinstance(wish, str):
+        return False
+    same = (wish.message, wish.separation_seconds) == (kept.asked.message, kept.asked.separation_seconds)
+    path = tuple(ports[1:].tolist())
+    before = (was.access_link(wish.publisher), *path)
+    way = was.way(path, wish.publisher, int(was.scenario.subscriptions.subscriber[old[1]]))
+    return (
+        same
+        and np.array_equal(way.multiplexing_seconds, kept.way.multiplexing_seconds)
+        and all(
+            was.link(one) == network.link(other) for one, other in zip(before, kept.way.links, strict=True)
+        )
+    )
+
+
+def _renumbered(before: Scenario, after: Scenario, table: str, who: tuple[str, str]) -> Integers:
+    """Per row of a table of pairs of names, its row in the other scenario; -1 where it is gone."""
+
+    def keys(scenario: Scenario) -> list[tuple[str, str]]:
+        rows = getattr(scenario, table)
+        names = getattr(scenario, who[1]).name
+        return [
+            (names[one], scenario.topics.name[topic])
+            for one, topic in zip(getattr(rows, who[0]).tolist(), rows.topic.tolist(), strict=True)
+        ]
+
+    if before is after:
+        return np.arange(len(getattr(before, table)), dtype=np.int32)
+    return _places(keys(before), keys(after))
+
+
+def _places(before: Sequence[object], after: Sequence[object]) -> Integers:
+    place = {name: number for number, name in enumerate(after)}
+    # The last is for access links, which are no ports.
+    return np.array([*(place.get(name, -1) for name in before), -1], dtype=np.int32)
+
+
+def book_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) -> Book:
+    """The book of a plan's promises, as far as this scenario still has them."""
+    network = Network(scenario)
+    publication, subscription, often = matching(scenario)
+    wanted = {}
+    for key in zip(publication[often > 0].tolist(), subscription[often > 0].tolist(), strict=True):
+        found = asked(scenario, *key)
+        if isinstance(found, Asked):
+            wanted[key] = found
+    return carried(network, wanted, plan, before)[0]
+
+
+def reconfiguration(
+    scenario: Scenario, before: Plan, after: Plan, scenario_before: Scenario | None = None
+) -> tuple[LevelStep, ...] | None:
+    """The steps from one plan's levels to another's, in an order that keeps every promise; None if none is known.
+
+    What is gone goes first and what is new comes last, from the end of its path. Where the first class of utility flows
+    rises, they make room before these steps, and where it falls, after.
+    """
+    was = book_of(scenario, before, scenario_before)
+    will = book_of(scenario, after)
+    gone, moves, new = [], [], []
+    ports = [link for link in {**was.links, **will.links} if was.network.port(link) >= 0]
+    for port in sorted(ports):
+        old, now = was.links.get(port, NONE), will.links.get(port, NONE)
+        stays, rows_old, rows_now = np.intersect1d(old.publication, now.publication, return_indices=True)
+        common = old.some(rows_old)
+
+        found = safe_order(
+            partial(common.keeps, was.network.link(port)), stays, common.level, now.level[rows_now]
+        )
+        if found is None:
+            return None
+        moves += [LevelStep(move.publication, port, move.before, move.after) for move in found]
+        gone += [
+            LevelStep(int(each), port, int(old.level[old.row(each)]), -1)
+            for each in np.setdiff1d(old.publication, stays)
+        ]
+    for kept in will.kept.values():
+        for port in reversed(kept.way.links[1:]):
+            publication = kept.asked.publication
+            step = LevelStep(
+                publication, port, -1, int(will.links[port].level[will.links[port].row(publication)])
+            )
+            if was.links.get(port, NONE).row(publication) < 0 and step not in new:
+                new.append(step)
+    return (*gone, *moves, *new)

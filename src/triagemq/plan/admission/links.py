@@ -1,0 +1,245 @@
+"""The promised flows of one link: whether one more fits, in which level, and the smallest deadline it could have.
+
+Deadlines and jitters are fixed at admission, so links are judged one by one (MIDAS V.B). On the access link all flows
+of a publisher go in order of arrival; at a port they have levels, with control traffic above and utility below them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.plan.admission.reconfiguration import Move, safe_order
+from triagemq.scenario import Floats
+from triagemq.theory import assign_classes, delay_bounds
+
+Rows = NDArray[np.int64]
+
+NEARLY = 1.0 + 1e-9
+"""A deadline is so much above the bound that it is made of."""
+
+LONGEST_SECONDS = 1e6
+"""A deadline that is none; but to have no bound at all misses it."""
+
+NARROW, MOST_HALVINGS = 1.005, 20
+"""A smallest deadline is searched for to this precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A transmitter as promises see it. `levels` is what its queues have room for, `in_order` that it has but one.
+
+    `blocking_seconds` is the longest packet of utility traffic, `control_seconds` one of control traffic.
+    """
+
+    name: str
+    bytes_per_second: float
+    levels: int
+    blocking_seconds: float
+    control_seconds: float
+    control_separation_seconds: float
+    in_order: bool
+
+
+class Arrival(NamedTuple):
+    """A flow as it comes to a link, and by when it has to leave; seconds."""
+
+    transmission: float
+    separation: float
+    jitter: float
+    packet: float
+    spread: float
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkFlows:
+    """The promised flows of a link, by publication; a flow without a level (-1) is yet to get one."""
+
+    publication: Rows
+    transmission: Floats
+    separation: Floats
+    jitter: Floats
+    packet: Floats
+    spread: Floats
+    deadline: Floats
+    level: Rows
+    bound: Floats
+
+    @classmethod
+    def none(cls) -> LinkFlows:
+        whole, real = np.empty(0, dtype=np.int64), np.empty(0)
+        return cls(whole, real, real, real, real, real, real, whole, real)
+
+    def row(self, publication: int) -> int:
+        """The row of a publication's flow, -1 if it does not cross this link."""
+        found = np.flatnonzero(self.publication == publication)
+        return int(found[0]) if found.size else -1
+
+    def with_flow(self, publication: int, arrival: Arrival) -> tuple[LinkFlows, int]:
+        """The same with one more flow, and its row. A flow that is there already has the sharper of two deadlines, and
+        the larger of two jitters."""
+        row = self.row(publication)
+        if row < 0:
+            more = (publication, *arrival, -1, np.inf)
+            columns = [
+                np.append(getattr(self, each.name), value)
+                for each, value in zip(fields(self), more, strict=True)
+            ]
+            return LinkFlows(*columns), len(self.publication)
+        jitter, deadline = self.jitter.copy(), self.deadline.copy()
+        jitter[row] = max(jitter[row], arrival.jitter)
+        deadline[row] = min(deadline[row], arrival.deadline)
+        return replace(self, jitter=jitter, deadline=deadline), row
+
+    def without(self, row: int) -> LinkFlows:
+        """The same without one of the flows."""
+        return LinkFlows(*(np.delete(getattr(self, each.name), row) for each in fields(self)))
+
+    def some(self, rows: NDArray[np.bool_] | Rows) -> LinkFlows:
+        """Some of the flows."""
+        return LinkFlows(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    @property
+    def load(self) -> float:
+        return float((self.transmission / self.separation).sum())
+
+    def bounds(self, link: Link, level: Rows) -> Floats:
+        """The bound of every flow if these were their levels."""
+        control = (link.control_seconds, link.control_separation_seconds, 0.0, 0 if link.in_order else -1)
+        columns = (self.transmission, self.separation, self.jitter, level)
+        transmission, separation, jitter, classes = map(np.append, columns, control)
+        return delay_bounds(
+            transmission,
+            separation,
+            jitter,
+            classes.astype(np.int64),
+            packet=np.append(self.packet, link.control_seconds),
+            spread=np.append(self.spread, 0.0),
+            lower_priority_blocking=link.blocking_seconds,
+        )[:-1]
+
+    def keeps(self, link: Link, level: Rows) -> bool:
+        """Whether every deadline would be kept with these levels."""
+        return bool((self.bounds(link, level) <= self.deadline).all())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Flows with levels and bounds, and the moves of those that were there, in an order that is safe."""
+
+    flows: LinkFlows
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Whose flow would miss its deadline, and with what bound; or that levels cannot be changed safely."""
+
+    link: str
+    publication: int
+    bound_seconds: float
+    deadline_seconds: float
+    no_safe_order: bool = False
+
+
+def place(link: Link, flows: LinkFlows, new: int) -> Placed | Missed:
+    """Levels for these flows, of which the one in row `new` has come or wants to be sooner.
+
+    The others stay where they are if the new one keeps its deadline in any of their levels, the lowest first. If not,
+    all levels are given anew, as few as needed.
+    """
+    if link.in_order:
+        level = np.zeros(len(flows.level), dtype=np.int64)
+        bound = flows.bounds(link, level)
+        if (bound <= flows.deadline).all():
+            return Placed(replace(flows, level=level, bound=bound), ())
+        worst = int(np.argmax(bound / flows.deadline))
+        return _missed(link, flows, worst, float(bound[worst]))
+    lowest = int(flows.level.max(initial=-1))
+    for tried in range(lowest, -1, -1):
+        placed = _placed_in(link, flows, new, tried)
+        if placed is not None:
+            return placed
+    found = assign_classes(
+        np.append(flows.transmission, link.control_seconds),
+        np.append(flows.separation, link.control_separation_seconds),
+        np.append(flows.jitter, 0.0),
+        np.append(flows.deadline, np.inf),
+        link.levels,
+        packet=np.append(flows.packet, link.control_seconds),
+        spread=np.append(flows.spread, 0.0),
+        above=np.arange(len(flows.level) + 1) == len(flows.level),
+        lower_priority_blocking=link.blocking_seconds,
+    )
+    if found.missed is not None and found.bound is not None:
+        return _missed(link, flows, found.missed, found.bound)
+    level, bound = found.classes[:-1], found.bounds[:-1]
+    there = flows.level >= 0
+    before = flows.some(there)
+    moves = safe_order(
+        lambda levels: before.keeps(link, levels), before.publication, before.level, level[there]
+    )
+    if moves is not None:
+        return Placed(replace(flows, level=level, bound=bound), moves)
+    # Below all others nobody has to make room.
+    below = _placed_in(link, flows, new, lowest + 1) if lowest + 1 < link.levels else None
+    return below or replace(_missed(link, flows, new, float(bound[new])), no_safe_order=True)
+
+
+def _placed_in(link: Link, flows: LinkFlows, new: int, tried: int) -> Placed | None:
+    """The new flow in this level and all others where they are, if that keeps every deadline."""
+    level = flows.level.copy()
+    level[new] = tried
+    bound = flows.bounds(link, level)
+    if not (bound <= flows.deadline).all():
+        return None
+    before = int(flows.level[new])
+    move = (Move(int(flows.publication[new]), before, tried),) if before not in (-1, tried) else ()
+    return Placed(replace(flows, level=level, bound=bound), move)
+
+
+def _missed(link: Link, flows: LinkFlows, row: int, bound: float) -> Missed:
+    return Missed(link.name, int(flows.publication[row]), bound, float(flows.deadline[row]))
+
+
+def least_bound(link: Link, flows: LinkFlows, arrival: Arrival) -> float:
+    """What a flow's bound is at least, wherever it is placed: above all other promises, or among all in order."""
+    if link.in_order:
+        among, row = flows.with_flow(-1, arrival)
+        return float(among.bounds(link, np.zeros(len(among.level), dtype=np.int64))[row])
+    longest = float(flows.packet.max(initial=link.blocking_seconds))
+    alone, _ = LinkFlows.none().with_flow(-1, arrival)
+    return float(alone.bounds(replace(link, blocking_seconds=longest), np.zeros(1, dtype=np.int64))[0])
+
+
+def smallest_deadline(link: Link, flows: LinkFlows, publication: int, arrival: Arrival) -> float | Missed:
+    """The smallest deadline with which a flow can be placed, to within a part of it."""
+
+    def placed(deadline: float) -> float | Missed:
+        among, row = flows.with_flow(publication, arrival._replace(deadline=deadline))
+        found = place(link, among, row)
+        return found if isinstance(found, Missed) else float(found.flows.bound[row])
+
+    largest = placed(LONGEST_SECONDS)
+    if isinstance(largest, Missed):
+        return largest
+    row = flows.row(publication)
+    others = flows if row < 0 else flows.without(row)
+    low, high = least_bound(link, others, arrival) * NEARLY, largest * NEARLY
+    tried = low
+    for _ in range(MOST_HALVINGS):
+        if high <= low:
+            break
+        found = placed(tried)
+        if isinstance(found, Missed):
+            low = tried
+            if high <= low * NARROW:
+                break
+        else:
+            high = min(tried, found * NEARLY)
+        tried = 0.5 * (low + high)
+    return high

@@ -1,0 +1,190 @@
+"""The promises of a plan: those of the plan before first, in their order, and then the new ones by name.
+
+What was admitted stays as it was, unless its own terms or a link on its way have changed: then it is decided on again,
+before anything new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from triagemq.plan.admission.book import Book, Refused
+from triagemq.plan.admission.carrying import carried
+from triagemq.plan.admission.promises import Asked, Network, asked, matching
+from triagemq.plan.model import (
+    NO_HOPS,
+    NO_LIMITERS,
+    NO_PROMISES,
+    Decision,
+    Limiters,
+    Plan,
+    PromisedHops,
+    Promises,
+)
+from triagemq.scenario import Floats, Scenario
+from triagemq.scenario.model import filled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promised:
+    """What a plan holds of promises, and the load they put on every port."""
+
+    promises: Promises
+    hops: PromisedHops
+    limiters: Limiters
+    decisions: tuple[Decision, ...]
+    port_bytes_per_second: Floats
+    levels: int
+
+
+def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None) -> Promised:
+    """Decide on all promises that a scenario asks for."""
+    publication, subscription, often = matching(scenario)
+    if not len(subscription) and not scenario.subscriptions.guaranteed.any():
+        return Promised(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
+    network = Network(scenario)
+    wanted: dict[tuple[int, int], Asked] = {}
+    refused: dict[tuple[int, int], Refused] = {}
+    for row in np.lexsort((publication, subscription)).tolist():
+        key = int(publication[row]), int(subscription[row])
+        if not often[row]:
+            refused[key] = Refused(_too_rare(scenario, *key))
+            continue
+        found = asked(scenario, *key)
+        if isinstance(found, str):
+            refused[key] = Refused(found)
+        else:
+            wanted[key] = found
+    book, again, earlier = carried(network, wanted, previous, before)
+    for key in (*again, *(key for key in wanted if key not in book.kept and key not in earlier)):
+        decided = book.admit(wanted[key])
+        if isinstance(decided, Refused):
+            refused[key] = decided
+    return Promised(
+        *_tables(book, refused),
+        tuple(
+            _decision(scenario, key, why, earlier.get(key))
+            for key, why in sorted(refused.items(), key=_by_name)
+        ),
+        _port_loads(book),
+        max(
+            (
+                int(flows.level.max(initial=-1)) + 1
+                for link, flows in book.links.items()
+                if network.port(link) >= 0
+            ),
+            default=0,
+        ),
+    )
+
+
+def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promises, PromisedHops, Limiters]:
+    rows = list(book.kept.values())
+    lengths = np.array([len(kept.way.links) for kept in rows], dtype=np.int32)
+    bounds = [book.bounds_of(kept) for kept in rows]
+    level = [
+        book.links[link].level[book.links[link].row(kept.asked.publication)]
+        for kept in rows
+        for link in kept.way.links
+    ]
+    keys = [*book.kept, *refused]
+    none = np.zeros(len(refused))
+    promises = filled(
+        Promises,
+        len(keys),
+        publication=[publication for publication, _ in keys],
+        subscription=[subscription for _, subscription in keys],
+        admitted=np.arange(len(keys)) < len(rows),
+        bound_seconds=[
+            *(each.sum() + kept.way.fixed_seconds for each, kept in zip(bounds, rows, strict=True)),
+            *none,
+        ],
+        max_latency_seconds=[
+            *(kept.asked.max_latency_seconds for kept in rows),
+            *book.network.scenario.subscriptions.max_latency_seconds[[key[1] for key in refused]],
+        ],
+        offer_seconds=[0.0] * len(rows) + [why.offer_seconds for why in refused.values()],
+        first_hop=np.append(np.cumsum(lengths) - lengths, none),
+        hop_count=np.append(lengths, none),
+    )
+    hops = filled(
+        PromisedHops,
+        int(lengths.sum()),
+        port=[book.network.port(link) for kept in rows for link in kept.way.links],
+        level=level,
+        deadline_seconds=np.concatenate([np.empty(0), *(kept.deadline for kept in rows)]),
+        bound_seconds=np.concatenate([np.empty(0), *bounds]),
+        jitter_seconds=np.concatenate([np.empty(0), *(kept.jitter for kept in rows)]),
+    )
+    return promises, hops, _limiters(book)
+
+
+def _limiters(book: Book) -> Limiters:
+    """What every first switch is to let through: a message per separation (MIDAS V.A), and as much more as comes
+    together where messages waited on the access link."""
+    scenario = book.network.scenario
+    limited: dict[int, tuple[int, float, float]] = {}
+    for kept in book.kept.values():
+        wish, switch = kept.asked, kept.way.switches[0]
+        slack = 1.0 + float(scenario.switches.limiter_precision[switch])
+        separation = float(scenario.publications.min_separation_seconds[wish.publication])
+        rate = wish.message.wire_bytes / separation * slack
+        waited = (
+            float(kept.deadline[0])
+            - wish.message.wire_bytes / book.network.link(kept.way.links[0]).bytes_per_second
+        )
+        burst = wish.message.wire_bytes + rate * max(waited, 0.0)
+        largest = max(burst, limited.get(wish.publication, (0, 0.0, 0.0))[1])
+        limited[wish.publication] = switch, largest, rate
+    rows = sorted(limited.items())
+    return filled(
+        Limiters,
+        len(rows),
+        publication=[publication for publication, _ in rows],
+        switch=[switch for _, (switch, _, _) in rows],
+        burst_bytes=[burst for _, (_, burst, _) in rows],
+        rate_bytes_per_second=[rate for _, (_, _, rate) in rows],
+    )
+
+
+def _port_loads(book: Book) -> Floats:
+    """Bytes a second that promises may put on every port in the long run."""
+    loads = np.zeros(len(book.network.scenario.ports))
+    for link, flows in book.links.items():
+        if book.network.port(link) >= 0:
+            loads[link] = flows.load * book.network.link(link).bytes_per_second
+    return loads
+
+
+def _by_name(item: tuple[tuple[int, int], Refused]) -> tuple[int, int]:
+    publication, subscription = item[0]
+    return subscription, publication
+
+
+def _too_rare(scenario: Scenario, publication: int, subscription: int) -> str:
+    often, wanted = (
+        float(table.max_separation_seconds[row])
+        for table, row in ((scenario.publications, publication), (scenario.subscriptions, subscription))
+    )
+    who = scenario.publishers.name[scenario.publications.publisher[publication]]
+    return (
+        f"publisher {who} may be silent for {often:.6g} s, and max_separation_seconds asks for a message every "
+        f"{wanted:.6g} s"
+    )
+
+
+def _decision(scenario: Scenario, key: tuple[int, int], why: Refused, earlier: float | None) -> Decision:
+    subscription = key[1]
+    wanted = scenario.subscriptions
+    who = scenario.subscribers.name[wanted.subscriber[subscription]]
+    topic = scenario.topics.name[wanted.topic[subscription]]
+    latency = float(wanted.max_latency_seconds[subscription])
+    return Decision(
+        kind="refused",
+        subject=f"{who} {topic}",
+        before=f"asked for {latency:.6g} s" if earlier is None else f"was promised {earlier:.6g} s",
+        after=f"{why.offer_seconds:.6g} s would be admitted" if why.offer_seconds > 0 else "",
+        reason=why.reason,
+    )

@@ -1,0 +1,281 @@
+"""What is to be promised: publications and guaranteed subscriptions that match, as messages on the links of a network.
+
+A promise is asked of one publication and one guaranteed subscription to its topic, if the publication's largest
+separation is not above the subscription's (MIDAS II). A message crosses the publisher's access link and then output
+ports, as packets; promises of one publication are one flow, which is replicated where their paths part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, islice
+
+import numpy as np
+
+from triagemq.plan.admission.links import Link
+from triagemq.scenario import (
+    Discipline,
+    Floats,
+    Integers,
+    Scenario,
+    SizeDistribution,
+    direct_paths,
+    switch_links,
+)
+from triagemq.scenario.model import Codes
+from triagemq.scenario.routes import SwitchLinks
+
+Path = tuple[int, ...]
+
+CONTROL_BYTES, CONTROL_SEPARATION_SECONDS = 128.0, 0.1
+"""What the control of the network may send over any link, above all promises: an ARP, IGMP or LLDP packet of at most
+this size with its headers, and not more often. Discovery and keep-alives send one a second; that leaves room for nine
+answers."""
+
+MOST_BPS = 1e15
+"""Links without a stated rate count as this fast: an octet takes no time that matters, but some."""
+
+UTILITY_QUEUES, CONTROL_QUEUES = 1, 1
+"""Queues of a port that no level takes."""
+
+MOST_PATHS = 8
+"""Ways that are tried, the shortest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The largest message of a publication, with the overhead of its packets: full ones and a last, shorter one."""
+
+    packets: int
+    wire_bytes: float
+    packet_bytes: float
+
+    @classmethod
+    def of(cls, size_bytes: float, packet_bytes: float, overhead_bytes: float) -> Message:
+        """
+        >>> Message.of(4000.0, 1500.0, 100.0)
+        Message(packets=3, wire_bytes=4300.0, packet_bytes=1500.0)
+        """
+        packets = max(1, math.ceil(size_bytes / (packet_bytes - overhead_bytes)))
+        wire_bytes = size_bytes + packets * overhead_bytes
+        return cls(packets, wire_bytes, packet_bytes if packets > 1 else wire_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One promise to be decided on. `separation_seconds` is what the limiter at the first switch enforces."""
+
+    publication: int
+    subscription: int
+    publisher: int
+    message: Message
+    separation_seconds: float
+    max_latency_seconds: float
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.publication, self.subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A path for a promise: its links, the access link first, and what lies behind each of them.
+
+    `multiplexing_seconds` is what the next switch may take at most, `fixed_seconds` all of these and the propagation.
+    """
+
+    links: tuple[int, ...]
+    switches: tuple[int, ...]
+    multiplexing_seconds: Floats
+    fixed_seconds: float
+
+
+class Network:
+    """A scenario as links: its output ports by their rows, and the access link of every publisher behind them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._paths: dict[tuple[int, int], tuple[list[Path], Iterator[Path]]] = {}
+        self._links: dict[int, Link] = {}
+
+    def access_link(self, publisher: int) -> int:
+        return len(self.scenario.ports) + publisher
+
+    def port(self, link: int) -> int:
+        """The output port that a link is, -1 for access links."""
+        return link if link < len(self.scenario.ports) else -1
+
+    def link(self, number: int) -> Link:
+        """What promises need to know of a link."""
+        if number not in self._links:
+            self._links[number] = self._made(number)
+        return self._links[number]
+
+    def _made(self, number: int) -> Link:
+        scenario, ports = self.scenario, self.scenario.ports
+        if number >= len(ports):
+            publisher = number - len(ports)
+            rate = min(float(scenario.publishers.access_bps[publisher]), MOST_BPS) / 8
+            name = f"the access link of {scenario.publishers.name[publisher]}"
+            # Utility traffic leaves the publisher another way, through its unmanaged switch or link to the broker.
+            return Link(name, rate, 1, 0.0, CONTROL_BYTES / rate, CONTROL_SEPARATION_SECONDS, in_order=True)
+        rate = min(float(ports.bandwidth_bps[number]), MOST_BPS) / 8
+        return Link(
+            f"port {ports.name[number]}",
+            rate,
+            self.most_levels,
+            self.longest_utility_packet / rate,
+            CONTROL_BYTES / rate,
+            CONTROL_SEPARATION_SECONDS,
+            in_order=False,
+        )
+
+    @cached_property
+    def most_levels(self) -> int:
+        """Levels that every port has room for: a class means the same at all of them."""
+        queues = self.scenario.ports.queues[self.scenario.ports.queues > 0]
+        return int(queues.min(initial=2**31 - 1)) - UTILITY_QUEUES - CONTROL_QUEUES
+
+    @cached_property
+    def longest_utility_packet(self) -> float:
+        """Octets of the longest packet that a level may have to wait for; infinite where none is the longest.
+
+        Not only of the traffic that there is: what comes later is not to break a promise.
+        """
+        scenario, publications = self.scenario, self.scenario.publications
+        largest = float(scenario.switches.packet_bytes.max(initial=0.0))
+        if math.isfinite(scenario.mtu_bytes):
+            return max(largest, scenario.mtu_bytes)
+        served = np.zeros(len(scenario.topics), dtype=np.bool_)
+        served[scenario.subscriptions.topic[scenario.subscriptions.guaranteed == 0]] = True
+        for row in np.flatnonzero(served[publications.topic]).tolist():
+            kind, sample = publications.size_distribution[row], publications.size_samples[row]
+            if sample >= 0:
+                size = float(scenario.size_samples.size_bytes[sample].max())
+            elif kind == SizeDistribution.CONSTANT:
+                size = float(publications.size_bytes[row])
+            else:
+                return math.inf
+            largest = max(largest, size + scenario.overhead_bytes)
+        return largest
+
+    def ways(self, publisher: int, subscriber: int) -> Iterator[Way]:
+        """The paths from a publisher to a subscriber, the shortest first; each is looked for when it is asked for."""
+        scenario = self.scenario
+        between = (
+            int(scenario.publishers.access_switch[publisher]),
+            int(scenario.subscribers.port[subscriber]),
+        )
+        if between not in self._paths:
+            found = direct_paths(scenario, publisher, subscriber, self._switch_links)
+            self._paths[between] = [], islice(found, MOST_PATHS)
+        known, further = self._paths[between]
+        for number in count():
+            if number == len(known):
+                path = next(further, None)
+                if path is None:
+                    return
+                known.append(path)
+            yield self.way(known[number], publisher, subscriber)
+
+    @cached_property
+    def _switch_links(self) -> SwitchLinks:
+        return switch_links(self.scenario)
+
+    def leads(self, path: Path, publisher: int, subscriber: int) -> bool:
+        """Whether there is this path from a publisher to a subscriber."""
+        scenario = self.scenario
+        switch = int(scenario.publishers.access_switch[publisher])
+        for port in path[:-1]:
+            switch = dict(self._switch_links[switch]).get(port, -1) if switch >= 0 else -1
+        last = path[-1]
+        return bool(
+            last == scenario.subscribers.port[subscriber]
+            and switch == scenario.ports.switch[last]
+            and scenario.ports.discipline[last] == Discipline.PRIORITY
+        )
+
+    def way(self, path: Path, publisher: int, subscriber: int) -> Way:
+        """A path with all that lies on it."""
+        scenario, ports = self.scenario, self.scenario.ports
+        switches = tuple(int(ports.switch[port]) for port in path)
+        # Behind the access link and behind every port but the last lies a switch.
+        multiplexing = np.append(scenario.switches.multiplexing_seconds[list(switches)], 0.0)
+        wires = (
+            float(scenario.publishers.propagation_seconds[publisher])
+            + float(ports.propagation_seconds[list(path[:-1])].sum())
+            + float(scenario.subscribers.propagation_seconds[subscriber])
+        )
+        links = (self.access_link(publisher), *path)
+        return Way(links, switches, multiplexing, wires + float(multiplexing.sum()))
+
+
+def matching(scenario: Scenario) -> tuple[Integers, Integers, Codes]:
+    """Publications and guaranteed subscriptions of the same topics; and which of these pairs match (MIDAS II)."""
+    wanted, published = scenario.subscriptions, scenario.publications
+    rows = np.flatnonzero(wanted.guaranteed)
+    by_topic = np.argsort(published.topic, kind="stable")
+    count = np.bincount(published.topic, minlength=len(scenario.topics))
+    first = np.cumsum(count) - count
+    several = count[wanted.topic[rows]]
+    subscription = np.repeat(rows, several)
+    place = np.arange(len(subscription)) - np.repeat(np.cumsum(several) - several, several)
+    publication = by_topic[first[wanted.topic[subscription]] + place]
+    often = published.max_separation_seconds[publication] <= wanted.max_separation_seconds[subscription]
+    return publication.astype(np.int32), subscription.astype(np.int32), often.astype(np.int8)
+
+
+def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | str:
+    """The promise to be decided on, or what is missing to state it."""
+    published, publishers = scenario.publications, scenario.publishers
+    publisher = int(published.publisher[publication])
+    who = f"publisher {publishers.name[publisher]}"
+    size, separation, latency = (
+        float(published.max_size_bytes[publication]),
+        float(published.min_separation_seconds[publication]),
+        float(scenario.subscriptions.max_latency_seconds[subscription]),
+    )
+    switch = int(publishers.access_switch[publisher])
+    if switch < 0:
+        return f"{who} is plugged into no managed switch; state its access"
+    if not math.isfinite(size):
+        return f"{who} does not state the max_size_bytes of its messages"
+    if not separation > 0:
+        rate = min(float(publishers.access_bps[publisher]), MOST_BPS) / 8
+        return (
+            f"{who} does not state a min_separation_seconds above 0; its access link alone needs "
+            f"{above(size / rate):.4g} s"
+        )
+    if not math.isfinite(latency):
+        return "no max_latency_seconds is stated"
+    packet, overhead = float(scenario.switches.packet_bytes[switch]), scenario.overhead_bytes
+    if packet <= overhead:
+        return f"packets of {packet:.6g} octets hold nothing but their overhead of {overhead:.6g}"
+    # A limiter is set so much higher that it cuts nobody, and may then let through as much more.
+    slack = 1.0 + float(scenario.switches.limiter_precision[switch])
+    return Asked(
+        publication,
+        subscription,
+        publisher,
+        Message.of(size, packet, overhead),
+        separation / slack**2,
+        latency,
+    )
+
+
+def above(seconds: float, digits: int = 4) -> float:
+    """The number of so many digits next above: what is offered can be read, written and asked for again.
+
+    >>> above(0.00123412), above(2.0)
+    (0.001235, 2.0)
+    """
+    if not 0.0 < seconds < math.inf:
+        return seconds
+    rounded = float(f"{seconds:.{digits - 1}e}")
+    if rounded >= seconds:
+        return rounded
+    step = 10.0 ** (math.floor(math.log10(seconds)) - digits + 1)
+    return float(f"{seconds + step:.{digits - 1}e}")

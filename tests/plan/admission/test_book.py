@@ -1,0 +1,205 @@
+"""Admission: what is promised is kept, what is refused is offered what would be, and changes are safe step by step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from triagemq.plan.admission import Admitted, Asked, Book, Network, Refused, asked, matching
+from triagemq.scenario import Scenario
+
+
+def _asked(scenario: Scenario) -> list[Asked]:
+    publication, subscription, often = matching(scenario)
+    assert often.all()
+    found = [asked(scenario, *key) for key in zip(publication.tolist(), subscription.tolist(), strict=True)]
+    assert all(isinstance(each, Asked) for each in found)
+    return found
+
+
+def _holds(book: Book) -> None:
+    """Every bound, recomputed, is within its deadline, and every sum of them within what was asked for."""
+    for link, bound in book.recomputed().items():
+        flows = book.links[link]
+        assert (bound <= flows.deadline).all()
+        np.testing.assert_allclose(bound, flows.bound, rtol=1e-9)
+        assert flows.level.max(initial=0) < book.network.link(link).levels
+    for kept in book.kept.values():
+        total = book.bounds_of(kept).sum() + kept.way.fixed_seconds
+        assert total <= kept.asked.max_latency_seconds
+        assert kept.deadline.sum() + kept.way.fixed_seconds <= kept.asked.max_latency_seconds * (1 + 1e-12)
+        for hop, link in enumerate(kept.way.links):
+            flows = book.links[link]
+            row = flows.row(kept.asked.publication)
+            assert flows.deadline[row] <= kept.deadline[hop]
+            assert flows.jitter[row] >= kept.jitter[hop]
+
+
+def _stepped(book: Book, before: dict, steps) -> None:
+    """Every state between the levels before and after keeps the deadlines of what was there."""
+    levels = {
+        (int(publication), link): int(level)
+        for link, flows in before.items()
+        for publication, level in zip(flows.publication, flows.level, strict=True)
+    }
+    for step in steps:
+        assert levels.get((step.publication, step.port), -1) == step.before
+        levels[step.publication, step.port] = step.after
+        flows = before.get(step.port)
+        if flows is not None and len(flows.publication):
+            now = np.array([levels[int(each), step.port] for each in flows.publication])
+            assert flows.keeps(book.network.link(step.port), now)
+    for link, flows in book.links.items():
+        if book.network.port(link) >= 0:
+            assert [levels[int(each), link] for each in flows.publication] == flows.level.tolist()
+
+
+def _random_wishes(draw: np.random.Generator, wish, count: int, switches: int):
+    wishes = []
+    for _ in range(count):
+        separation = float(draw.choice([5e-3, 1e-2, 2e-2, 5e-2]))
+        wishes.append(
+            wish(
+                size_bytes=float(draw.integers(10, 6000)),
+                separation_seconds=separation,
+                max_latency_seconds=separation * float(draw.uniform(0.4, 3.0)),
+                source=int(draw.integers(switches)),
+                target=int(draw.integers(switches)),
+            )
+        )
+    return wishes
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), queues=st.sampled_from([0, 3, 4, 8]), ring=st.booleans())
+def test_whatever_is_admitted_keeps_every_bound_in_every_state(make_network, wish, seed, queues, ring):
+    draw = np.random.default_rng(seed)
+    switches = int(draw.integers(1, 5))
+    wishes = _random_wishes(draw, wish, int(draw.integers(2, 25)), switches)
+    scenario = make_network(
+        wishes,
+        switches=switches,
+        ring=ring and switches > 2,
+        bps=2e7,
+        queues=queues,
+        publishers=int(draw.integers(1, len(wishes) + 1)),
+        multiplexing_seconds=1e-5,
+    )
+    book = Book(Network(scenario))
+    refused = []
+    for number in draw.permutation(len(wishes)):
+        one = _asked(scenario)[number]
+        before = dict(book.links)
+        found = book.admit(one)
+        if isinstance(found, Refused):
+            refused.append((one, found))
+            assert book.links == before
+        else:
+            _stepped(book, before, found.steps)
+        _holds(book)
+        if book.kept and draw.random() < 0.2:
+            key = list(book.kept)[int(draw.integers(len(book.kept)))]
+            book.release(*key)
+            _holds(book)
+    for one, _ in refused:
+        decided = book.decide(one)
+        if isinstance(decided, Refused) and decided.offer_seconds > 0:
+            assert decided.offer_seconds > one.max_latency_seconds
+            accepted = dataclasses.replace(one, max_latency_seconds=decided.offer_seconds)
+            assert isinstance(book.decide(accepted), Admitted)
+
+
+def test_the_topics_of_midas_are_admitted_at_the_latencies_of_the_paper(make_network, midas):
+    book = Book(Network(make_network(midas, multiplexing_seconds=5e-6)))
+    assert all(isinstance(book.admit(each), Admitted) for each in _asked(book.network.scenario))
+    _holds(book)
+
+
+def test_a_refusal_names_the_flow_that_would_miss_by_how_much_and_offers_what_is_then_admitted(
+    make_network, wish
+):
+    scenario = make_network([wish(50_000, 5e-3, 1.2e-3)] * 3)
+    book = Book(Network(scenario))
+    found = [book.admit(each) for each in _asked(scenario)]
+    refused = [each for each in found if isinstance(each, Refused)]
+    assert len(refused) == 1
+    assert "more than the" in refused[0].reason
+    assert refused[0].missed.bound_seconds > refused[0].missed.deadline_seconds
+    last = _asked(scenario)[2]
+    offered = dataclasses.replace(last, max_latency_seconds=refused[0].offer_seconds)
+    assert isinstance(book.admit(offered), Admitted)
+    _holds(book)
+
+
+def test_a_latency_below_the_wire_time_is_refused_with_the_number_that_would_do(make_network, wish):
+    scenario = make_network([wish(100_000, 1e-2, 1e-5)])
+    book = Book(Network(scenario))
+    refused = book.decide(_asked(scenario)[0])
+    assert isinstance(refused, Refused)
+    assert 8e-4 < refused.offer_seconds < 2e-3
+
+
+def test_another_path_is_taken_when_the_shortest_admits_no_more(make_network, wish):
+    heavy = [wish(9_000, 1e-2, 6e-2, 0, 1)] * 2
+    scenario = make_network(heavy, switches=3, ring=True, bps=1e7, one_port=False)
+    book = Book(Network(scenario))
+    found = [book.admit(each) for each in _asked(scenario)]
+    assert all(isinstance(each, Admitted) for each in found)
+    assert sorted(len(kept.way.links) for kept in book.kept.values()) == [3, 4]
+    _holds(book)
+
+
+@pytest.mark.parametrize(("column", "limit"), [("rate_limiters", 2.0), ("rules", 2.0)])
+def test_switches_have_only_so_many_limiters_and_rules(make_network, wish, column, limit):
+    scenario = make_network([wish(100, 1.0, 0.5)] * 3, **{column: limit})
+    book = Book(Network(scenario))
+    found = [book.admit(each) for each in _asked(scenario)]
+    assert [isinstance(each, Admitted) for each in found] == [True, True, False]
+    assert "s0" in found[2].reason
+    book.release(*found[0].kept.asked.key)
+    assert isinstance(book.admit(_asked(scenario)[2]), Admitted)
+
+
+def test_ports_with_two_queues_have_none_for_promises(make_network, wish):
+    scenario = make_network([wish(100, 1.0, 0.5)], queues=2)
+    refused = Book(Network(scenario)).decide(_asked(scenario)[0])
+    assert isinstance(refused, Refused)
+    assert "2 queues" in refused.reason
+
+
+def test_flows_of_one_publisher_share_its_access_link_in_order(make_network, wish):
+    scenario = make_network([wish(10_000, 1e-1, 5e-2)] * 3, publishers=1, bps=1e8, access_bps=1e7)
+    book = Book(Network(scenario))
+    for each in _asked(scenario):
+        assert isinstance(book.admit(each), Admitted)
+    access = book.links[book.network.access_link(0)]
+    assert (access.bound > 3 * 10_000 * 8 / 1e7).all()
+    assert set(access.level.tolist()) == {0}
+
+
+def test_several_subscribers_of_a_publication_share_ports_and_are_carried_once(make_network, wish):
+    scenario = make_network(
+        [wish(5_000, 1e-2, 1e-2, 0, 1), wish(5_000, 1e-2, 9e-3, 0, 1)], switches=2, bps=1e8
+    )
+    topic = np.array([0, 0], dtype=np.int32)
+    scenario = scenario.with_tables(
+        subscriptions=dataclasses.replace(
+            scenario.subscriptions, topic=topic, subscriber=np.array([0, 1], dtype=np.int32)
+        )
+    )
+    book = Book(Network(scenario))
+    first, second = _asked(scenario)
+    assert isinstance(book.admit(first), Admitted)
+    shared = book.admit(second)
+    assert isinstance(shared, Admitted)
+    assert all(len(flows.publication) == 1 for flows in book.links.values())
+    _holds(book)
+    book.release(*first.key)
+    _holds(book)
+    assert all(len(flows.publication) == 1 for flows in book.links.values())
+    book.release(*second.key)
+    assert not any(len(flows.publication) for flows in book.links.values())
