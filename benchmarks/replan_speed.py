@@ -25,6 +25,7 @@ from triagemq.intents import (
 )
 from triagemq.scenario import Scenario
 from triagemq.scenario.generators import table2
+from triagemq.scenario.model import take
 
 STAGES = ("book", "scenario", "decide")
 LIMIT_SECONDS = {10_000: 0.1, 1_000_000: 2.0}
@@ -34,20 +35,11 @@ def situation_of(subscriptions: int) -> tuple[Scenario, list[SubscriberIntent]]:
     """Table 2's publishers, and a hundred subscriptions for each subscriber, ten subscribers to a port."""
     subscribers = subscriptions // 100
     base = table2(seed=1, subscribers=subscribers, subscriptions=(62, 38))
-    ports = base.ports
     shared = (np.arange(subscribers) // 10).astype(np.int32)
-    used = slice(0, int(shared[-1]) + 1)
+    used = take(base.ports, np.arange(shared[-1] + 1))
     network = replace(
         base,
-        ports=replace(
-            ports,
-            name=ports.name[used],
-            bandwidth_bps=ports.bandwidth_bps[used] * 10,
-            **{
-                column: getattr(ports, column)[used]
-                for column in ("switch", "buffer_packets", "queues", "error_rate", "propagation_seconds")
-            },
-        ),
+        ports=replace(used, bandwidth_bps=used.bandwidth_bps * 10),
         subscribers=replace(base.subscribers, port=shared),
     )
     wanted = base.subscriptions

@@ -37,6 +37,8 @@ NAN = float("nan")
         (Wanted, {"topic": "a", "max_latency_seconds": "1"}),
         (Wanted, {"topic": "a", "max_latency_share": 0.9}),
         (Wanted, {"topic": "a", "max_latency_seconds": 1.0, "max_latency_share": 1.5}),
+        (Wanted, {"topic": "a", "guaranteed": True}),
+        (Wanted, {"topic": "a", "max_latency_seconds": 1.0, "guaranteed": 1}),
         (Utility, {"shape": "log", "weight": NAN}),
         (Utility, {"shape": "log", "weight": -1.0}),
         (Utility, {"shape": "log", "weight": math.inf}),
@@ -49,6 +51,10 @@ NAN = float("nan")
         (Declared, {"topic": "a", "rate_per_second": -1.0}),
         (Declared, {"topic": "a", "rate_per_second": NAN}),
         (Declared, {"topic": "a", "rate_per_second": 1.0, "size_bytes": 0.0}),
+        (Declared, {"topic": "a", "min_separation_seconds": 0.0}),
+        (Declared, {"topic": "a", "min_separation_seconds": 2.0, "max_separation_seconds": 1.0}),
+        (Declared, {"topic": "a", "min_separation_seconds": 0.5, "rate_per_second": 3.0}),
+        (Declared, {"topic": "a", "size_bytes": 60.0, "max_size_bytes": 50.0}),
         (SubscriberIntent, {"name": "ff", "subscriptions": (), "flows": 0}),
         (SubscriberIntent, {"name": "ff", "subscriptions": (), "port": ""}),
         (SubscriberIntent, {"name": "f~f", "subscriptions": ()}),
@@ -94,6 +100,7 @@ subscriptions = st.builds(
     st.none() | seconds,
     st.integers(0, 2),
     st.none() | st.floats(0.01, 1),
+    st.booleans(),
 ) | st.builds(Wanted, filters)
 
 
@@ -110,7 +117,7 @@ def test_intents_survive_as_text(wanted: list[Wanted], port: str | None, flows: 
 
 numbers = [None, True, 0, 1, 2, 3, -1, 0.0, 0.5, 1.0, 1.5, 1e-7, 1e13, math.inf, NAN]
 anything = st.sampled_from([*numbers, "", "a", "a/+", "a#", "log:10", "log", []])
-terms = ("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max_latency_share")
+terms = ("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max_latency_share", "guaranteed")
 
 
 @given(st.fixed_dictionaries({"topic": st.just("a") | anything}, optional=dict.fromkeys(terms, anything)))
@@ -123,6 +130,22 @@ def test_whoever_makes_a_record_is_held_to_the_same_rules(given: dict[str, Any])
         return found
 
     assert made(lambda: Wanted(**given)) == made(lambda: TypeAdapter(Wanted).validate_python(given))
+
+
+def test_records_that_say_nothing_of_promises_are_written_as_before_there_were_any() -> None:
+    assert Declared("a", 2.0, 60.0).as_json() == {"topic": "a", "rate_per_second": 2.0, "size_bytes": 60.0}
+    assert "guaranteed" not in Wanted("a", max_latency_seconds=0.5).as_json()
+
+
+def test_what_a_promise_needs_survives_as_text() -> None:
+    declared = Declared("a", 2.0, 60.0, 0.4, 1.0, 1e6)
+    wanted = Wanted("a", max_latency_seconds=0.008, guaranteed=True)
+    for record in (declared, wanted):
+        text = json.dumps(record.as_json())
+        assert TypeAdapter(type(record)).validate_python(json.loads(text)) == record
+    assert wanted.as_json()["guaranteed"] is True
+    with pytest.raises(ParameterError, match="rate_per_second: must be at most 2, one over min_separation"):
+        Declared("a", 3.0, min_separation_seconds=0.5)
 
 
 def test_devices_need_no_pydantic() -> None:

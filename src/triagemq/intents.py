@@ -234,6 +234,7 @@ LeaseSeconds = Annotated[float, Number(1, 86_400)]
 Weight = Annotated[float, Number(0, 1e12)]
 Rate = Annotated[float, Number(1e-6, 1e9)]
 SizeBytes = Annotated[float, Number(1, 65_535)]
+MaxSizeBytes = Annotated[float, Number(1, 1e9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,11 +348,35 @@ class Wanted(Ruled):
 
 @dataclass(frozen=True, slots=True)
 class Declared(Ruled):
-    """A topic, and how often and how much is published; the rate and size that are left out are measured."""
+    """A topic, and how often and how much is published; the rate and size that are left out are measured.
+
+    Promises need the least time between two events and the largest size, and are kept only as long as these hold. With
+    `max_separation_seconds` an event comes at least so often.
+    """
 
     topic: Topic
     rate_per_second: Rate | None = None
     size_bytes: SizeBytes | None = None
+    min_separation_seconds: Seconds | None = None
+    max_separation_seconds: Seconds | None = None
+    max_size_bytes: MaxSizeBytes | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        least, most, largest = self.min_separation_seconds, self.max_separation_seconds, self.max_size_bytes
+        about = f"(topic {self.topic!r})"
+        if largest is not None and self.size_bytes is not None and largest < self.size_bytes:
+            raise ParameterError(
+                "max_size_bytes", f"must be at least size_bytes, {self.size_bytes:g} {about}"
+            )
+        if least is None:
+            return
+        if most is not None and most < least:
+            wanted = f"must be at least min_separation_seconds, {least:g} {about}"
+            raise ParameterError("max_separation_seconds", wanted)
+        if self.rate_per_second is not None and self.rate_per_second * least > 1 + 1e-9:
+            wanted = f"must be at most {1 / least:g}, one over min_separation_seconds {about}"
+            raise ParameterError("rate_per_second", wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
                     "max_latency_seconds": 0.2,
                     "max_latency_share": 0.95,
                 }
+                await subscriber.subscribe("a/b", max_latency_seconds=0.2, guaranteed=True)
+                assert coordinator.intents["subscribers"]["ff-7"]["subscriptions"][1]["guaranteed"] is True
                 await subscriber.subscribe_all([Wanted("a/b"), Wanted("c/#", max_separation_seconds=2.0)])
                 await subscriber.unsubscribe("a/b", "floor/+")
                 assert [one.topic for one in subscriber.wanted] == ["c/#"]

@@ -51,6 +51,7 @@ def subscriber_intents(scenario: Scenario) -> list[SubscriberIntent]:
                     _or_none(float(wanted.max_latency_seconds[row])),
                     _or_none(float(wanted.max_separation_seconds[row])),
                     max_latency_share=float(wanted.max_latency_share[row]) or None,
+                    guaranteed=bool(wanted.guaranteed[row]),
                 )
                 for row in (wanted.subscriber == number).nonzero()[0]
             ),

@@ -22,9 +22,9 @@ from triagemq.plan import (
     explain,
     make_plan,
 )
-from triagemq.scenario import PlanningSettings, Scenario, maximum_utility
+from triagemq.scenario import PlanningSettings, Scenario, Switches, maximum_utility
 from triagemq.scenario.generators import table2
-from triagemq.scenario.model import take
+from triagemq.scenario.model import filled
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,8 @@ def scenario() -> Scenario:
 @pytest.fixture(scope="module")
 def tree(scenario) -> Scenario:
     """The same with every port but the first on a second switch that the first port feeds."""
-    switches = replace(
-        take(scenario.switches, np.zeros(2, dtype=np.int64)),
-        name=("access", "core"),
-        fed_by_port=np.array([0, -1], dtype=np.int32),
-    )
+    (rate,) = scenario.switches.inbound_rate_per_second
+    switches = filled(Switches, 2, name=("access", "core"), inbound_rate_per_second=rate, fed_by_port=[0, -1])
     below = np.array([1] + [0] * (len(scenario.ports) - 1), dtype=np.int32)
     wide = scenario.ports.bandwidth_bps.copy()
     wide[0] = wide[1:].sum() * 0.5

@@ -20,7 +20,7 @@ from triagemq.errors import ParameterError
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.client import Publisher
+    from triagemq.client import Declared, Publisher
 
 _LINES_AHEAD = 100
 
@@ -39,6 +39,17 @@ def pub(
     size: Annotated[
         int, typer.Option("--size", "-s", min=0, max=65_000, help="Payload of a generated event, in bytes.")
     ] = 100,
+    min_separation: Annotated[
+        float | None,
+        typer.Option("--min-separation", help="Declare the least time between two events, in seconds."),
+    ] = None,
+    max_separation: Annotated[
+        float | None,
+        typer.Option("--max-separation", help="Declare the longest time between two events, in seconds."),
+    ] = None,
+    max_size: Annotated[
+        int | None, typer.Option("--max-size", help="Declare the largest event, in bytes; none is larger.")
+    ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=-1, max=2, help="Quality of service.")] = 0,
     retain: Annotated[bool, typer.Option("--retain", help="Have the broker keep the last message.")] = False,
     stamp: Annotated[
@@ -54,7 +65,7 @@ def pub(
     ] = False,
 ) -> None:
     """Publish, and end when all is acknowledged (--qos 1 and 2). Exit code 1 if something was not."""
-    from triagemq.client import Publisher
+    from triagemq.client import Declared, Publisher
     from triagemq.client.topics import without_registration
     from triagemq.mqttsn.timestamps import PREFIX_BYTES
 
@@ -64,12 +75,18 @@ def pub(
         raise ParameterError("--rate", f"must be above 0 and at most 100000, is {rate:g}")
     if rate is not None and message is not None:
         raise ParameterError("--message", "goes without --rate: that generates its own")
+    terms = (min_separation, max_separation, max_size)
+    stated = None if rate is None else float(max(1, size))
+    for option, value in zip(("--min-separation", "--max-separation", "--max-size"), terms, strict=True):
+        if whom.gateway is not None and value is not None:
+            raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
+    payloads = _payloads(message, rate, max(0, size - PREFIX_BYTES) if stamp else size, count)
     result = asyncio.run(
         _publish(
             Publisher(**whom.arguments(), stamp=stamp),
             topic,
-            _payloads(message, rate, max(0, size - PREFIX_BYTES) if stamp else size, count),
-            None if rate is None else (rate, float(max(1, size))),
+            payloads if max_size is None else _bounded(payloads, max_size - (PREFIX_BYTES if stamp else 0)),
+            None if (rate, *terms) == (None,) * 4 else Declared(topic, rate, stated, *terms),
             qos,
             retain,
         )
@@ -99,7 +116,7 @@ async def _publish(
     publisher: Publisher,
     topic: str,
     payloads: AsyncIterator[bytes],
-    declared: tuple[float, float] | None,
+    declared: Declared | None,
     qos: int,
     retain: bool,
 ) -> dict[str, Any]:
@@ -109,7 +126,7 @@ async def _publish(
     async def work() -> None:
         await publisher.open()
         if declared is not None:
-            await publisher.declare({topic: declared})
+            await publisher.declare_all([declared])
         async for payload in payloads:
             await publisher.publish(topic, payload, qos=qos, retain=retain, wait=False)
         await publisher.flush()
@@ -136,6 +153,14 @@ async def _publish(
         "retransmissions": counters.retransmissions,
         "interrupted": stop.is_set(),
     }
+
+
+async def _bounded(payloads: AsyncIterator[bytes], largest: int) -> AsyncIterator[bytes]:
+    async for payload in payloads:
+        if len(payload) > largest:
+            what = f"an event has {len(payload)} bytes, and there is room for {largest}; it is not published"
+            raise ParameterError("--max-size", what)
+        yield payload
 
 
 async def _repeated(payload: bytes, count: int) -> AsyncIterator[bytes]:

@@ -28,12 +28,16 @@ def sub(
         str | None, typer.Option("--utility", "-u", help="What it is worth: log:10, linear:2, step:3@0.8.")
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option("--deadline", help="How late an event may come, in seconds.")
+        float | None,
+        typer.Option("--max-latency", "--deadline", help="How late an event may come, in seconds."),
     ] = None,
     share: Annotated[
         float | None,
-        typer.Option("--deadline-share", help="Which share shall come within --deadline, as 0.95."),
+        typer.Option("--deadline-share", help="Which share shall come within --max-latency, as 0.95."),
     ] = None,
+    guaranteed: Annotated[
+        bool, typer.Option("--guaranteed", help="Ask for the promise that none comes after --max-latency.")
+    ] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     whom: Whom,
     port: Annotated[
@@ -51,11 +55,16 @@ def sub(
     from triagemq.client import Subscriber, Utility, Wanted
 
     if share is not None and deadline is None:
-        raise ParameterError("--deadline-share", "is a share within no time; give --deadline, too")
+        raise ParameterError("--deadline-share", "is a share within no time; give --max-latency, too")
+    if guaranteed and deadline is None:
+        raise ParameterError("--guaranteed", "is a promise without a time; give --max-latency, too")
     worth = Utility.parse(utility or "log:1")
-    wanted = [Wanted(one, worth, deadline, qos=qos, max_latency_share=share) for one in dict.fromkeys(topic)]
+    wanted = [
+        Wanted(one, worth, deadline, qos=qos, max_latency_share=share, guaranteed=guaranteed)
+        for one in dict.fromkeys(topic)
+    ]
     arguments = whom.arguments()
-    for option, value in (("--utility", utility), ("--deadline", deadline), ("--port", port)):
+    for option, value in (("--utility", utility), ("--max-latency", deadline), ("--port", port)):
         if whom.gateway is not None and value is not None:
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
     printed = asyncio.run(_listen(Subscriber(**arguments, port=port), wanted, count, seconds, json))

@@ -3,6 +3,7 @@
 Publisher, Subscriber                     for asyncio
 BlockingPublisher, BlockingSubscriber     the same for programs without it
 Connection                                one MQTT-SN connection, for those who need no more
+TypedTopic                                what a topic carries, as octets, and how many these are at most
 
 The program's calls come in at `publisher`, `subscriber` or, for programs without asyncio, `blocking`; `participant` is
 what they share: a name, and an intent that the `coordinator` is told and reminded of. A subscriber has a connection for
@@ -18,6 +19,7 @@ from triagemq.client.events import Event, Overflow
 from triagemq.client.publisher import Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.subscriber import Subscriber
+from triagemq.client.types import TypedTopic, largest_size_bytes
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import (
     ClientError,
@@ -27,7 +29,7 @@ from triagemq.errors import (
     GatewayUnreachableError,
     RefusedError,
 )
-from triagemq.intents import Utility, Wanted
+from triagemq.intents import Declared, Utility, Wanted
 
 __all__ = [
     "Assignment",
@@ -42,14 +44,17 @@ __all__ = [
     "Coordinator",
     "CoordinatorError",
     "CoordinatorUnreachableError",
+    "Declared",
     "Event",
     "GatewayUnreachableError",
     "Overflow",
     "Publisher",
     "RefusedError",
     "Subscriber",
+    "TypedTopic",
     "Utility",
     "Wanted",
     "Will",
+    "largest_size_bytes",
     "publish_without_connection",
 ]

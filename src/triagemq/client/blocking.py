@@ -19,7 +19,7 @@ from triagemq.client.events import Event
 from triagemq.client.publisher import Publisher
 from triagemq.client.subscriber import Subscriber
 from triagemq.errors import ClosedError
-from triagemq.intents import Wanted
+from triagemq.intents import Declared, Wanted
 
 _Result = TypeVar("_Result")
 _Participant = TypeVar("_Participant", Publisher, Subscriber)
@@ -96,6 +96,10 @@ class BlockingPublisher(_Blocking[Publisher]):
     ) -> None:
         """See Publisher."""
         self._loop.call(self._inner.declare(rates, size_bytes=size_bytes))
+
+    def declare_all(self, declared: Iterable[Declared]) -> None:
+        """See Publisher."""
+        self._loop.call(self._inner.declare_all(declared))
 
     def publish(
         self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True

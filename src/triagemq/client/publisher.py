@@ -95,6 +95,14 @@ class Publisher(Participant[Declared]):
         }
         await self._ask(lambda before: declared)
 
+    async def declare_all(self, declared: Iterable[Declared]) -> None:
+        """Say of each topic what promises need, too: the times between events, and their largest size.
+
+        It replaces what was declared before, as `declare` does.
+        """
+        new = {each.topic: each for each in declared}
+        await self._ask(lambda before: new)
+
     def _terms(self) -> PublisherTerms:
         return PublisherTerms(tuple(self._asked.values()), self._lease_seconds)
 

@@ -135,17 +135,20 @@ class Subscriber(Participant[Wanted]):
         max_latency_seconds: float | None = None,
         max_latency_share: float | None = None,
         max_separation_seconds: float | None = None,
+        guaranteed: bool = False,
         qos: int = 0,
     ) -> None:
         """Want a topic or a filter; the same again changes what it is worth.
 
         `utility` is text (log:10, linear:2, step:3@0.8), or a mapping with shape, weight, threshold, freshness_seconds.
+        `guaranteed` asks for the promise that nothing comes later than `max_latency_seconds`.
         """
         terms: dict[str, Any] = {
             "utility": utility,
             "max_latency_seconds": max_latency_seconds,
             "max_latency_share": max_latency_share,
             "max_separation_seconds": max_separation_seconds,
+            "guaranteed": guaranteed or None,
         }
         asked = {name: value for name, value in terms.items() if value is not None}
         if isinstance(topic, str):

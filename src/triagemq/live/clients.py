@@ -346,6 +346,7 @@ def _wanted(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[Want
                 _finite(table.max_separation_seconds[row]),
                 qos,
                 max_latency_share=_finite(table.max_latency_share[row]),
+                guaranteed=bool(table.guaranteed[row]),
             )
         )
     return found

@@ -155,6 +155,27 @@ def test_a_measured_size_scales_what_is_announced() -> None:
     assert sizes.tolist() == pytest.approx([80.0, 160.0])
 
 
+def test_what_publishers_say_for_promises_counts_before_what_the_scenario_says() -> None:
+    scenario = building(seed=1)
+    table = replace(scenario.publications, max_size_bytes=scenario.publications.size_bytes * 2)
+    network = Network(scenario.with_tables(publications=table))
+    topic = scenario.topics.name[scenario.publications.topic[0]]
+    name = scenario.publishers.name[scenario.publications.publisher[0]]
+    said = Declared(topic, 2.0, 40.0, min_separation_seconds=0.25, max_separation_seconds=3.0)
+    unknown = Declared("alarm", min_separation_seconds=0.5, max_size_bytes=9_000.0)
+    book = book_of(PublisherIntent((said, unknown), name=name))
+    found = book.scenario(network, Rates())
+    assert found.topics.name == tuple(sorted(("alarm", topic)))
+    rows = found.publications
+    alarm, other = (found.topics.name.index(each) for each in ("alarm", topic))
+    assert rows.min_separation_seconds[[alarm, other]].tolist() == [0.5, 0.25]
+    assert rows.max_separation_seconds[[alarm, other]].tolist() == [np.inf, 3.0]
+    assert rows.max_size_bytes[[alarm, other]].tolist() == [9_000.0, table.max_size_bytes[0]]
+    # Nobody has measured it yet, and it is published as often as its separation allows.
+    assert rows.rate_per_second[alarm] == 2.0
+    assert book.declared(network)["alarm"].rate_per_second is None
+
+
 def test_a_new_intent_replaces_the_old_one_and_a_withdrawn_one_is_gone() -> None:
     book = book_of(publisher("room", a=1.0, b=1.0), subscriber("ff", "a", "+"))
     book.announce(subscriber("ff", ("b", 9.0), flows=2))

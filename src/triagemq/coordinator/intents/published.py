@@ -36,6 +36,9 @@ UNANNOUNCED = "(unannounced)"
 USUAL_SIZE_BYTES = 100.0
 """The size of events of which nobody has said or measured any."""
 
+TERMS = ("min_separation_seconds", "max_separation_seconds", "max_size_bytes")
+"""What promises are made of. What a publisher says of them counts before what the scenario says."""
+
 Rows = NDArray[np.int64]
 
 
@@ -46,6 +49,8 @@ class DeclaredColumns:
     topics: tuple[str, ...]
     rate_per_second: Floats
     size_bytes: Floats
+    terms: Floats
+    """The rows of TERMS."""
 
 
 def declared_columns(intent: PublisherIntent) -> DeclaredColumns:
@@ -55,6 +60,9 @@ def declared_columns(intent: PublisherIntent) -> DeclaredColumns:
         # None becomes NaN.
         rate_per_second=np.array([each.rate_per_second for each in intent.publications], dtype=np.float64),
         size_bytes=np.array([each.size_bytes for each in intent.publications], dtype=np.float64),
+        terms=np.array(
+            [[getattr(each, term) for each in intent.publications] for term in TERMS], dtype=np.float64
+        ),
     )
 
 
@@ -121,6 +129,9 @@ def published(
     owner = np.repeat(np.arange(len(names)), [len(piece.topics) for piece in pieces])
     rate = np.concatenate([np.empty(0), *(piece.rate_per_second for piece in pieces)])
     size = np.concatenate([np.empty(0), *(piece.size_bytes for piece in pieces)])
+    terms = np.concatenate([np.empty((len(TERMS), 0)), *(piece.terms for piece in pieces)], axis=1)
+    # As in scenario files, who states the least separation alone publishes as often as it allows.
+    rate = np.where(np.isnan(rate), 1 / terms[0], rate)
     row = np.array(
         [
             network.publication_row.get((name, each), -1)
@@ -135,7 +146,9 @@ def published(
         owner = np.append(owner, np.full(len(alone), len(names)))
         names = [*names, UNANNOUNCED]
         topic, row = np.append(topic, alone), np.append(row, np.full(len(alone), -1))
-        rate, size = (np.append(column, np.full(len(alone), np.nan)) for column in (rate, size))
+        unsaid = np.full(len(alone), np.nan)
+        rate, size = (np.append(column, unsaid) for column in (rate, size))
+        terms = np.append(terms, np.tile(unsaid, (len(TERMS), 1)), axis=1)
     rate = _shared_rates(topic, rate, _by_topic(rates.per_second, number, count), count)
     size = _sizes(topic, rate, size, _by_topic(rates.size_bytes, number, count), count)
     kept = np.flatnonzero(rate > 0)
@@ -143,7 +156,7 @@ def published(
         live=np.unique(topic[kept]),
         publishers=_publishers(names, network),
         _topic=topic[kept],
-        _table=_table(network, owner[kept], rate[kept], size[kept], row[kept]),
+        _table=_table(network, owner[kept], rate[kept], size[kept], row[kept], terms[:, kept]),
     )
 
 
@@ -192,7 +205,9 @@ def _publishers(names: list[str], network: Network) -> Publishers:
     return stated(known, rows, name=tuple(names))
 
 
-def _table(network: Network, owner: Rows, rate: Floats, size: Floats, row: Rows) -> Publications:
+def _table(
+    network: Network, owner: Rows, rate: Floats, size: Floats, row: Rows, terms: Floats
+) -> Publications:
     """The publications, with what the network's scenario says about those of the same names."""
     known = network.scenario.publications
     table = stated(
@@ -202,6 +217,10 @@ def _table(network: Network, owner: Rows, rate: Floats, size: Floats, row: Rows)
         topic=np.zeros(len(owner), dtype=np.int32),
         rate_per_second=rate,
         size_bytes=size,
+    )
+    said = dict(zip(TERMS, terms, strict=True))
+    table = replace(
+        table, **{term: np.where(np.isnan(new), getattr(table, term), new) for term, new in said.items()}
     )
     # Sizes that were seen hold only as long as their mean is right.
     mean = np.append(known.size_bytes, np.nan)[row]
