@@ -12,7 +12,16 @@ from tests.network.bench import WIRE_BYTES, Arrival, Bench, Offer, PlanChange
 from tests.network.eight_classes import BANDWIDTH_BPS, eight_classes, simulated_deliveries
 
 from triagemq.errors import PlanError
-from triagemq.plan import Counters, FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.plan import (
+    Counters,
+    FlowKey,
+    RemoveFlow,
+    RemoveLimiter,
+    RemovePort,
+    SetFlow,
+    SetLimiter,
+    SetPort,
+)
 
 SECOND = 1_000_000_000
 
@@ -58,12 +67,24 @@ def check_counters_add_up(counters: Counters) -> None:
         assert port.control.drops == 0
     queues = [queue for port in counters.ports.values() for queue in port.queues]
     flows = counters.flows.values()
-    assert sum(flow.packets_in - flow.dropped_by_policy for flow in flows) == sum(
+    assert sum(flow.packets_in - flow.limited - flow.dropped_by_policy for flow in flows) == sum(
         queue.packets_in for queue in queues
     )
     assert sum(flow.packets_out for flow in flows) == sum(queue.packets_out for queue in queues)
     assert sum(flow.dropped_by_buffer for flow in flows) == sum(queue.drops for queue in queues)
     assert sum(flow.backlog_packets for flow in flows) == sum(queue.backlog_packets for queue in queues)
+
+
+def ideal_bucket(offered_ns: Sequence[int], burst_bytes: float, rate_bytes_per_second: float) -> int:
+    """How many of a bench's packets pass a token bucket."""
+    passed, tokens, before_ns = 0, burst_bytes, min(offered_ns)
+    for at_ns in sorted(offered_ns):
+        tokens = min(burst_bytes, tokens + (at_ns - before_ns) * 1e-9 * rate_bytes_per_second)
+        before_ns = at_ns
+        if tokens >= WIRE_BYTES:
+            tokens -= WIRE_BYTES
+            passed += 1
+    return passed
 
 
 class DataPlaneContract:
@@ -74,6 +95,13 @@ class DataPlaneContract:
 
     latency_tolerance = 0.1
     """How far the median packet of a class may be off, as a share of the class's mean latency."""
+
+    limiter_precision_bytes_per_second = 1.0
+    limiter_precision_bytes = 1.0
+    """How much more than it should a limiter lets pass: in the long run, and at once."""
+
+    former_plan_seconds = 0.0
+    """For so long after `apply` packets may still be treated as before."""
 
     def test_overload_is_borne_by_the_lowest_classes(self, open_bench: Callable[[int], Bench]) -> None:
         bench = open_bench(8)
@@ -185,6 +213,85 @@ class DataPlaneContract:
         assert counters.flows[unaffected].packets_out == len(order)
         assert sum(port.control.drops for port in counters.ports.values()) == 0
 
+    def test_a_babbling_flow_is_cut_to_its_terms_and_harms_nobody(
+        self, open_bench: Callable[[int], Bench]
+    ) -> None:
+        """Flow 0 sends five times what it may; flow 1 keeps to the same terms; flow 2 has none, and lower class.
+
+        A stall of the machine makes packets come at once: the burst has room for two seconds of flow 1.
+        """
+        bench = open_bench(3)
+        rate, burst = 100.0 * WIRE_BYTES, 100.0 * WIRE_BYTES
+        bench.plane.apply(
+            [
+                SetPort("radio", BANDWIDTH_BPS, 500, 3),
+                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
+                *(SetLimiter(key, burst, rate) for key in bench.keys[:2]),
+            ]
+        )
+        offers = (
+            regular([0], 500, 2.0)
+            + regular([1], 50, 2.0)
+            + regular([2], 200, 2.0)
+            + regular([0], 50, 2.0, control=True)
+        )
+        arrivals = bench.play(offers)
+        arrived = {each.offer for each in arrivals}
+        spared = {number for number, offer in enumerate(offers) if offer.flow or offer.control}
+        assert spared <= arrived
+        passed = [each for each in arrivals if each.offer not in spared]
+        seconds = (
+            max(each.arrived_ns for each in arrivals) - min(each.offered_ns for each in arrivals)
+        ) / 1e9
+        most_bytes = burst + self.limiter_precision_bytes
+        most_bytes += (rate + self.limiter_precision_bytes_per_second) * seconds
+        assert len(passed) * WIRE_BYTES <= most_bytes
+        ideal = ideal_bucket([offer.at_ns for offer in offers if offer.flow == 0], burst, rate)
+        # Where the machine stalls for longer than the burst lasts, tokens are lost.
+        assert len(passed) >= 0.8 * ideal
+        counters = bench.plane.counters()
+        check_counters_add_up(counters)
+        babbling, keeping, other = (counters.flows[key] for key in bench.keys)
+        assert (babbling.packets_in, babbling.packets_out) == (1000, len(passed))
+        assert babbling.limited == 1000 - len(passed)
+        assert (keeping.packets_out, keeping.limited) == (100, 0)
+        assert (other.packets_out, other.limited) == (400, 0)
+
+    def test_limiters_that_change_and_go_keep_counters(self, open_bench: Callable[[int], Bench]) -> None:
+        """Too tight for anything at first, then wide, then gone; the other flow is unlimited all the time."""
+        bench = open_bench(2)
+        key, other = bench.keys
+        bench.plane.apply(
+            [
+                SetPort("radio", BANDWIDTH_BPS, 500, 2),
+                SetFlow(key, "radio", 0, 0, 0.0),
+                SetFlow(other, "radio", 1, 1, 0.0),
+                SetLimiter(key, 100.0, 1000.0),
+            ]
+        )
+        changes = [
+            PlanChange(
+                SECOND // 2, [SetLimiter(key, 1000.0 * WIRE_BYTES, 1e6), SetFlow(key, "radio", 0, 1, 0)]
+            ),
+            PlanChange(SECOND, [SetLimiter(key, 100.0, 1000.0), SetFlow(key, "radio", 0, 0, 0.0)]),
+            PlanChange(3 * SECOND // 2, [RemoveLimiter(key)]),
+        ]
+        offers = regular([0, 1], 200, 2.0) + regular([0], 20, 2.0, control=True)
+        arrivals = bench.play(offers, changes)
+        arrived = {each.offer for each in arrivals}
+        assert {number for number, offer in enumerate(offers) if offer.flow or offer.control} <= arrived
+        passed = [each for each in arrivals if each.flow == 0 and not offers[each.offer].control]
+        counters = bench.plane.counters()
+        check_counters_add_up(counters)
+        limited = counters.flows[key]
+        assert (limited.packets_in, limited.packets_out) == (200, len(passed))
+        assert limited.limited == 200 - len(passed)
+        # Two quarters are cut, but for what is on its way to the limiter when that changes; the last is not.
+        assert 50 <= limited.limited <= 150
+        freed_ns = (1.5 + self.former_plan_seconds) * SECOND
+        freed = {number for number, offer in enumerate(offers) if offer.at_ns >= freed_ns}
+        assert freed <= arrived
+
     def test_latency_is_that_of_the_simulator(self, open_bench: Callable[[int], Bench]) -> None:
         """For the same arrivals, latencies at 2 Mbit/s are the simulator's, within a share of the mean of their class.
 
@@ -243,6 +350,13 @@ class DataPlaneContract:
             [other, SetPort("radio", 0.0, 10, 2)],
             [other, SetPort("radio", BANDWIDTH_BPS, 0, 2)],
             [other, SetPort("radio", BANDWIDTH_BPS, 10, bench.priority_classes + 1)],
+            [other, SetLimiter(key, 0.0, 1000.0)],
+            [other, SetLimiter(key, float("inf"), 1000.0)],
+            [other, SetLimiter(key, 1000.0, float("nan"))],
+            [other, SetLimiter(key, 1000.0, -1.0)],
+            [other, SetLimiter(FlowKey("127.0.0.1", 10), 1000.0, 1000.0)],
+            [other, SetLimiter(key, 1000.0, 1000.0, "nowhere")],
+            [SetLimiter(key, 1000.0, 1000.0), RemoveFlow(key)],
         ):
             with pytest.raises(PlanError):
                 bench.plane.apply(impossible)

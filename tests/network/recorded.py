@@ -19,14 +19,16 @@ class RecordedDataPlane:
     """
 
     def __init__(self, priority_classes: int = 8) -> None:
-        self.state = PlanState(priority_classes)
+        self.state = PlanState(priority_classes, replicated=True)
         self.applied: list[tuple[Instruction, ...]] = []
         self.closed = False
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        """The present state as instructions: ports, then flows."""
-        return (*self.state.ports.values(), *self.state.flows.values())
+        """The present state as instructions: ports, then flows, then limiters."""
+        state = self.state
+        limiters = (each for some in state.limiters.values() for each in some.values())
+        return (*state.ports.values(), *state.flows.values(), *state.copies.values(), *limiters)
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         self.state.commit(self.state.change(instructions))
@@ -39,7 +41,10 @@ class RecordedDataPlane:
                 name: PortCounters(tuple(QueueCounters() for _ in range(port.classes)), QueueCounters())
                 for name, port in self.state.ports.items()
             },
-            flows={key: FlowCounters(flow.flow_id) for key, flow in self.state.flows.items()},
+            flows={
+                flow.key: FlowCounters(flow.flow_id)
+                for flow in (*self.state.flows.values(), *self.state.copies.values())
+            },
         )
 
     def close(self) -> None:

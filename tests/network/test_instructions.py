@@ -8,10 +8,20 @@ from hypothesis import strategies as st
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import PlanError
-from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.plan import (
+    FlowKey,
+    RemoveFlow,
+    RemoveLimiter,
+    RemovePort,
+    SetFlow,
+    SetLimiter,
+    SetPort,
+)
 from triagemq.plan.instructions import applied, difference
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(5)]
+TOPIC = FlowKey("239.1.2.3", 5000)
+PORTS = (SetPort("a", 1e6, 10, 4), SetPort("b", 1e6, 10, 4))
 
 
 STATES = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 2))
@@ -51,3 +61,41 @@ def test_a_port_is_free_again_when_its_flows_have_gone() -> None:
         plane.apply([RemovePort("b")])
     plane.apply([RemoveFlow(KEYS[0]), RemovePort("b")])
     assert plane.instructions == ()
+
+
+def test_a_multicast_key_has_a_flow_per_port_and_any_other_key_one() -> None:
+    plane = RecordedDataPlane()
+    copies = (SetFlow(TOPIC, "a", 7, 0, 0.0), SetFlow(TOPIC, "b", 7, 2, 0.0))
+    moved = (SetFlow(KEYS[0], "a", 1, 0, 0.0), SetFlow(KEYS[0], "b", 1, 2, 0.0))
+    plane.apply([*PORTS, *copies, *moved])
+    assert plane.instructions == (*PORTS, moved[1], *copies)
+    with pytest.raises(PlanError, match="port 'a' cannot be removed: 1 flows use it"):
+        plane.apply([RemovePort("a")])
+    with pytest.raises(PlanError, match="is of class 2"):
+        plane.apply([SetPort("b", 1e6, 10, 2), RemoveFlow(KEYS[0])])
+    plane.apply([RemoveFlow(TOPIC, "a"), RemovePort("a")])
+    assert plane.instructions == (PORTS[1], moved[1], copies[1])
+    plane.apply([RemoveFlow(TOPIC), RemoveFlow(KEYS[0]), RemovePort("b")])
+    assert plane.instructions == ()
+
+
+def test_limiters_need_their_flow_and_go_with_it() -> None:
+    plane = RecordedDataPlane()
+    copies = [SetFlow(TOPIC, name, 7, 0, 0.0) for name in "ab"]
+    everywhere, at_a = SetLimiter(TOPIC, 1e3, 1e4), SetLimiter(TOPIC, 2e3, 1e4, "a")
+    plane.apply([*PORTS, everywhere, at_a, *copies])
+    assert plane.instructions == (*PORTS, *copies, everywhere, at_a)
+    with pytest.raises(PlanError, match=r"239.1.2.3:5000 is to be limited at port 'c', and there is no such"):
+        plane.apply([SetLimiter(TOPIC, 1e3, 1e4, "c")])
+    with pytest.raises(PlanError, match="a burst of 0 bytes; it must be positive"):
+        plane.apply([SetLimiter(TOPIC, 0, 1e4)])
+    plane.apply([RemoveFlow(TOPIC, "a")])
+    assert plane.instructions == (*PORTS, copies[1], everywhere)
+    plane.apply([RemoveLimiter(TOPIC), RemoveLimiter(KEYS[0])])
+    assert plane.instructions == (*PORTS, copies[1])
+    plane.apply([everywhere])
+    plane.apply([RemoveFlow(TOPIC)])
+    plane.apply(copies)
+    assert plane.instructions == (*PORTS, *copies)
+    with pytest.raises(PlanError, match=r"10.0.0.1:20000 is to be limited, and there is no such flow"):
+        plane.apply([SetLimiter(KEYS[0], 1e3, 1e4)])

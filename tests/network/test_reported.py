@@ -240,3 +240,10 @@ def test_copies_that_have_left_are_counted_however_many_packets_they_were_sent_i
     assert rig.plane.counters().flows[KEY] == FlowCounters(0, 6, 0, 0, 3, copies_out=1)
     rig.report(6, 0, 0, 6)
     assert rig.plane.counters().flows[KEY].copies_out == 2
+
+
+def test_as_many_are_limited_as_a_queue_has_cut_spared_or_not() -> None:
+    rig = Rig()
+    rig.publish(*range(10), spared=True)
+    rig.report(10, 0, 0, 7, 0, 3)
+    assert Counter(rig.outcomes().values()) == {"delivered": 7, "limited": 3}

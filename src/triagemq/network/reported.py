@@ -1,7 +1,7 @@
 """The data plane whose queues are somewhere behind it: it sends at once, and learns from reports what became of that.
 
-A kernel port counts, for each flow, what came, what it dropped by policy and for lack of room, and what left; nobody
-sees which packets those were. Each report is therefore apportioned, in such a way that
+A kernel port counts, for each flow, what came, what it limited, dropped by policy and for lack of room, and what left;
+nobody sees which packets those were. Each report is therefore apportioned, in such a way that
 
 * how many of a flow's packets have each outcome is what was counted (where flows share a class, what the classifier's
   ledger gave to each: linux/accounting.py);
@@ -68,6 +68,7 @@ class _Line:
         "came",
         "copies_out",
         "left",
+        "limited",
         "queued",
         "sent",
     )
@@ -79,7 +80,7 @@ class _Line:
         self.before: FlowCounters | None = None
         self.before_ns = 0
         # Packets that were reported and not apportioned yet: datagrams may have several.
-        self.came = self.by_policy = self.by_buffer = self.left = 0
+        self.came = self.limited = self.by_policy = self.by_buffer = self.left = 0
         self.copies_out = 0
 
 
@@ -104,7 +105,7 @@ class ReportedDataPlane:
         self._sender, self._on_fate, self._clock, self._closing = sender, on_fate, clock, closing
         self._overhead_bytes = overhead_bytes_per_packet
         self._random = random.Random(seed)
-        self._state = PlanState(self.priority_classes)
+        self._state = PlanState(self.priority_classes, replicated=True)
         self._lines: dict[FlowKey, _Line] = {}
         self._ports: Mapping[str, PortCounters] = {}
         self._flows: dict[FlowKey, FlowCounters] = {}
@@ -227,6 +228,7 @@ class ReportedDataPlane:
         if before is None or now.packets_in < before.packets_in:
             before = self._first_report(line, now, fates)
         line.came += now.packets_in - before.packets_in
+        line.limited += now.limited - before.limited
         line.by_policy += now.dropped_by_policy - before.dropped_by_policy
         line.by_buffer += now.dropped_by_buffer - before.dropped_by_buffer
         line.left += now.packets_out - before.packets_out
@@ -257,7 +259,7 @@ class ReportedDataPlane:
         for one in line.queued:
             _settle(one, Outcome.in_flight, None, fates)
         line.queued.clear()
-        line.came = line.by_policy = line.by_buffer = line.left = 0
+        line.came = line.limited = line.by_policy = line.by_buffer = line.left = 0
         sent = sum(one.packets for one in line.sent)
         if now.packets_in <= sent:
             return FlowCounters(now.flow_id)
@@ -275,11 +277,14 @@ class ReportedDataPlane:
         """Draw which of those that came were dropped; the others are in the queue."""
         outcomes: dict[int, Outcome] = {}
         order = list(range(len(came)))
-        if line.by_policy or line.by_buffer:
+        if line.limited or line.by_policy or line.by_buffer:
             self._random.shuffle(order)
         for place in order:
             one = came[place]
-            if not one.packet.spared and line.by_policy >= one.packets:
+            if line.limited >= one.packets:
+                line.limited -= one.packets
+                outcomes[place] = Outcome.limited
+            elif not one.packet.spared and line.by_policy >= one.packets:
                 line.by_policy -= one.packets
                 outcomes[place] = Outcome.dropped_by_policy
             elif line.by_buffer >= one.packets:

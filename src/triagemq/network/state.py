@@ -1,4 +1,4 @@
-"""The ports and flows that a data plane has been told of, and whether a change of them is possible.
+"""The ports, flows and limiters that a data plane has been told of, and whether a change of them is possible.
 
 A data plane checks a whole list of instructions here before it follows the first: that makes `apply` atomic.
 """
@@ -7,28 +7,57 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import PlanError
-from triagemq.plan import FlowKey, Instruction, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.plan import (
+    FlowKey,
+    Instruction,
+    RemoveFlow,
+    RemoveLimiter,
+    RemovePort,
+    SetFlow,
+    SetLimiter,
+    SetPort,
+)
+
+CopyKey = tuple[FlowKey, str]
+"""A multicast key, and a port by which copies leave."""
+
+Limiters = Mapping[str, SetLimiter]
+"""The limiters of one key by port; "" has the one of all ports that have none of their own."""
 
 
 @dataclass(slots=True)
 class StateChange:
-    """What a list of instructions comes to: the last word on each port and flow, None for one that goes."""
+    """What a list of instructions comes to: the last word on each port, flow and copy, None for one that goes.
+
+    Of a key whose limiters change there are all that it has then.
+    """
 
     ports: dict[str, SetPort | None] = field(default_factory=dict)
     flows: dict[FlowKey, SetFlow[FlowKey] | None] = field(default_factory=dict)
+    copies: dict[CopyKey, SetFlow[FlowKey] | None] = field(default_factory=dict)
+    copied: dict[FlowKey, set[str]] = field(default_factory=dict)
+    """The ports of those copies by key."""
+    limiters: dict[FlowKey, Limiters] = field(default_factory=dict)
 
 
 class PlanState:
-    """Ports and flows by name and key, with at most `priority_classes` classes at a port."""
+    """Ports and flows by name and key, with at most `priority_classes` classes at a port.
 
-    def __init__(self, priority_classes: int) -> None:
+    Where packets are not `replicated`, flows of multicast keys are refused: there is nobody to make the copies.
+    """
+
+    def __init__(self, priority_classes: int, *, replicated: bool = False) -> None:
         self.priority_classes = priority_classes
         self.ports: dict[str, SetPort] = {}
         self.flows: dict[FlowKey, SetFlow[FlowKey]] = {}
+        self.copies: dict[CopyKey, SetFlow[FlowKey]] = {}
+        self.limiters: dict[FlowKey, Limiters] = {}
+        self._replicated = replicated
+        self._ports_of: dict[FlowKey, set[str]] = {}
         self._flows_at: dict[str, int] = {}
 
     def change(self, instructions: Sequence[Instruction]) -> StateChange:
@@ -51,12 +80,27 @@ class PlanState:
                         raise PlanError(
                             f"flow {instruction.key} goes to the port {instruction.port!r}, which is not there"
                         )
-                    self._leave_port(change, moved, instruction.key)
-                    moved[instruction.port] = moved.get(instruction.port, 0) + 1
-                    change.flows[instruction.key] = instruction
-                case RemoveFlow():
-                    self._leave_port(change, moved, instruction.key)
-                    change.flows[instruction.key] = None
+                    if instruction.key.is_multicast:
+                        self._require_replicated(instruction.key)
+                        self._move_copy(change, moved, (instruction.key, instruction.port), instruction)
+                    else:
+                        self._move_flow(change, moved, instruction.key, instruction)
+                case RemoveFlow(key, port):
+                    if key.is_multicast:
+                        for copy in [(key, port)] if port else self._copies_of(change, key):
+                            self._move_copy(change, moved, copy, None)
+                    else:
+                        self._move_flow(change, moved, key, None)
+                case SetLimiter(key, port=port):
+                    _check_limiter(instruction)
+                    change.limiters[key] = {
+                        **change.limiters.get(key, self.limiters.get(key, {})),
+                        port: instruction,
+                    }
+                case RemoveLimiter(key, port):
+                    there = change.limiters.get(key, self.limiters.get(key, {}))
+                    if port in there:
+                        change.limiters[key] = {name: there[name] for name in there if name != port}
                 case RemovePort():
                     left = self._flows_at.get(instruction.port, 0) + moved.get(instruction.port, 0)
                     if left:
@@ -65,6 +109,7 @@ class PlanState:
                         )
                     change.ports[instruction.port] = None
         self._check_classes(change)
+        self._settle_limiters(change)
         return change
 
     def commit(self, change: StateChange) -> None:
@@ -82,14 +127,94 @@ class PlanState:
             if flow is not None:
                 self.flows[key] = flow
                 self._flows_at[flow.port] = self._flows_at.get(flow.port, 0) + 1
+        for copy, flow in change.copies.items():
+            key, name = copy
+            if self.copies.pop(copy, None) is not None and name in self._flows_at:
+                self._flows_at[name] -= 1
+            if flow is not None:
+                self.copies[copy] = flow
+                self._ports_of.setdefault(key, set()).add(name)
+                self._flows_at[name] = self._flows_at.get(name, 0) + 1
+            elif key in self._ports_of:
+                self._ports_of[key].discard(name)
+                if not self._ports_of[key]:
+                    del self._ports_of[key]
+        for key, limiters in change.limiters.items():
+            if limiters:
+                self.limiters[key] = limiters
+            else:
+                self.limiters.pop(key, None)
+
+    def limiter(self, key: FlowKey, port: str, change: StateChange | None = None) -> SetLimiter | None:
+        """What limits a flow at a port, now or after a change."""
+        if not self.limiters and (change is None or not change.limiters):
+            return None
+        limiters = self.limiters.get(key)
+        if change is not None:
+            limiters = change.limiters.get(key, limiters)
+        return None if limiters is None else limiters.get(port, limiters.get(""))
+
+    def ports_of(self, key: FlowKey, change: StateChange | None = None) -> list[str]:
+        """The ports by which a key's packets leave, now or after a change."""
+        change = StateChange() if change is None else change
+        if key.is_multicast:
+            return [
+                port
+                for _, port in self._copies_of(change, key)
+                if change.copies.get((key, port), self.copies.get((key, port))) is not None
+            ]
+        flow = change.flows[key] if key in change.flows else self.flows.get(key)
+        return [] if flow is None else [flow.port]
 
     def _port(self, change: StateChange, name: str) -> SetPort | None:
         return change.ports[name] if name in change.ports else self.ports.get(name)
 
-    def _leave_port(self, change: StateChange, moved: dict[str, int], key: FlowKey) -> None:
-        before = change.flows[key] if key in change.flows else self.flows.get(key)
-        if before is not None:
-            moved[before.port] = moved.get(before.port, 0) - 1
+    def _move_flow(
+        self, change: StateChange, moved: dict[str, int], key: FlowKey, flow: SetFlow[FlowKey] | None
+    ) -> None:
+        _move(moved, change.flows[key] if key in change.flows else self.flows.get(key), flow)
+        change.flows[key] = flow
+
+    def _move_copy(
+        self, change: StateChange, moved: dict[str, int], copy: CopyKey, flow: SetFlow[FlowKey] | None
+    ) -> None:
+        _move(moved, change.copies[copy] if copy in change.copies else self.copies.get(copy), flow)
+        change.copies[copy] = flow
+        change.copied.setdefault(copy[0], set()).add(copy[1])
+
+    def _copies_of(self, change: StateChange, key: FlowKey) -> list[CopyKey]:
+        """All there are before or after a change."""
+        ports = self._ports_of.get(key, set()) | change.copied.get(key, set())
+        return [(key, port) for port in sorted(ports)]
+
+    def _require_replicated(self, key: FlowKey) -> None:
+        if not self._replicated:
+            raise PlanError(
+                f"flow {key} goes to many at once, and this data plane sends each packet once; "
+                "use --dataplane linux or openflow"
+            )
+
+    def _settle_limiters(self, change: StateChange) -> None:
+        """Limiters that are set need their flow; those set before go with it."""
+        if not self.limiters and not change.limiters:
+            return
+        touched = {*change.flows, *change.copied, *change.limiters}
+        for key in touched:
+            before = self.limiters.get(key, {})
+            limiters = change.limiters.get(key, before)
+            if not limiters:
+                continue
+            ports = self.ports_of(key, change)
+            kept = {}
+            for port, limiter in limiters.items():
+                if ports and (not port or port in ports):
+                    kept[port] = limiter
+                elif before.get(port) is not limiter:
+                    raise PlanError(
+                        f"flow {key} is to be limited{f' at port {port!r}' if port else ''}, and there is no such flow"
+                    )
+            if kept != before or key in change.limiters:
+                change.limiters[key] = kept
 
     def _check_port(self, port: SetPort) -> None:
         if not port.bandwidth_bps > 0:
@@ -108,7 +233,7 @@ class PlanState:
 
     def _check_classes(self, change: StateChange) -> None:
         """Every flow's class is one of its port's; at the end only, because ports change before their flows."""
-        flows = [flow for flow in change.flows.values() if flow is not None]
+        flows = [flow for flow in (*change.flows.values(), *change.copies.values()) if flow is not None]
         narrowed = {
             name
             for name, port in change.ports.items()
@@ -118,6 +243,11 @@ class PlanState:
             flows += [
                 flow for key, flow in self.flows.items() if flow.port in narrowed and key not in change.flows
             ]
+            flows += [
+                flow
+                for copy, flow in self.copies.items()
+                if flow.port in narrowed and copy not in change.copies
+            ]
         for flow in flows:
             port = self._port(change, flow.port)
             if port is not None and flow.priority_class >= port.classes:
@@ -125,6 +255,23 @@ class PlanState:
                     f"flow {flow.key} is of class {flow.priority_class}, "
                     f"and port {flow.port!r} has the classes 0 to {port.classes - 1}"
                 )
+
+
+def _move(moved: dict[str, int], before: SetFlow[FlowKey] | None, after: SetFlow[FlowKey] | None) -> None:
+    """Count how many flows more, or fewer, use a port."""
+    if before is not None:
+        moved[before.port] = moved.get(before.port, 0) - 1
+    if after is not None:
+        moved[after.port] = moved.get(after.port, 0) + 1
+
+
+def _check_limiter(limiter: SetLimiter) -> None:
+    for what, value in (("burst", limiter.burst_bytes), ("rate", limiter.rate_bytes_per_second)):
+        if not 0 < value < math.inf:
+            unit = "bytes" if what == "burst" else "bytes per second"
+            raise PlanError(
+                f"flow {limiter.key} is to be limited to a {what} of {value} {unit}; it must be positive and finite"
+            )
 
 
 def _check_flow(flow: SetFlow[FlowKey]) -> None:

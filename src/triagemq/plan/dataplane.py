@@ -7,6 +7,9 @@ Every data plane keeps these promises; tests/network/contract.py checks them.
 * Control packets pass first and are never dropped, neither by drop rates nor by full buffers.
 * The buffer counts packets, the one in transmission included and control packets that wait not. Into a full buffer a
   packet comes only by pushing out the newest of the lowest class, which must be lower than its own.
+* A limiter is a token bucket before drop rates and queue: in any time t no more than its burst and rate * t of a flow
+  (bytes on the wire) gets by, within the precision that each data plane states, and what keeps to that is not touched.
+  Control packets are never limited. A changed limiter keeps what is in its bucket, and counters go on.
 * `apply` is atomic: all instructions take effect between two packets, or (on an error) none does. What is queued
   stays in the class it was queued in, and is sent, also when its flow or port is removed.
 * Packets of one flow keep their order, except where a plan raises the flow to a higher class or moves it to another
@@ -60,9 +63,10 @@ class PortCounters:
 
 @dataclass(frozen=True, slots=True)
 class FlowCounters:
-    """One flow since it was made. Control packets are not among these; `packets_in` counts before the drop rate.
+    """One flow since it was made. Control packets are not among these; `packets_in` counts before all else.
 
     `copies_out` are the datagrams that have left, which may be of several packets each; 0 from who sees packets only.
+    Of a multicast key all that its copies have counted, at all ports together.
     """
 
     flow_id: int
@@ -71,10 +75,29 @@ class FlowCounters:
     dropped_by_buffer: int = 0
     packets_out: int = 0
     copies_out: int = 0
+    limited: int = 0
 
     @property
     def backlog_packets(self) -> int:
-        return self.packets_in - self.dropped_by_policy - self.dropped_by_buffer - self.packets_out
+        gone = self.limited + self.dropped_by_policy + self.dropped_by_buffer + self.packets_out
+        return self.packets_in - gone
+
+    def plus(self, other: FlowCounters) -> FlowCounters:
+        """Both together, under this one's number.
+
+        >>> FlowCounters(7, 3, packets_out=2).plus(FlowCounters(7, 5, limited=4))
+        FlowCounters(flow_id=7, packets_in=8, dropped_by_policy=0, dropped_by_buffer=0, packets_out=2, copies_out=0,
+                     limited=4)
+        """
+        return FlowCounters(
+            self.flow_id,
+            self.packets_in + other.packets_in,
+            self.dropped_by_policy + other.dropped_by_policy,
+            self.dropped_by_buffer + other.dropped_by_buffer,
+            self.packets_out + other.packets_out,
+            self.copies_out + other.copies_out,
+            self.limited + other.limited,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +161,8 @@ Fate = tuple[object, "Outcome", int | None, int | None]
 
 `delivered` means sent; its dequeued_ns is the moment at which it was. What has left its port and could not be sent is
 `lost_on_link` (the link is down, the socket refuses it). Times are None where they did not happen: both
-for an unmanaged packet and for one dropped by policy, dequeued_ns for one dropped by the buffer or (`in_flight`)
-still queued when the data plane was closed.
+for an unmanaged packet and for one limited or dropped by policy, dequeued_ns for one dropped by the buffer or
+(`in_flight`) still queued when the data plane was closed.
 """
 
 OnFate = Callable[[Sequence[Fate]], None]

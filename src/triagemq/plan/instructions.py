@@ -17,10 +17,26 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class FlowKey:
-    """How the network tells flows apart: a subscriber's IP address (in digits, never a name) and UDP port."""
+    """How the network tells flows apart: a subscriber's IP address (in digits, never a name) and UDP port.
+
+    Or a topic's multicast address (promises): copies of each packet leave by several output ports.
+    """
 
     address: str
     udp_port: int
+
+    @property
+    def is_multicast(self) -> bool:
+        """
+        >>> FlowKey("239.1.2.3", 5000).is_multicast, FlowKey("10.0.0.1", 5000).is_multicast
+        (True, False)
+        >>> FlowKey("ff15::7", 5000).is_multicast, FlowKey("a name", 5000).is_multicast
+        (True, False)
+        """
+        if ":" in self.address:
+            return self.address[:2].lower() == "ff"
+        first = self.address.partition(".")[0]
+        return len(first) == 3 and first.isdecimal() and 224 <= int(first) <= 239
 
     def __str__(self) -> str:
         return (
@@ -49,7 +65,8 @@ class RemovePort:
 class SetFlow(Generic[Key]):
     """Make a flow, or change where it goes, its class and the share of its packets that is dropped.
 
-    `flow_id` is the number that the first plan gave to the flow, and stays.
+    `flow_id` is the number that the first plan gave to the flow, and stays. A multicast key has a flow for each output
+    port by which copies leave, with a class of its own; any other key has one, which goes where it was last told.
     """
 
     key: Key
@@ -65,25 +82,35 @@ class SetFlow(Generic[Key]):
 
 @dataclass(frozen=True, slots=True)
 class RemoveFlow:
-    """Forget a flow: packets to its key are no longer managed. What is queued is still sent."""
+    """Forget a flow: packets to its key are no longer managed. What is queued is still sent. Its limiters go with it.
+
+    `port` is the one by which no more copies of a multicast key leave; "" stands for all.
+    """
 
     key: FlowKey
+    port: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SetLimiter:
-    """Let no more of a promised flow into the network than this: what is beyond it is lost where it enters."""
+    """Let no more of a flow into the network than a token bucket holds: what is beyond it is lost where it enters.
+
+    Bytes are those on the wire. `port` is an output port of the flow on the switch where it enters; "" stands for every
+    one that has no limiter of its own. Only what is not control is limited.
+    """
 
     key: FlowKey
     burst_bytes: float
     rate_bytes_per_second: float
+    port: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveLimiter:
-    """Take a limiter away; the flow is no longer promised."""
+    """Take the limiter away that was set with this key and port."""
 
     key: FlowKey
+    port: str = ""
 
 
 Instruction = SetPort | RemovePort | SetFlow[FlowKey] | RemoveFlow | SetLimiter | RemoveLimiter

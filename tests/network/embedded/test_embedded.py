@@ -10,8 +10,18 @@ from tests.network.bench import datagram, number_of
 from tests.network.virtual_time import VirtualTime
 
 from triagemq.datagrams import Datagrams, Unsent
+from triagemq.errors import PlanError
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.plan import (
+    Fate,
+    FlowKey,
+    OutgoingPacket,
+    RemoveFlow,
+    RemovePort,
+    SetFlow,
+    SetLimiter,
+    SetPort,
+)
 from triagemq.trace import Outcome
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(4)]
@@ -318,3 +328,42 @@ def test_packets_of_other_sizes_take_their_share_of_time() -> None:
     rig.time.run_until_quiet()
     assert rig.sent == [(1, 1_000_000)]
     assert rig.plane.counters().ports["radio"].queues[0].bytes_out == 250
+
+
+def test_who_sends_all_that_was_said_as_fast_as_was_said_loses_nothing_and_one_packet_more_is_limited() -> (
+    None
+):
+    """Messages of three packets at equal distances, at a rate that is no round number."""
+    rig = Rig()
+    separation_ns = 7_000_003
+    rate = 3 * 142 / (separation_ns * 1e-9)
+    rig.plane.apply([SetLimiter(KEYS[0], 3 * 142, rate)])
+    for message in range(500):
+        rig.time.run_until(message * separation_ns)
+        rig.send(0, 3 * message, 3 * message + 1, 3 * message + 2)
+    assert rig.plane.counters().flows[KEYS[0]].limited == 0
+    rig.send(0, 9999)
+    rig.time.run_until_quiet()
+    assert rig.order == list(range(1500))
+    assert [fate for fate in rig.fates if fate[1] is not Outcome.delivered] == [
+        (9999, Outcome.limited, None, None)
+    ]
+
+
+def test_a_changed_limiter_keeps_what_is_in_its_bucket_and_goes_with_its_flow() -> None:
+    rig = Rig()
+    rig.plane.apply([SetLimiter(KEYS[0], 142 * 2, 1.0)])
+    rig.send(0, 0)
+    rig.plane.apply([SetLimiter(KEYS[0], 142 * 100, 2.0)])
+    rig.send(0, 1, 2)
+    rig.plane.apply([RemoveFlow(KEYS[0])])
+    rig.plane.apply([SetFlow(KEYS[0], "radio", 0, 0, 0.0)])
+    rig.send(0, 3, 4)
+    rig.time.run_until_quiet()
+    assert rig.order == [0, 1, 3, 4]
+
+
+def test_flows_to_many_at_once_are_refused_in_words() -> None:
+    rig = Rig()
+    with pytest.raises(PlanError, match="sends each packet once; use --dataplane linux or openflow"):
+        rig.plane.apply([SetFlow(FlowKey("239.1.2.3", 5000), "radio", 9, 0, 0.0)])

@@ -47,6 +47,7 @@ class KernelBench:
     """
 
     priority_classes = LinuxDataPlane.priority_classes
+    limits = True
 
     def __init__(self, flows: int, journal_directory: Path) -> None:
         self.wires = Wires()
@@ -61,7 +62,9 @@ class KernelBench:
         self._undrained = 0
 
     def open_plane(self, journal_directory: Path) -> DataPlane:
-        plane = LinuxDataPlane(AsTheyCome(self.wires.interfaces), journal_directory=journal_directory)
+        plane = LinuxDataPlane(
+            AsTheyCome(self.wires.interfaces), journal_directory=journal_directory, limits=self.limits
+        )
         plane.trust([TrustedAddress("udp", *self._output.getsockname())])
         return plane
 

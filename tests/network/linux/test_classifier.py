@@ -31,6 +31,7 @@ from triagemq.network.linux.flow_table import (
     FlowTable,
     PolicyChange,
     TrustedAddress,
+    bucket_settings,
     control_bounds,
     drop_threshold,
     packed_key,
@@ -42,7 +43,7 @@ from triagemq.network.linux.records import (
     UNMANAGED,
     UNMANAGED_CONTROL,
 )
-from triagemq.plan import FlowKey
+from triagemq.plan import FlowKey, SetLimiter
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
@@ -216,8 +217,8 @@ def test_a_flow_is_counted_before_and_after_drops(classifier: Classifier) -> Non
     passed = sum(classifier.queue_of(packet) is not None for _ in range(5000))
     assert passed / 5000 == pytest.approx(0.7, abs=0.04)
     assert classifier.table.flow_counters(2).tolist() == [
-        [5000, 5000 - passed, passed * len(packet)],
-        [0, 0, 0],
+        [5000, 5000 - passed, passed * len(packet), 0],
+        [0, 0, 0, 0],
     ]
 
 
@@ -225,7 +226,7 @@ def test_a_flow_is_counted_before_and_after_drops(classifier: Classifier) -> Non
 def test_control_packets_of_a_flow_are_never_dropped(classifier: Classifier, packet: bytes) -> None:
     classifier.set(**both(drop_threshold(1.0)))
     assert classifier.queue_of(packet) == CONTROL
-    assert classifier.table.flow_counters(2).tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert classifier.table.flow_counters(2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("packet", NOBODYS.values(), ids=NOBODYS)
@@ -291,6 +292,95 @@ def test_control_packets_beyond_the_bound_go_last(
     assert classifier.queue_of(other) == UNMANAGED_CONTROL
 
 
+def limited(burst_bytes: float, rate: float = 0.3) -> bytes:
+    return bucket_settings(SetLimiter(KEYS[0], burst_bytes, rate))
+
+
+def test_a_limiter_cuts_what_exceeds_its_burst_spared_or_not_and_never_control(
+    classifier: Classifier,
+) -> None:
+    packet, spared = PUBLISHED["short"], SPARED["IPv4"]
+    assert len(packet) == len(spared)
+    classifier.table.fill_bucket(1, limited(3 * len(packet)))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    went = [classifier.queue_of(each) for each in (packet, spared, packet, packet, spared)]
+    assert went == [CLASS_2] * 3 + [None] * 2
+    for control in ("PINGRESP", "PUBLISH marked CS6", "handshake of DTLS"):
+        assert classifier.queue_of(CONTROLLING[control]) == CONTROL
+    assert classifier.table.flow_counters(1).tolist() == [[5, 0, 3 * len(packet), 2]]
+    # More room does not fill it; without a limiter everything passes.
+    classifier.table.set_bucket(1, limited(1000 * len(packet)))
+    assert classifier.queue_of(packet) is None
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0))
+    assert classifier.queue_of(packet) == CLASS_2
+
+
+@pytest.mark.parametrize("rate", [0.001, 1e4, 1e9, 1e12, 1e30])
+@pytest.mark.parametrize("bursts", [1.0, 1e3, 1e15])
+def test_a_bucket_fills_again_whatever_its_numbers(
+    classifier: Classifier, rate: float, bursts: float
+) -> None:
+    """No sum and no product exceeds 64 bits: a full bucket stays full, and never gives more than it should."""
+    packet = PUBLISHED["short"]
+    classifier.table.fill_bucket(1, limited(bursts * len(packet), rate))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    begun = time.monotonic()
+    passed = sum(classifier.queue_of(packet) is not None for _ in range(200))
+    most = bursts + (rate + 0.24) * (time.monotonic() - begun) / len(packet)
+    assert min(200, bursts) <= passed <= most
+
+
+def test_each_fragment_takes_its_share_of_a_limiter_and_those_after_a_limited_first_are_cut(
+    classifier: Classifier,
+) -> None:
+    def fragments(number: int) -> list[bytes]:
+        return [
+            frame(ipv4(V4, udp(PORT, long_publish(392)), fragment=0x2000, number=number)),
+            frame(ipv4(V4, bytes(400), fragment=0x2032, number=number)),
+            frame(ipv4(V4, bytes(400), fragment=0x0064, number=number)),
+        ]
+
+    size = len(fragments(0)[0])
+    assert [len(each) for each in fragments(0)] == [size] * 3
+    classifier.table.fill_bucket(1, limited(5 * size))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    assert [classifier.queue_of(each) for each in fragments(1)] == [CLASS_2] * 3
+    assert [classifier.queue_of(each) for each in fragments(2)] == [CLASS_2] * 2 + [None]
+    assert [classifier.queue_of(each) for each in fragments(3)] == [None] * 3
+    classifier.table.fill_bucket(1, limited(5 * size))
+    assert [classifier.queue_of(each) for each in fragments(3)[1:]] == [None] * 2
+    assert classifier.table.flow_counters(1).tolist() == [[11, 0, 5 * size, 6]]
+
+
+TOPICS = {"239.1.2.3": ipv4, "ff15::7": ipv6}
+
+
+@pytest.mark.parametrize("address", TOPICS)
+def test_a_multicast_address_has_a_class_at_each_port_whoever_sends_whatever(
+    classifier: Classifier, address: str
+) -> None:
+    ip = TOPICS[address]
+    key = FlowKey(address, PORT)
+    here, there = (FlowPolicy(port, 1, 0, 0) for port in (THIS_PORT, OTHER_PORT))
+    events = [
+        frame(ip(address, udp(PORT, payload, source=source), dscp=dscp))
+        for payload in (b"", b"\x02\x17", publish(), bytes(500))
+        for source in (1883, 4711)
+        for dscp in (0, CS6, AF31)
+    ]
+    assert all(classifier.queue_of(each) in (UNMANAGED, STRANGERS, UNMANAGED_CONTROL) for each in events)
+    classifier.table.stage([PolicyChange(packed_key(key, OTHER_PORT), None, there)])
+    classifier.table.switch()
+    classifier.table.settle()
+    assert all(classifier.queue_of(each) in (UNMANAGED, STRANGERS, UNMANAGED_CONTROL) for each in events)
+    classifier.table.stage([PolicyChange(packed_key(key, THIS_PORT), None, here)])
+    classifier.table.switch()
+    assert all(classifier.queue_of(each) == 1 for each in events)
+    foreign = frame(ip(address, udp(PORT + 1, publish(), source=4711)))
+    assert classifier.queue_of(foreign) == UNMANAGED
+    assert classifier.table.flow_counters(1)[0, 0] == len(events)
+
+
 @pytest.mark.parametrize("version", [4, 6])
 def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: int) -> None:
     """One decision per datagram, whatever the drop rate; each fragment counts as a packet of the flow."""
@@ -328,7 +418,7 @@ def test_at_another_port_a_flow_has_its_class_and_is_not_dropped(classifier: Cla
     classifier.set(**both(drop_threshold(1.0), OTHER_PORT))
     assert classifier.queue_of(PUBLISHED["short"]) == CLASS_2
     assert classifier.queue_of(CONTROLLING["PINGRESP"]) == CONTROL
-    assert classifier.table.flow_counters(2).tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert classifier.table.flow_counters(2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
 
 
 def test_staged_policies_wait_for_the_switch_and_can_be_taken_back(classifier: Classifier) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from triagemq.network.openflow import OpenFlowSwitches
-from triagemq.plan import Counters, DataPlane, Instruction
+from triagemq.plan import Counters, DataPlane, FlowCounters, Instruction
 
 
 class SwitchesAndQueues:
-    """A DataPlane of both. What switches refuse the queues are not told."""
+    """A DataPlane of both. What switches refuse the queues are not told; what switches limit the queues do not see."""
 
     def __init__(self, switches: OpenFlowSwitches, queues: DataPlane) -> None:
         self.switches, self.queues = switches, queues
@@ -19,7 +20,13 @@ class SwitchesAndQueues:
         self.queues.apply(instructions)
 
     def counters(self) -> Counters:
-        return self.queues.counters()
+        counters = self.queues.counters()
+        flows = dict(counters.flows)
+        for switch in self.switches.counters().values():
+            for key, (_, _, limited) in switch.flows.items():
+                if key in flows and limited:
+                    flows[key] = flows[key].plus(FlowCounters(0, packets_in=limited, limited=limited))
+        return replace(counters, flows=flows)
 
     def close(self) -> None:
         self.switches.close()

@@ -7,7 +7,9 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from triagemq.network.openflow import encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
+from triagemq.network.openflow.rules import Rule
 from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, FEATURES_REQUEST, FEATURES_REPLY = 0, 1, 2, 3, 5, 6
@@ -24,6 +26,16 @@ def message(kind: int, body: bytes = b"", transaction: int = 0, version: int = 4
 
 def port(number: int, *, up: bool = True) -> bytes:
     return PORT.pack(number, bytes(6), b"veth%d" % number, 0, 0 if up else 1, 0, 0, 0, 0, 0, 0)
+
+
+def flow_entry(rule: Rule, cookie: int, meter: int | None) -> bytes:
+    """What a switch reports after it was told to put a rule: the same match and instructions."""
+    match_and_instructions = encoding.put_flow(rule, cookie, meter)[48:]
+    head = struct.pack(
+        "!HBxIIHHHH4xQQQ",
+        *(48 + len(match_and_instructions), rule.table, 0, 0, rule.priority, 0, 0, 0, cookie, 5, 500),
+    )
+    return head + match_and_instructions
 
 
 class Told:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from triagemq.network.openflow.rule_sets import LimitedFlow
+from triagemq.network.openflow.rules import RateLimit
 from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 from triagemq.plan import FlowKey, SetFlow
 
@@ -33,6 +34,14 @@ def make_network(
 
 def flow(address: str, udp_port: int, priority_class: int = 0) -> LimitedFlow:
     return LimitedFlow(SetFlow(FlowKey(address, udp_port), "radio", udp_port, priority_class, 0.0))
+
+
+def topic(limit: RateLimit | None = None, **classes: int) -> tuple[LimitedFlow, ...]:
+    """The flows of a multicast key, by port."""
+    return tuple(
+        LimitedFlow(SetFlow(FlowKey("239.1.2.3", 5000), port, 7, rank, 0.0), limit)
+        for port, rank in classes.items()
+    )
 
 
 BROKER = "10.0.0.1"

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 from scapy.layers.inet6 import ICMPv6ND_NS, IPv6
 from scapy.layers.l2 import ARP, Ether
-from tests.network.openflow.networks import LINE, flow
+from tests.network.openflow.fake_switch import flow_entry
+from tests.network.openflow.networks import HOST_PORT, LINE, flow, topic
 
 from triagemq.network.openflow import decoding, encoding, frames
-from triagemq.network.openflow.rule_sets import address_rules, base_rules
+from triagemq.network.openflow.rule_sets import address_rules, base_rules, topic_rules
 from triagemq.network.openflow.rules import RateLimit, Rule, matching
 from triagemq.network.openflow.topology import PortId, Routes
+from triagemq.plan import FlowKey
 
 LIBRARY = SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser)
 """os-ken, which has read and written OpenFlow for others."""
@@ -27,17 +29,23 @@ RULES = [
     *base_rules(Routes(LINE))[3].values(),
     *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2000, 2)])[3].values(),
     *address_rules(Routes(LINE), "fd00::3", [flow("fd00::3", 2000, 2)])[3].values(),
+    *topic_rules(
+        Routes(LINE),
+        FlowKey("239.1.2.3", 5000),
+        topic(a=0, b=2, c=2),
+        {each: PortId(3, ord(each)) for each in "abc"},
+    )[3].values(),
+    *topic_rules(
+        Routes(LINE),
+        FlowKey("ff15::7", 5000),
+        topic(a=0, b=0, c=2),
+        {each: PortId(3, ord(each)) for each in "abc"},
+        {PortId(3, ord("b"))},
+    )[3].values(),
+    *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2001, 2)], queued={PortId(3, HOST_PORT)})[
+        3
+    ].values(),
 ]
-
-
-def flow_entry(rule: Rule, cookie: int, meter: int | None) -> bytes:
-    """What a switch reports after it was told to put a rule: the same match and instructions."""
-    match_and_instructions = encoding.put_flow(rule, cookie, meter)[48:]
-    head = struct.pack(
-        "!HBxIIHHHH4xQQQ",
-        *(48 + len(match_and_instructions), rule.table, 0, 0, rule.priority, 0, 0, 0, cookie, 5, 500),
-    )
-    return head + match_and_instructions
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -91,12 +99,8 @@ def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
             ),
         ),
         (
-            encoding.put_meter(77, RateLimit(64, 12), there=False),
+            encoding.put_meter(77, RateLimit(64, 12)),
             parser.OFPMeterMod(LIBRARY, protocol.OFPMC_ADD, flags, 77, drop),
-        ),
-        (
-            encoding.put_meter(77, RateLimit(64, 12), there=True),
-            parser.OFPMeterMod(LIBRARY, protocol.OFPMC_MODIFY, flags, 77, drop),
         ),
         (encoding.delete_meter(77), parser.OFPMeterMod(LIBRARY, protocol.OFPMC_DELETE, 0, 77, [])),
         (
@@ -117,6 +121,7 @@ def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
                 LIBRARY, 0, protocol.OFPTT_ALL, protocol.OFPP_ANY, protocol.OFPG_ANY, 5, 7, everything
             ),
         ),
+        (encoding.request_meter_features(), parser.OFPMeterFeaturesStatsRequest(LIBRARY, 0)),
         (
             encoding.request_meter_limits(),
             parser.OFPMeterConfigStatsRequest(LIBRARY, 0, protocol.OFPM_ALL),
@@ -173,8 +178,41 @@ def test_a_rule_that_is_not_expressible_is_strange_and_equals_none_of_ours() -> 
     assert ("ipv4_dst", "10.0.0.0/255.255.255.0") in rule.match
 
 
+@pytest.mark.parametrize("actions", [[(1, None), (2, 8)], [(1, 8), (None, 9)]])
+def test_a_rule_that_marks_some_copies_or_none_is_strange(
+    actions: list[tuple[int | None, int | None]],
+) -> None:
+    parser = LIBRARY.ofproto_parser
+    done = []
+    for port, mark in actions:
+        done += [] if mark is None else [parser.OFPActionSetField(ip_dscp=mark)]
+        done += [] if port is None else [parser.OFPActionOutput(port, 0)]
+    made = parser.OFPFlowMod(
+        LIBRARY, table_id=1, priority=300, instructions=[parser.OFPInstructionActions(4, done)]
+    )
+    made.set_xid(0)
+    made.serialize()
+    rest = bytes(made.buf)[48:]
+    head = struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 1, 0, 0, 300, 0, 0, 0, 9, 0, 0)
+    ((_, rule, _),) = decoding.decode_flow_entries([head + rest])
+    assert rule.strange
+
+
+@pytest.mark.parametrize(
+    ("bands", "capabilities", "meters"),
+    [(0b10, 0b1101, 100), (0b110, 0b1111, 100), (0b100, 0b1111, 0), (0b10, 0b1001, 0)],
+)
+def test_meters_count_if_they_drop_and_have_what_is_needed(
+    bands: int, capabilities: int, meters: int
+) -> None:
+    body = struct.pack("!IIIBB2x", 100, bands, capabilities, 1, 0)
+    assert decoding.decode_meter_features([body]) == meters
+    library = ofproto_v1_3_parser.OFPMeterFeaturesStats.parser(body, 0)
+    assert (library.max_meter, library.band_types, library.capabilities) == (100, bands, capabilities)
+
+
 def test_meters_come_back_as_they_were_sent() -> None:
-    octets = encoding.put_meter(77, RateLimit(64, 12), there=False)
+    octets = encoding.put_meter(77, RateLimit(64, 12))
     bands = octets[16:]
     body = struct.pack("!HHI", 8 + len(bands), 0b1101, 77) + bands
     assert decoding.decode_meter_limits([body, body]) == {77: RateLimit(64, 12)}
@@ -192,6 +230,7 @@ def test_counters_of_ports_that_are_not_kept_are_zero() -> None:
 DECODERS = [
     decoding.decode_flow_entries,
     decoding.decode_flow_counts,
+    decoding.decode_meter_features,
     decoding.decode_meter_limits,
     decoding.decode_meter_drops,
     decoding.decode_port_counts,

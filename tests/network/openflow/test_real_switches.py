@@ -18,9 +18,9 @@ from tests.network.openflow.table_model import TableModel
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import NetworkError, PlanError
-from triagemq.network.openflow import OpenFlowSwitches, RateLimit, Timing
+from triagemq.network.openflow import OpenFlowSwitches, Timing
 from triagemq.network.openflow.topology import PortId
-from triagemq.plan import FlowKey, RemoveFlow, SetFlow, SetPort
+from triagemq.plan import FlowKey, RemoveFlow, RemoveLimiter, SetFlow, SetLimiter, SetPort
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
@@ -242,7 +242,7 @@ def test_limits_are_kept_by_meters_that_spare_control_packets(lab: Lab, open_pla
     other = FlowKey(CLIENT, 2001)
     plane.apply([PORT, SetFlow(KEY, "radio", 0, 1, 0.0), SetFlow(other, "radio", 1, 1, 0.0)])
     eventually(run.all_came, "packets before there are limits")
-    plane.set_limits({KEY: RateLimit(1, 1)})
+    plane.apply([SetLimiter(KEY, 250.0, 125.0)])
     came = len(run.arrived[CLIENT, 2000])
     run.send(200, 400, lossless=[(CLIENT, 2001)])
     eventually(lambda: not run.under_way([(CLIENT, 2001)]), "the flow without a limit loses nothing")
@@ -255,8 +255,10 @@ def test_limits_are_kept_by_meters_that_spare_control_packets(lab: Lab, open_pla
     run.send(50, 400)
     eventually(lambda: run.receive(0.05) or len(run.arrived[CLIENT, 2000]) == before + 50, "control packets")
     assert "meter=" in lab.switches.dump_meters("s1")
-    plane.set_limits({KEY: None})
-    assert "meter=" not in lab.switches.dump_meters("s1")
+    limited = plane.counters()[1].flows[KEY].limited
+    plane.apply([RemoveLimiter(KEY)])
+    eventually(lambda: "meter=" not in lab.switches.dump_meters("s1"), "meters go with what they limit")
+    assert plane.counters()[1].flows[KEY].limited == limited
     rule = f"table=1, priority=300,udp,nw_dst={CLIENT},tp_dst=2000 actions=set_field:40->ip_dscp,output:2"
     assert rule in lines(lab, "s1")["s1"]
 

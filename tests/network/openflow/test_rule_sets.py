@@ -7,12 +7,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, flows_to, make_network, networks
+from tests.network.openflow.networks import (
+    BROKER,
+    HOST_PORT,
+    LINE,
+    flow,
+    flows_to,
+    make_network,
+    networks,
+    topic,
+)
 from tests.network.openflow.probes import all_probes
 from tests.network.openflow.table_model import TableModel
 
-from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules
-from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, Rule
+from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules, topic_rules
+from triagemq.network.openflow.rules import MARKS, Copy, Kind, RateLimit, Rule
 from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
 from triagemq.plan import FlowKey
 
@@ -113,6 +122,77 @@ def test_limits_act_where_a_flow_enters() -> None:
     rules = address_rules(Routes(LINE), CLIENT, [limited], [])
     limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
     assert limits == {1: [None], 2: [None], 3: [RateLimit(64, 12)]}
+
+
+TOPIC = FlowKey("239.1.2.3", 5000)
+PLACES = {
+    "one": PortId(1, HOST_PORT),
+    "onward": PortId(1, 1),
+    "last": PortId(2, 2),
+    "three": PortId(3, HOST_PORT),
+    "more": PortId(3, HOST_PORT + 1),
+}
+"""Ports along the line of three switches, each leading to the next."""
+
+
+def test_copies_of_a_topic_leave_by_its_ports_with_the_marks_of_their_classes() -> None:
+    flows = topic(one=3, onward=0, last=1, three=0, more=6)
+    rules = topic_rules(Routes(LINE), TOPIC, flows, PLACES)
+    (first,), (second,), (third,) = (kinds(rules, switch, Kind.FLOW) for switch in (1, 2, 3))
+    assert first.copies == (Copy(1, MARKS[0]), Copy(HOST_PORT, MARKS[3]))
+    assert (first.outputs, first.mark) == ((), None)
+    assert (second.outputs, second.mark, second.copies) == ((2,), MARKS[1], ())
+    assert third.copies == (Copy(HOST_PORT, MARKS[0]), Copy(HOST_PORT + 1, MARKS[6]))
+    # Whoever is sent copies has its rule before who sends them.
+    assert [rule.hops for rule in (first, second, third)] == [2, 1, 0]
+    assert all(dict(rule.match)["ipv4_dst"] == TOPIC.address for rule in (first, second, third))
+    assert not kinds(rules, 1, Kind.CONTROL)
+    assert topic_rules(Routes(LINE), TOPIC, flows, {}) == {}
+    elsewhere = {"one": PortId(9, 1)}
+    assert topic_rules(Routes(LINE), TOPIC, topic(one=0), elsewhere) == {}
+
+
+def test_a_topic_is_limited_where_hosts_send_and_not_where_switches_do() -> None:
+    limited = (*topic(RateLimit(64, 12), onward=0), *topic(last=0, three=0))
+    rules = topic_rules(Routes(LINE), TOPIC, limited, PLACES)
+    assert [rule.limit for rule in kinds(rules, 1, Kind.FLOW)] == [RateLimit(64, 12)]
+    (from_second,) = kinds(rules, 1, Kind.FLOW_FROM_LINK)
+    assert (dict(from_second.match)["in_port"], from_second.limit, from_second.outputs) == (1, None, (1,))
+    assert from_second.priority > Kind.FLOW.priority
+    assert [rule.limit for switch in (2, 3) for rule in rules[switch].values()] == [None, None]
+
+
+def test_where_a_switch_has_queues_each_packet_is_given_one_and_what_nobody_ranks_the_last() -> None:
+    queued = {PLACES["three"], PortId(3, HOST_PORT)}
+    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 3)], [BROKER], queued)
+    assert [kinds(rules, switch, Kind.FLOW)[0].queue for switch in (1, 2, 3)] == [None, None, 5]
+    assert [kinds(rules, switch, Kind.CONTROL)[0].queue for switch in (1, 2, 3)] == [None, None, 1]
+    rules = topic_rules(Routes(LINE), TOPIC, topic(onward=0, three=4, more=4), PLACES, queued)
+    assert kinds(rules, 1, Kind.FLOW)[0].queue is None
+    assert kinds(rules, 3, Kind.FLOW)[0].copies == (
+        Copy(HOST_PORT, MARKS[4], 6),
+        Copy(HOST_PORT + 1, MARKS[4], 0),
+    )
+
+
+def test_the_book_knows_topics_and_forgets_them() -> None:
+    book = RuleBook([BROKER])
+    book.fit(LINE, PLACES)
+    before = {switch: dict(rules) for switch, rules in book.wanted.items()}
+    undoing, touched = book.change(
+        {TOPIC: topic(onward=0, last=0, three=0), FlowKey(CLIENT, 2000): flow(CLIENT, 2000)}
+    )
+    assert {switch: len(keys) for switch, keys in touched.items()} == {1: 3, 2: 3, 3: 3}
+    after = {switch: dict(rules) for switch, rules in book.wanted.items()}
+    assert after[2].keys() - before[2].keys() == set(touched[2])
+    book.fit(LINE)
+    assert book.wanted == after
+    undoing, _ = book.change(undoing)
+    assert book.wanted == before
+    book.change(undoing)
+    assert book.wanted == after
+    book.change({TOPIC: ()})
+    assert TOPIC not in book.topics
 
 
 def test_ipv6_flows_are_matched_by_their_short_address() -> None:

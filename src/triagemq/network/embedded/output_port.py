@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from triagemq.network.embedded.bucket import Bucket
 from triagemq.plan import FlowCounters, FlowKey, OutgoingPacket, PortCounters, QueueCounters, SetFlow, SetPort
 
 PRIORITY_CLASSES = 8
@@ -26,11 +27,13 @@ class Flow:
 
     __slots__ = (
         "address",
+        "bucket",
         "drop_rate",
         "dropped_by_buffer",
         "dropped_by_policy",
         "flow_id",
         "key",
+        "limited",
         "packets_in",
         "packets_out",
         "port",
@@ -42,6 +45,8 @@ class Flow:
         self.key = key
         self.address = (key.address, key.udp_port)
         self.packets_in = self.dropped_by_policy = self.dropped_by_buffer = self.packets_out = 0
+        self.limited = 0
+        self.bucket: Bucket | None = None
         self.removed = False
 
     def configure(self, settings: SetFlow[FlowKey], port: OutputPort) -> None:
@@ -52,7 +57,8 @@ class Flow:
 
     @property
     def backlog_packets(self) -> int:
-        return self.packets_in - self.dropped_by_policy - self.dropped_by_buffer - self.packets_out
+        gone = self.limited + self.dropped_by_policy + self.dropped_by_buffer + self.packets_out
+        return self.packets_in - gone
 
     def counters(self) -> FlowCounters:
         return FlowCounters(
@@ -62,6 +68,7 @@ class Flow:
             self.dropped_by_buffer,
             self.packets_out,
             self.packets_out,
+            self.limited,
         )
 
 

@@ -14,6 +14,7 @@ from triagemq.errors import PlanError
 from triagemq.network.linux.flow_table import FlowPolicy, FlowTable, packed_key
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
+from triagemq.network.state import CopyKey
 from triagemq.plan import FlowCounters, FlowKey
 
 # Counters rest before they are used again, in case a packet is just being counted.
@@ -37,6 +38,10 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
+AccountKey = FlowKey | CopyKey
+"""Whose account it is: a flow's, or that of a multicast flow's copies at one port."""
+
+
 class _Stay:
     """A flow's time in one queue of one port: it has a counter of its own."""
 
@@ -44,7 +49,7 @@ class _Stay:
 
     def __init__(self, account: FlowAccount, counter: int) -> None:
         self.account, self.counter = account, counter
-        self.row = [0, 0]
+        self.row = [0, 0, 0]
         self.admitted = self.dropped_by_buffer = self.packets_out = 0
         self.ended = False
 
@@ -54,27 +59,36 @@ class _Stay:
 
 
 class FlowAccount:
-    """One flow since it was made: its policy, its stays in queues that still have its packets, and what is past."""
+    """One flow since it was made: its policy, its stays in queues that still have its packets, and what is past.
+
+    Of a multicast key each port has one.
+    """
 
     __slots__ = ("flow_id", "key", "packed_key", "past", "place", "policy", "removed", "stays")
 
-    def __init__(self, key: FlowKey) -> None:
-        self.key, self.packed_key = key, packed_key(key)
+    def __init__(self, key: AccountKey, port: int) -> None:
+        self.key = key
+        self.packed_key = packed_key(key) if isinstance(key, FlowKey) else packed_key(key[0], port)
         self.flow_id = 0
         self.policy: FlowPolicy | None = None
         self.place: tuple[int, int] | None = None
         self.stays: list[_Stay] = []
-        self.past = [0, 0, 0, 0]
+        self.past = [0, 0, 0, 0, 0]
         self.removed = False
 
+    @property
+    def flow_key(self) -> FlowKey:
+        return self.key if isinstance(self.key, FlowKey) else self.key[0]
+
     def counters(self) -> FlowCounters:
-        packets_in, by_policy, by_buffer, packets_out = self.past
+        packets_in, by_policy, limited, by_buffer, packets_out = self.past
         for stay in self.stays:
             packets_in += stay.row[0]
             by_policy += stay.row[1]
+            limited += stay.row[2]
             by_buffer += stay.dropped_by_buffer
             packets_out += stay.packets_out
-        return FlowCounters(self.flow_id, packets_in, by_policy, by_buffer, packets_out)
+        return FlowCounters(self.flow_id, packets_in, by_policy, by_buffer, packets_out, limited=limited)
 
 
 class Ledger:
@@ -82,8 +96,8 @@ class Ledger:
 
     def __init__(self, table: FlowTable, most_counters: int) -> None:
         self._table = table
-        self.accounts: dict[FlowKey, FlowAccount] = {}
-        self.leaving: set[FlowKey] = set()
+        self.accounts: dict[AccountKey, FlowAccount] = {}
+        self.leaving: set[AccountKey] = set()
         """Flows that have been removed and, when last looked at, still had packets waiting."""
         self.gone: deque[tuple[FlowKey, FlowCounters]] = deque(maxlen=most_counters)
         """Those whose last packet has left since somebody asked."""
@@ -147,7 +161,7 @@ class Ledger:
 
     def read(self, statistics: Mapping[int, Sequence[QueueStatistics]]) -> None:
         """Bring all accounts up to date with what the queues of each port have counted a moment ago."""
-        rows = self._table.flow_counters(self._used)[:, :2].tolist()
+        rows = self._table.flow_counters(self._used)[:, (0, 1, 3)].tolist()
         for port, queues in statistics.items():
             for number in range(1, UNMANAGED):
                 place, queue = (port, number), queues[number]
@@ -163,9 +177,9 @@ class Ledger:
         stays = self._stays[place]
         came = []
         for stay in stays:
-            packets_in, by_policy = stay.row = rows[stay.counter]
-            came.append(packets_in - by_policy - stay.admitted)
-            stay.admitted = packets_in - by_policy
+            packets_in, by_policy, limited = stay.row = rows[stay.counter]
+            came.append(packets_in - by_policy - limited - stay.admitted)
+            stay.admitted = packets_in - by_policy - limited
         for stay, dropped in zip(stays, share(drops, came), strict=True):
             stay.dropped_by_buffer += dropped
         if drops > (found := sum(came)):
@@ -209,4 +223,4 @@ class Ledger:
         if account.removed and not account.stays:
             del self.accounts[account.key]
             self.leaving.discard(account.key)
-            self.gone.append((account.key, account.counters()))
+            self.gone.append((account.flow_key, account.counters()))

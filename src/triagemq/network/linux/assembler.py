@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 Register = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
-Operation = Literal["+", "*", "|", "&", "<<", ">>"]
+Operation = Literal["+", "-", "*", "|", "&", "<<", ">>"]
 
 _SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}
 _COMPARISONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
-_OPERATIONS = {"+": 0x00, "*": 0x20, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
+_OPERATIONS = {"+": 0x00, "-": 0x10, "*": 0x20, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
 _JUMP, _ARITHMETIC = 0x05, 0x07
 _LOAD, _STORE_NUMBER, _STORE = 0x61, 0x62, 0x63
 _BY_REGISTER = 0x08

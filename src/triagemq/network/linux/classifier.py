@@ -10,6 +10,9 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   whose content nobody sees, without the mark of control. One of QoS 1 or 2 is never dropped: the gateway has drawn for
   it already, once for all times that it is sent. It is known by its mark (DSCP AF31), which also shows on what is
   encrypted, or by itself where a switch has marked it anew.
+* What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like
+  and whoever sends it: it goes to the queue of its class here, and is never control.
+* Before all this a flow's limiter, if it has one, cuts what exceeds its terms; control is none of its business.
 * A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not dropped here.
 * Everything else goes to the queue for unmanaged packets, which is served last: also what strangers mark CS6, and what
   they send to the address of a flow.
@@ -42,6 +45,7 @@ from triagemq.network.linux.records import (
     BOUNDS,
     CONTROL,
     DROPPED,
+    LIMITED,
     QUEUE_MINOR,
     STRANGERS,
     UNMANAGED,
@@ -54,7 +58,11 @@ _SKB_LENGTH, _SKB_CLASS = 0, 72
 _PASS, _DROP = 0, 2
 # In a FLOW_POLICY: where its two policies are, and the parts of one.
 _BEFORE, _AFTER = 8, 32
-_PORT, _QUEUE, _THRESHOLD, _COUNTER = 0, 4, 8, 16
+_PORT, _QUEUE, _THRESHOLD, _COUNTER, _LIMITER = 0, 4, 8, 16, 20
+# In a BUCKET.
+_BURST, _RATE, _FILL, _TOKENS, _SEEN = 0, 8, 16, 24, 32
+# The parts of a COUNTER.
+_CAME, _BY_POLICY, _PASSED, _BY_LIMITER = 0, 8, 16, 24
 
 
 def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
@@ -66,13 +74,14 @@ def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
     a.copy(6, 1)
     a.set(8, 0)
     a.store_number(8, 10, Stack.IS_FIRST, 0)
-    a.store_number(8, 10, Stack.VERDICT, 0)
+    for half in (0, 8):
+        a.store_number(8, 10, Stack.VERDICT + half, 0)
     read_ethernet(a)
     read_ipv4(a)
     read_ipv6(a)
     read_tcp(a, maps)
     read_udp(a)
-    _find_policy(a, maps)
+    _find_policy(a, maps, port)
     _follow_policy(a, maps, port)
     _follow_first_fragment(a, maps, port)
     _of_no_flow(a, maps)
@@ -81,7 +90,7 @@ def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
     return a.program()
 
 
-def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
+def _find_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     """Register 7 gets the policy that holds in the present generation, if the packet is the exchange's own."""
     a.label("look up")
     a.copy(1, 8)
@@ -89,6 +98,18 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.compute_by(9, "|", 1)
     # A flow's key has nothing where a listener's has the protocol.
     a.store_number(2, 10, Stack.KEY + 18, 0)
+    # Addresses of IPv4 that are multicast begin with 1110, those of IPv6 with 11111111.
+    a.load(1, 1, 10, Stack.KEY)
+    a.jump_if(1, "==", 0xFF, "multicast")
+    a.load(1, 2, 10, Stack.KEY + 12)
+    a.compute(2, "&", 0xF0)
+    a.jump_if(2, "!=", 0xE0, "unicast")
+    a.load(2, 2, 10, Stack.KEY + 10)
+    a.jump_if(2, "!=", 0xFFFF, "unicast")
+    a.jump_if(1, "!=", 0, "unicast")
+    a.label("multicast")
+    a.store_number(2, 10, Stack.KEY + 18, port)
+    a.label("unicast")
     look_up(a, maps.flows, Stack.KEY)
     a.jump_if(0, "==", 0, "of no flow")
     a.load_value(1, maps.generation)
@@ -101,6 +122,11 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.label("chosen")
     a.load(4, 1, 7, _PORT)
     a.jump_if(1, "==", 0, "of no flow")
+    a.load(2, 1, 10, Stack.KEY + 18)
+    a.jump_if(1, "==", 0, "of one subscriber")
+    a.set(9, 0)
+    a.jump("trusted")
+    a.label("of one subscriber")
     a.load_value(1, maps.generation)
     a.load(4, 1, 1, 4)
     a.jump_if(1, "==", 0, "trusted")
@@ -126,7 +152,10 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.jump_if(0, "==", 0, "enqueue")
     a.copy(8, 0)
     a.set(1, 1)
-    a.count(8, 0, 1)
+    a.count(8, _CAME, 1)
+    a.load(4, 1, 7, _LIMITER)
+    a.store(4, 10, Stack.VERDICT + 8, 1)
+    _limit(a, maps, port)
     a.load(8, 1, 10, Stack.READ)
     a.jump_if(1, "!=", 0, "kept")
     a.load(8, 7, 7, _THRESHOLD)
@@ -140,13 +169,61 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     _remember(a, maps, port, "drop")
     a.label("drop")
     a.set(1, 1)
-    a.count(8, 8, 1)
+    a.count(8, _BY_POLICY, 1)
     a.set(0, _DROP)
     a.exit()
     a.label("kept")
     a.load(4, 1, 6, _SKB_LENGTH)
-    a.count(8, 16, 1)
+    a.count(8, _PASSED, 1)
     a.jump("enqueue")
+
+
+def _limit(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+    """Cut the packet if its flow's bucket lacks tokens. Register 8 holds the flow's counter, the stack the limiter.
+
+    Tokens of the time since the last packet are added first; not of more time than fills the bucket, so that 64 bits
+    suffice for the product. As with the bounds, one processor at a time is here; who changes a limiter meanwhile
+    writes its settings only: one packet may see some of the old and some of the new.
+    """
+    a.label("limit")
+    a.load(4, 1, 10, Stack.VERDICT + 8)
+    a.jump_if(1, "==", 0, "within terms")
+    a.store(4, 10, Stack.NUMBER, 1)
+    a.call(_TIME)
+    a.store(8, 10, Stack.TIME, 0)
+    look_up(a, maps.limiters, Stack.NUMBER)
+    a.jump_if(0, "==", 0, "within terms")
+    a.load(8, 1, 10, Stack.TIME)
+    a.load(8, 2, 0, _SEEN)
+    a.store(8, 0, _SEEN, 1)
+    a.compute_by(1, "-", 2)
+    a.load(8, 2, 0, _BURST)
+    a.load(8, 3, 0, _FILL)
+    a.copy(4, 2)
+    a.jump_if_by(1, ">=", 3, "bucket is full")
+    a.load(8, 3, 0, _RATE)
+    a.compute_by(1, "*", 3)
+    a.load(8, 4, 0, _TOKENS)
+    a.compute_by(4, "+", 1)
+    a.jump_if_by(4, "<=", 2, "bucket is full")
+    a.copy(4, 2)
+    a.label("bucket is full")
+    a.load(4, 1, 6, _SKB_LENGTH)
+    a.compute(1, "<<", 32)
+    a.jump_if_by(1, ">", 4, "beyond terms")
+    a.compute_by(4, "-", 1)
+    a.store(8, 0, _TOKENS, 4)
+    a.jump("within terms")
+    a.label("beyond terms")
+    a.store(8, 0, _TOKENS, 4)
+    a.store_number(4, 10, Stack.VERDICT, LIMITED)
+    _remember(a, maps, port, "cut")
+    a.label("cut")
+    a.set(1, 1)
+    a.count(8, _BY_LIMITER, 1)
+    a.set(0, _DROP)
+    a.exit()
+    a.label("within terms")
 
 
 def _fragment_key(a: Assembler, port: int) -> None:
@@ -173,7 +250,10 @@ def _remember(a: Assembler, maps: ClassifierMaps, port: int, then: str) -> None:
 
 
 def _follow_first_fragment(a: Assembler, maps: ClassifierMaps, port: int) -> None:
-    """Later fragments count as packets of their flow, go where the first went, and are dropped if it was."""
+    """Later fragments count as packets of their flow, go where the first went, and are dropped if it was.
+
+    Each takes its own share of its flow's limiter.
+    """
     a.label("later fragment")
     _fragment_key(a, port)
     look_up(a, maps.fragments, Stack.FRAGMENT)
@@ -184,15 +264,21 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps, port: int) -> Non
     a.jump_if(9, "==", CONTROL, "control")
     a.jump("enqueue")
     a.label("of a flow")
+    a.load(4, 2, 0, 8)
+    a.store(4, 10, Stack.VERDICT + 8, 2)
     a.compute(1, "+", -1)
     a.store(4, 10, Stack.NUMBER, 1)
     look_up(a, maps.counters, Stack.NUMBER)
     a.jump_if(0, "==", 0, "unmanaged")
     a.copy(8, 0)
     a.set(1, 1)
-    a.count(8, 0, 1)
+    a.count(8, _CAME, 1)
     a.jump_if(9, "==", DROPPED, "drop")
-    a.jump("kept")
+    a.jump_if(9, "==", LIMITED, "cut")
+    # The drop rate had its say at the first.
+    a.store_number(8, 10, Stack.READ, IS_SPARED)
+    a.copy(7, 8)
+    a.jump("limit")
 
 
 def _of_no_flow(a: Assembler, maps: ClassifierMaps) -> None:

@@ -13,6 +13,7 @@ four full frames: on a slow port, too, a handshake goes through. What exceeds a 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import socket
 import struct
@@ -30,6 +31,8 @@ from triagemq.network.linux.queues import attach_classifier
 from triagemq.network.linux.records import (
     BOUND,
     BOUNDS,
+    BUCKET,
+    BUCKET_SETTINGS,
     COUNTER,
     FLOW_KEY,
     FLOW_POLICY,
@@ -40,7 +43,7 @@ from triagemq.network.linux.records import (
     QUEUE_RECORD,
     ClassifierMaps,
 )
-from triagemq.plan import FlowKey
+from triagemq.plan import FlowKey, SetLimiter
 
 OWN_SHARE, NETWORK_SHARE = 1 / 4, 1 / 16
 _BURST_SECONDS = 1.0
@@ -69,12 +72,16 @@ class TrustedAddress(NamedTuple):
 
 
 class FlowPolicy(NamedTuple):
-    """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32."""
+    """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32.
+
+    `limiter` is the number of the flow's bucket, 0 if it has none.
+    """
 
     port: int
     queue: int
     threshold: int
     counter: int
+    limiter: int = 0
 
 
 class PolicyChange(NamedTuple):
@@ -132,13 +139,28 @@ def drop_threshold(drop_rate: float) -> int:
     return round(drop_rate * 2**32)
 
 
-def packed_key(key: FlowKey) -> bytes:
-    """A flow's key as the classifier builds it from a packet.
+def bucket_settings(limiter: SetLimiter) -> bytes:
+    """A limiter as the classifier has it: burst and rate in 2^-32 bytes (per ns), and the ns in which it fills.
+
+    The rate is rounded up, by less than 0.24 bytes per second, so that nobody gets less than was promised. What is too
+    much for 64 bits is far more than a port can send.
+
+    >>> burst, rate, fill_ns = BUCKET_SETTINGS.unpack(bucket_settings(SetLimiter(FlowKey("::1", 1), 1500, 1e6)))
+    >>> burst / 2**32, round(rate / 2**32 * 1e9, 1), fill_ns
+    (1500.0, 1000000.2, 1500000)
+    """
+    burst = min(math.ceil(limiter.burst_bytes * 2**32), 2**62)
+    rate = min(math.ceil(limiter.rate_bytes_per_second * 2**32 / 1e9), 2**48)
+    return BUCKET_SETTINGS.pack(burst, rate, -(-burst // rate))
+
+
+def packed_key(key: FlowKey, port: int = 0) -> bytes:
+    """A flow's key as the classifier builds it from a packet; a multicast one with the number of the port.
 
     >>> packed_key(FlowKey("10.0.0.1", 10000))[10:18].hex()
     'ffff0a0000012710'
     """
-    return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), 0)
+    return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), port)
 
 
 def _packed_listener(listener: TrustedAddress) -> bytes:
@@ -180,13 +202,14 @@ class PortClassifier:
 class FlowTable:
     """The maps that the programs of all ports share. `stage`, then `switch`, then `settle` or `take_back`."""
 
-    def __init__(self, most_flows: int, most_counters: int, most_ports: int) -> None:
+    def __init__(self, most_flows: int, most_counters: int, most_ports: int, most_limiters: int = 1) -> None:
         self._generation = ArrayMap(_NOW.size, 1)
         self._flows = HashMap(FLOW_KEY.size, FLOW_POLICY.size, most_flows)
         self._counters = ArrayMap(COUNTER.size, most_counters)
         self._queues = ArrayMap(QUEUE_RECORD, most_ports + 1)
         self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
+        self._limiters = ArrayMap(BUCKET.size, most_limiters + 1)
         self._most_flows = most_flows
         self._now = 0
         self._trusted: set[bytes] = set()
@@ -201,6 +224,7 @@ class FlowTable:
             queues=self._queues.file,
             listeners=self._listeners.file,
             fragments=self._fragments.file,
+            limiters=self._limiters.file,
         )
 
     def open_port(self, number: int) -> PortClassifier:
@@ -243,8 +267,8 @@ class FlowTable:
         self._flows.delete([each.packed_key for each in staged if each.before is None])
 
     def flow_counters(self, count: int) -> NDArray[np.uint64]:
-        """A row for each of the first counters: packets that came, those dropped by policy, bytes passed on."""
-        return np.frombuffer(self._counters.memory, np.uint64, count * 3).reshape(count, 3).copy()
+        """A row for each of the first counters: packets that came, dropped by policy, bytes passed on, limited."""
+        return np.frombuffer(self._counters.memory, np.uint64, count * 4).reshape(count, 4).copy()
 
     def queue_counters(self, port: int) -> NDArray[np.uint64]:
         """A row for each queue of a port: packets and bytes put into it."""
@@ -253,6 +277,21 @@ class FlowTable:
             .reshape(-1, 2)
             .copy()
         )
+
+    def fill_bucket(self, number: int, settings: bytes) -> None:
+        """A limiter (from 1 on) that nobody uses gets its settings, and is full."""
+        burst, rate, fill_ns = BUCKET_SETTINGS.unpack(settings)
+        self._limiters.set(number, BUCKET.pack(burst, rate, fill_ns, burst, 0))
+
+    def bucket(self, number: int) -> bytes:
+        """The settings of a limiter."""
+        begin = number * BUCKET.size
+        return self._limiters.memory[begin : begin + BUCKET_SETTINGS.size]
+
+    def set_bucket(self, number: int, settings: bytes) -> None:
+        """Change a limiter; what is in it stays."""
+        begin = number * BUCKET.size
+        self._limiters.memory[begin : begin + len(settings)] = settings
 
     def reset_flow_counter(self, number: int) -> None:
         self._counters.set(number, bytes(COUNTER.size))
@@ -265,6 +304,7 @@ class FlowTable:
             self._queues,
             self._listeners,
             self._fragments,
+            self._limiters,
         ):
             each.close()
 

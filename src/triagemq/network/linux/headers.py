@@ -40,9 +40,11 @@ class Stack:
     ANY = -112
     """A listener's key for all addresses."""
     FRAGMENT = -152
-    VERDICT = -160
-    IS_FIRST = -168
+    IS_FIRST = -160
     """Not 0 if more fragments follow this first one."""
+    VERDICT = -176
+    """What is remembered of a first fragment."""
+    TIME = -184
 
 
 def _read(a: Assembler, count: int, otherwise: str) -> None:

@@ -20,7 +20,12 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   as the gateway has it (exchange/listening.py).
 * A packet is what the kernel takes for one: TCP that network cards or hosts have merged (GRO, TSO) holds a slow port
   for up to 64 kilobytes. Turn that off where such traffic enters: ethtool -K INTERFACE gro off tso off gso off.
-* Flows and drop rates of a plan change in one instant, for all ports; bandwidths and buffers a moment before.
+* Flows and drop rates of a plan change in one instant, for all ports; bandwidths, buffers and the terms of limiters
+  that are there already a moment before.
+* Limiters act where a flow leaves by a port. They are exact to 0.24 bytes a second (never too low); the first packet
+  after a change may be judged by some of the old terms and some of the new. Fragments are limited one by one, and all
+  that follow a limited first one are.
+* A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError, PlanError
 from triagemq.network.journal import Journal, default_journal_directory
-from triagemq.network.linux.accounting import FlowAccount, Ledger
+from triagemq.network.linux.accounting import AccountKey, FlowAccount, Ledger
+from triagemq.network.linux.buckets import Buckets
 from triagemq.network.linux.flow_table import (
     FlowPolicy,
     FlowTable,
@@ -51,6 +57,7 @@ from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import (
     Counters,
+    FlowCounters,
     FlowKey,
     Instruction,
     SetFlow,
@@ -72,7 +79,8 @@ class _Move(NamedTuple):
 class LinuxDataPlane:
     """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
 
-    Needs root. `journal_directory` is where what was there before is written down (see journal.py).
+    Needs root. `journal_directory` is where what was there before is written down (see journal.py). Where switches
+    before these ports have the limiters, it `limits` nothing.
     """
 
     priority_classes: ClassVar[int] = UNMANAGED - 1
@@ -83,13 +91,17 @@ class LinuxDataPlane:
         *,
         journal_directory: str | PathLike[str] | None = None,
         most_flows: int = 65_536,
+        most_limiters: int = 4096,
+        limits: bool = True,
     ) -> None:
         self._interfaces = interfaces
         self._journal = Journal(
             default_journal_directory() if journal_directory is None else journal_directory
         )
-        self._state = PlanState(self.priority_classes)
-        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS)
+        self._state = PlanState(self.priority_classes, replicated=True)
+        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
+        self._buckets = Buckets(self._table, most_limiters)
+        self._limits = limits
         self._ledger = Ledger(self._table, 2 * most_flows)
         self._sockets: dict[str | None, Netlink] = {}
         self._ports: dict[str, LinuxPort] = {}
@@ -107,7 +119,9 @@ class LinuxDataPlane:
             if change.ports[name] is not None and name not in self._interfaces:
                 known = ", ".join(map(repr, self._interfaces)) or "none"
                 raise PlanError(f"port {name!r} is no interface of this machine; those given are {known}")
-        if self._ledger.needs_reading() or not self._ledger.leaving.isdisjoint(change.flows):
+        if self._ledger.needs_reading() or not self._ledger.leaving.isdisjoint(
+            (*change.flows, *change.copies)
+        ):
             # A flow that comes back starts from 0 unless it is still leaving.
             self._read()
         undo: list[Callable[[], None]] = []
@@ -126,6 +140,9 @@ class LinuxDataPlane:
         self._table.settle()
         self._ports |= made
         for account, flow, policy in moves:
+            before = 0 if account.policy is None else account.policy.limiter
+            if before and (policy is None or policy.limiter != before):
+                self._buckets.give_back(before)
             if flow is None or policy is None:
                 self._ledger.remove(account)
             else:
@@ -152,12 +169,23 @@ class LinuxDataPlane:
             ports[name] = port.counters(statistics, put_in)
         found = Counters(
             ports=ports,
-            flows={key: account.counters() for key, account in self._ledger.accounts.items()},
+            flows=self._flow_counters(),
             unmanaged=UnmanagedCounters(*unmanaged),
             gone=tuple(self._ledger.gone),
         )
         self._ledger.gone.clear()
         self._put_back_drained()
+        return found
+
+    def _flow_counters(self) -> dict[FlowKey, FlowCounters]:
+        found: dict[FlowKey, FlowCounters] = {}
+        for key, account in self._ledger.accounts.items():
+            counted = account.counters()
+            if not isinstance(key, FlowKey):
+                key = key[0]
+                if key in found:
+                    counted = found[key].plus(counted)
+            found[key] = counted
         return found
 
     def close(self) -> None:
@@ -227,21 +255,24 @@ class LinuxDataPlane:
         ledger, moves, taken = self._ledger, [], list[int]()
         numbers = {name: port.number for ports in (self._ports, made) for name, port in ports.items()}
         undo.append(partial(ledger.give_back, taken))
-        for key, flow in change.flows.items():
+        for key, flow in self._changed_flows(change).items():
             account = ledger.accounts.get(key)
             if flow is None:
                 if account is not None and account.policy is not None:
                     moves.append(_Move(account, None, None))
                 continue
+            number, queue = numbers[flow.port], flow.priority_class + 1
             if account is None:
-                account = FlowAccount(key)
-            number, queue, before = numbers[flow.port], flow.priority_class + 1, account.policy
+                account = FlowAccount(key, number)
+            before = account.policy
             if before is not None and before.port == number and before.queue == queue:
                 counter = before.counter
             else:
                 counter = ledger.take_counter()
                 taken.append(counter)
-            policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter)
+            limiter = self._state.limiter(flow.key, flow.port, change) if self._limits else None
+            bucket = self._buckets.number(limiter, 0 if before is None else before.limiter, undo)
+            policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter, bucket)
             moves.append(_Move(account, flow, policy))
         if moves:
             switched = False
@@ -252,6 +283,18 @@ class LinuxDataPlane:
             self._table.switch()
             switched = True
         return moves
+
+    def _changed_flows(self, change: StateChange) -> Mapping[AccountKey, SetFlow[FlowKey] | None]:
+        """Flows and copies that a change names, and those whose limiter it does."""
+        found: dict[AccountKey, SetFlow[FlowKey] | None] = dict(change.flows.items())
+        found |= change.copies.items()
+        for key in change.limiters:
+            for port in self._state.ports_of(key, change):
+                if key.is_multicast:
+                    found.setdefault((key, port), self._state.copies.get((key, port)))
+                else:
+                    found.setdefault(key, self._state.flows.get(key))
+        return found
 
     def _read(self) -> dict[int, tuple[Sequence[QueueStatistics], NDArray[np.uint64]]]:
         """Bring the ledger up to date; by port number, what its queues have counted, and what was put into them.

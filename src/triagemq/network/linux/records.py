@@ -16,19 +16,30 @@ QUEUE_MINOR = 0x10
 """Queue q is the HTB class with the minor number QUEUE_MINOR + q."""
 
 FLOW_KEY = struct.Struct("=16sHH")
-"""IPv6 address (or IPv4 mapped into it), UDP port in network order, nothing."""
+"""IPv6 address (or IPv4 mapped into it), UDP port in network order, 0 or (of a multicast address) number of the port.
+
+Copies of one multicast packet thus have a policy at each port.
+"""
 
 IPV4_MAPPED = bytes(10) + b"\xff\xff"
 """What stands before an IPv4 address that is mapped into an IPv6 one."""
 
-FLOW_POLICY = struct.Struct("=IxxxxIIQIxxxxIIQIxxxx")
-"""The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter.
+FLOW_POLICY = struct.Struct("=IxxxxIIQIIIIQII")
+"""The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter,
+limiter.
 
-A port of 0 means that there is no such flow.
+A port of 0 means that there is no such flow, a limiter of 0 that there is none.
 """
 
-COUNTER = struct.Struct("=QQQ")
-"""Of one flow in one queue: PUBLISH packets that came, those dropped by policy, bytes that were passed on."""
+COUNTER = struct.Struct("=QQQQ")
+"""Of one flow in one queue: packets that came (but control), those dropped by policy, bytes that were passed on, and
+packets that were limited."""
+
+BUCKET = struct.Struct("=QQQQQ")
+"""A limiter: what it lets pass at once, 2^-32 bytes that come in a ns, ns in which it fills; then, which programs alone
+write, 2^-32 bytes that are in it, and when that was (ns).
+"""
+BUCKET_SETTINGS = struct.Struct("=QQQ")
 
 LISTENER_KEY = FLOW_KEY
 """Where the exchange listens: address as above (all zero for any), port in network order, number of the protocol."""
@@ -36,9 +47,9 @@ LISTENER_KEY = FLOW_KEY
 FRAGMENT_KEY = struct.Struct("=16s16sII")
 """Source, destination, identification, number of the port."""
 
-FRAGMENT_VERDICT = struct.Struct("=II")
-"""What became of a first fragment: its queue or DROPPED, and its flow's counter plus one, or 0."""
-DROPPED = 15
+FRAGMENT_VERDICT = struct.Struct("=IIIxxxx")
+"""What became of a first fragment: its queue, DROPPED or LIMITED; its flow's counter plus one, or 0; its limiter."""
+DROPPED, LIMITED = 15, 14
 
 QUEUE_COUNTER = struct.Struct("=QQ")
 """Of a queue of a port: packets and bytes put into it; and of three kinds of packets that are among those of a queue.
@@ -67,3 +78,4 @@ class ClassifierMaps:
     queues: int
     listeners: int
     fragments: int
+    limiters: int

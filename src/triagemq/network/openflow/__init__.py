@@ -5,6 +5,7 @@ controller    the event loop's side: keeps the rules of all switches as network 
 topology      the network as known, and ways through it; `discovery` finds it out, `searching` sends `frames` for it
 rules         what a rule is; `rule_sets` makes them from a network and flows
 updates       from the rules there are to those there should be, step by step
+own_queues    queues of switches that have some, in their database
 switch_table  the rules and meters of one switch
 session       a connection to a switch; `server` is where they meet
 encoding, decoding      messages to octets and back

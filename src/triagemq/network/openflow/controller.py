@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import NetworkError, SessionClosedError, SwitchError
 from triagemq.network.openflow import frames
 from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
 from triagemq.network.openflow.discovery import Discovery
-from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, LimitedFlow, RuleBook
+from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, FlowRules, RuleBook
 from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name
 from triagemq.network.openflow.searching import Search
 from triagemq.network.openflow.server import Meeting, Place
@@ -26,7 +26,7 @@ from triagemq.network.openflow.updates import Cookies, Put, steps
 from triagemq.plan import FlowKey
 
 _LAST_REAL_PORT = 0xFFFFFF00
-_FLOW_KINDS = (Kind.FLOW, Kind.CONTROL)
+_FLOW_KINDS = (Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.CONTROL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,19 @@ class Timing:
 
 
 class Controller:
-    """Serves switches from `open` to `close`. `expected` are the switches (datapath ids) that make up the network."""
+    """Serves switches from `open` to `close`. `expected` are the switches (datapath ids) that make up the network.
+
+    `ports` says of the plan's ports at which switch they are, and what they are called there; those that are `queued`
+    have queues of the switch's own.
+    """
 
     def __init__(
         self,
         expected: Collection[int],
         *,
         sources: Collection[str] = (),
+        ports: Mapping[str, tuple[int, str]] | None = None,
+        queued: Container[str] = (),
         timing: Timing = Timing(),  # noqa: B008 (frozen)
     ) -> None:
         self.session_counters = SessionCounters()
@@ -60,6 +66,7 @@ class Controller:
         )
         self.meeting = Meeting(self._serve)
         self._expected, self._timing = set(expected), timing
+        self._ports, self._queued = {} if ports is None else ports, queued
         self._cookies = Cookies()
         self._tables: dict[int, SwitchTable] = {}
         self._search = Search(self.discovery, self._tables, timing.ask_seconds)
@@ -106,7 +113,7 @@ class Controller:
                 else "the switches are connected, but their links could not be found out in time"
             ) from None
 
-    async def set_flows(self, flows: Mapping[FlowKey, LimitedFlow | None]) -> None:
+    async def set_flows(self, flows: Mapping[FlowKey, FlowRules]) -> None:
         """Put the rules of flows (None: of one that goes) on all connected switches; others get them when they come.
 
         On a SwitchError everything is as it was before.
@@ -247,6 +254,9 @@ class Controller:
                     await self._search.settle()
                 self.discovery.expire(self._now())
                 await self._refresh()
+                async with self._lock:
+                    for table in list(self._tables.values()):
+                        await table.drop_meters()
                 self._ask_for_hosts()
             except SessionClosedError:
                 continue  # It has left the tables; when it is back, it is brought up to date.
@@ -278,15 +288,28 @@ class Controller:
         network = self.discovery.network
         uncertain = {port.switch for port in self.discovery.unsettled()}
         joining = self._tables.keys() - self._ready - uncertain
-        if network == self.network and not joining and self._started.is_set():
+        places = self._places()
+        same = network == self.network and places == self._book.places
+        if same and not joining and self._started.is_set():
             return
         async with self._lock:
-            if network != self.network:
-                self._book.fit(network)
+            if not same:
+                self._book.fit(network, places, {at for name, at in places.items() if name in self._queued})
             self._ready |= joining
             await self._bring(None)
         self.problem = None
         self._started.set()
+
+    def _places(self) -> dict[str, PortId]:
+        """Where the plan's ports are; those of a switch that is away stay where they were."""
+        places = dict(self._book.places)
+        for name, (switch, interface) in self._ports.items():
+            if switch in self._tables:
+                places.pop(name, None)
+                for port in self._tables[switch].session.ports.values():
+                    if port.name == interface:
+                        places[name] = PortId(switch, port.number)
+        return places
 
     async def _bring(self, touched: Mapping[int, Collection[RuleKey]] | None) -> None:
         """Bring switches from the rules they have to those they should have: all rules, or only some."""

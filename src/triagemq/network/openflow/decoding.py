@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from triagemq.network.openflow.encoding import (
     APPLY,
@@ -22,11 +22,12 @@ from triagemq.network.openflow.encoding import (
     MATCH_OF_FIELDS,
     OUTPUT,
     SET_FIELD,
+    SET_QUEUE,
     USE_METER,
     VERSION,
     VERSION_BITMAP,
 )
-from triagemq.network.openflow.rules import RateLimit, Rule, matching
+from triagemq.network.openflow.rules import Copy, RateLimit, Rule, matching, outputs_of
 
 _FIELD_NAMES = {number: name for name, (number, _) in FIELDS.items()}
 _NUMBERS = frozenset({"in_port", "eth_type", "ip_dscp", "ip_proto", "udp_dst"})
@@ -180,8 +181,8 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
     fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
     strange |= bool(idle or hard)
-    outputs: list[int] = []
-    mark = meter = next_table = None
+    sent: list[tuple[int, int | None, int | None]] = []
+    mark = queue = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
             (meter,) = struct.unpack_from("!I", octets, begin)
@@ -190,22 +191,23 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         elif kind == APPLY:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
-                    outputs.append(struct.unpack_from("!I", octets, first)[0])
-                elif action == SET_FIELD and not outputs and octets[first : first + 4] == _MARK:
+                    sent.append((struct.unpack_from("!I", octets, first)[0], mark, queue))
+                elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
+                elif action == SET_QUEUE:
+                    (queue,) = struct.unpack_from("!I", octets, first)
                 else:
                     strange = True
         else:
             strange = True
-    rule = Rule(
-        table,
-        priority,
-        matching(**fields),
-        outputs=tuple(outputs),
-        mark=mark,
-        next_table=next_table,
-        strange=strange,
-    )
+    # Ours mark and queue all copies that leave, or none, and nothing after the last.
+    strange |= (bool(sent) and (mark, queue) != sent[-1][1:]) or (not sent and (mark, queue) != (None, None))
+    copies = [Copy(port, own_mark, own_queue) for port, own_mark, own_queue in sent if own_mark is not None]
+    actions: dict[str, Any] = {"outputs": tuple(port for port, _, _ in sent), "queue": queue}
+    if copies:
+        strange |= len(copies) != len(sent)
+        actions = outputs_of(copies)
+    rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, strange=strange)
     return FlowEntry(cookie, rule, meter)
 
 
@@ -230,6 +232,12 @@ def decode_port_counts(bodies: Sequence[bytes]) -> dict[int, PortCounts]:
                 packets_in, packets_out, bytes_in, bytes_out, dropped_in + dropped_out
             )
     return counts
+
+
+def decode_meter_features(bodies: Sequence[bytes]) -> int:
+    """How many meters a switch has that drop what exceeds kilobits per second and a burst."""
+    most, bands, able = struct.unpack_from("!III", bodies[0])
+    return int(most) if bands >> DROP_BAND & 1 and able & LIMIT_FLAGS == LIMIT_FLAGS else 0
 
 
 def decode_meter_limits(bodies: Sequence[bytes]) -> dict[int, RateLimit | None]:

@@ -11,7 +11,7 @@ import ipaddress
 import struct
 from enum import IntEnum
 
-from triagemq.network.openflow.rules import CONTROLLER, Match, RateLimit, Rule
+from triagemq.network.openflow.rules import CONTROLLER, Copy, Match, RateLimit, Rule
 
 VERSION = 4
 """OpenFlow 1.3 on the wire."""
@@ -109,7 +109,7 @@ _NO_BUFFER = _ANY = 0xFFFFFFFF
 _ALL_TABLES = 0xFF
 _ALL_BITS = (1 << 64) - 1
 GO_TO_TABLE, APPLY, USE_METER = 1, 4, 6
-OUTPUT, SET_FIELD = 0, 25
+OUTPUT, SET_QUEUE, SET_FIELD = 0, 21, 25
 
 
 def _message(kind: OpenFlowType, body: bytes) -> bytes:
@@ -118,7 +118,7 @@ def _message(kind: OpenFlowType, body: bytes) -> bytes:
 
 def put_flow(rule: Rule, cookie: int, meter: int | None) -> bytes:
     """Add a rule, or replace the one with the same key; its counters go on."""
-    done = _instruction_octets(rule.mark, rule.outputs, rule.next_table, meter)
+    done = _instruction_octets(rule.mark, rule.queue, rule.outputs, rule.copies, rule.next_table, meter)
     return _flow_mod(_ADD, cookie, 0, rule.table, rule.priority, _match_octets(rule.match) + done)
 
 
@@ -145,13 +145,30 @@ def _flow_mod(command: int, cookie: int, cookie_mask: int, table: int, priority:
 
 @functools.lru_cache(1 << 12)
 def _instruction_octets(
-    mark: int | None, outputs: tuple[int, ...], next_table: int | None, meter: int | None
+    mark: int | None,
+    queue: int | None,
+    outputs: tuple[int, ...],
+    copies: tuple[Copy, ...],
+    next_table: int | None,
+    meter: int | None,
 ) -> bytes:
-    actions = b"" if mark is None else _part(SET_FIELD, _field("ip_dscp", mark))
-    actions += b"".join(_output(port) for port in outputs)
+    actions = _set_mark(mark) + _set_queue(queue) + b"".join(_output(port) for port in outputs)
+    for port, own_mark, own_queue in copies:
+        actions += _set_mark(own_mark) if own_mark != mark else b""
+        actions += _set_queue(own_queue) if own_queue != queue else b""
+        actions += _output(port)
+        mark, queue = own_mark, own_queue
     octets = b"" if meter is None else _part(USE_METER, struct.pack("!I", meter))
     octets += _part(APPLY, bytes(4) + actions) if actions else b""
     return octets + (b"" if next_table is None else _part(GO_TO_TABLE, struct.pack("!B3x", next_table)))
+
+
+def _set_mark(mark: int | None) -> bytes:
+    return b"" if mark is None else _part(SET_FIELD, _field("ip_dscp", mark))
+
+
+def _set_queue(queue: int | None) -> bytes:
+    return b"" if queue is None else _part(SET_QUEUE, struct.pack("!I", queue))
 
 
 def _output(port: int) -> bytes:
@@ -178,18 +195,17 @@ def packet_out(port: int, frame: bytes) -> bytes:
 
 # Meters (A.3.4.4).
 
-_METER_ADD, _METER_CHANGE, _METER_DELETE = 0, 1, 2
+_METER_ADD, _METER_DELETE = 0, 2
 _KILOBITS, _WITH_BURST, _COUNTED = 1, 4, 8
 LIMIT_FLAGS = _KILOBITS | _WITH_BURST | _COUNTED
 DROP_BAND = 1
 _ALL_METERS = 0xFFFFFFFF
 
 
-def put_meter(meter: int, limit: RateLimit, *, there: bool) -> bytes:
-    """Make a meter, or change it if it is `there`."""
+def put_meter(meter: int, limit: RateLimit) -> bytes:
+    """Make a meter."""
     band = struct.pack("!HHII4x", DROP_BAND, 16, limit.kilobits_per_second, limit.burst_kilobits)
-    command = _METER_CHANGE if there else _METER_ADD
-    return _message(OpenFlowType.METER_MOD, struct.pack("!HHI", command, LIMIT_FLAGS, meter) + band)
+    return _message(OpenFlowType.METER_MOD, struct.pack("!HHI", _METER_ADD, LIMIT_FLAGS, meter) + band)
 
 
 def delete_meter(meter: int) -> bytes:
@@ -198,7 +214,7 @@ def delete_meter(meter: int) -> bytes:
 
 # Questions (A.3.5).
 
-_FLOWS, _PORT_COUNTERS, _METER_COUNTERS, _METERS, _PORTS = 1, 4, 9, 10, 13
+_FLOWS, _PORT_COUNTERS, _METER_COUNTERS, _METERS, _METER_FEATURES, _PORTS = 1, 4, 9, 10, 11, 13
 
 
 def request_ports() -> bytes:
@@ -209,6 +225,10 @@ def request_flows(cookie: int, cookie_mask: int) -> bytes:
     """Ask for the rules of all tables whose cookie has these bits, with their counters."""
     fixed = struct.pack("!B3xII4xQQ", _ALL_TABLES, _ANY, _ANY, cookie, cookie_mask)
     return _question(_FLOWS, fixed + _match_octets(()))
+
+
+def request_meter_features() -> bytes:
+    return _question(_METER_FEATURES)
 
 
 def request_meter_limits() -> bytes:

@@ -10,9 +10,11 @@ import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from triagemq.network.openflow.own_queues import CONTROL_QUEUE, FOREIGN_QUEUE, class_queue
 from triagemq.network.openflow.rules import (
     CONTROL_MARK,
     CONTROLLER,
+    Copy,
     Kind,
     Match,
     RateLimit,
@@ -20,8 +22,9 @@ from triagemq.network.openflow.rules import (
     RuleKey,
     class_mark,
     matching,
+    outputs_of,
 )
-from triagemq.network.openflow.topology import HostPlace, Routes, Topology
+from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
 from triagemq.plan import FlowKey, SetFlow
 
 LINK_DISCOVERY = 0x88CC
@@ -40,6 +43,10 @@ class LimitedFlow:
 
     flow: SetFlow[FlowKey]
     limit: RateLimit | None = None
+
+
+FlowRules = LimitedFlow | tuple[LimitedFlow, ...] | None
+"""What is wanted for a key: one flow, the flows of a multicast key at each of its ports, or nothing."""
 
 
 def _rule(kind: Kind, match: Match = (), **actions: object) -> Rule:
@@ -111,11 +118,13 @@ def address_rules(
     address: str,
     flows: Collection[LimitedFlow],
     sources: Iterable[str] = (),
+    queued: Collection[PortId] = (),
 ) -> _Rules:
     """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
 
     They are on the switches between the `sources` (addresses of gateways) and the subscriber; on all, when it is not
-    known where a source is. Limits act where flows enter the network, or at the subscriber's switch.
+    known where a source is. Limits act where flows enter the network, or at the subscriber's switch. `queued` ports
+    have queues of their switch's own.
     """
     rules: _Rules = {}
     for home in routes.places(address) if flows else ():
@@ -128,18 +137,22 @@ def address_rules(
             limiting = entries
         for switch in sorted(switches):
             port, hops = towards[switch]
-            some = _rules_at(address, flows, home.port if switch == home.switch else port, hops)
+            output = home.port if switch == home.switch else port
+            some = _rules_at(address, flows, output, hops, PortId(switch, output) in queued)
             if switch not in limiting:
                 some = [replace(rule, limit=None) for rule in some]
             rules[switch] = {rule.key: rule for rule in some}
     return rules
 
 
-def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: int) -> list[Rule]:
+def _rules_at(
+    address: str, flows: Collection[LimitedFlow], output: int, hops: int, queued: bool
+) -> list[Rule]:
     control = _rule(
         Kind.CONTROL,
         matching(**address_fields(address), ip_dscp=CONTROL_MARK),
         outputs=(output,),
+        queue=CONTROL_QUEUE if queued else None,
         hops=hops,
     )
     return [
@@ -149,6 +162,7 @@ def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: i
                 Kind.FLOW,
                 matching(**address_fields(address), udp_dst=each.flow.key.udp_port),
                 mark=class_mark(each.flow.priority_class),
+                queue=class_queue(each.flow.priority_class) if queued else None,
                 limit=each.limit,
                 outputs=(output,),
                 hops=hops,
@@ -157,6 +171,68 @@ def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: i
             for each in flows
         ),
     ]
+
+
+def topic_rules(
+    routes: Routes,
+    key: FlowKey,
+    flows: Collection[LimitedFlow],
+    places: Mapping[str, PortId],
+    queued: Collection[PortId] = (),
+) -> _Rules:
+    """The rules of a multicast key: on each switch copies leave by the ports that flows name, marked by their classes.
+
+    Limits act on what hosts send; what comes from another switch has met them there. Ports are where `places` says.
+    """
+    copies: dict[int, list[tuple[Copy, LimitedFlow]]] = {}
+    for each in flows:
+        at = places.get(each.flow.port)
+        if at is not None and at.switch in routes.network.ports:
+            queue = class_queue(each.flow.priority_class) if at in queued else None
+            copy = Copy(at.port, class_mark(each.flow.priority_class), queue)
+            copies.setdefault(at.switch, []).append((copy, each))
+    outputs = {switch: [copy.port for copy, _ in some] for switch, some in copies.items()}
+    fields = {**address_fields(key.address), "udp_dst": key.udp_port}
+    rules: _Rules = {}
+    for switch, some in copies.items():
+        if any(copy.queue is not None for copy, _ in some):
+            # A queue that has been chosen holds for all outputs that follow.
+            some = [
+                (copy if copy.queue is not None else copy._replace(queue=FOREIGN_QUEUE), each)
+                for copy, each in some
+            ]
+        some.sort(key=lambda one: one[0].port)
+        limits = [each.limit for _, each in some if each.limit is not None]
+        actions = {
+            **outputs_of([copy for copy, _ in some]),
+            "hops": _switches_behind(routes, outputs, switch),
+            "rank": max(each.flow.priority_class for _, each in some),
+        }
+        made = [_rule(Kind.FLOW, matching(**fields), **actions, limit=limits[0] if limits else None)]
+        if limits:
+            made += [
+                _rule(Kind.FLOW_FROM_LINK, matching(**fields, in_port=here.port), **actions)
+                for here in routes.network.links
+                if here.switch == switch
+            ]
+        rules[switch] = {rule.key: rule for rule in made}
+    return rules
+
+
+def _switches_behind(routes: Routes, outputs: Mapping[int, Collection[int]], switch: int) -> int:
+    """How many switches copies pass after this one, at most."""
+    seen, frontier, count = {switch}, [switch], -1
+    while frontier:
+        count += 1
+        reached = {
+            there.switch
+            for here in frontier
+            for port in outputs.get(here, ())
+            if (there := routes.network.links.get(PortId(here, port))) is not None
+        }
+        frontier = sorted(each for each in reached - seen if each in outputs)
+        seen |= reached
+    return count
 
 
 def address_fields(address: str) -> Mapping[str, int | str]:
@@ -192,29 +268,49 @@ class RuleBook:
         self.wanted: _Rules = {}
         self.flows: dict[str, dict[FlowKey, LimitedFlow]] = {}
         """By address, as it is written shortest."""
-        self._rules_of: dict[str, _Rules] = {}
+        self.topics: dict[FlowKey, tuple[LimitedFlow, ...]] = {}
+        self.places: Mapping[str, PortId] = {}
+        """Where the ports of a plan are, as far as is known."""
+        self.queued: Collection[PortId] = ()
+        """Which of them have queues of their switch's own."""
+        self._rules_of: dict[str | FlowKey, _Rules] = {}
 
-    def fit(self, network: Topology) -> None:
+    def fit(
+        self,
+        network: Topology,
+        places: Mapping[str, PortId] | None = None,
+        queued: Collection[PortId] | None = None,
+    ) -> None:
         """Make all rules anew for a network."""
         self.network, self.routes = network, Routes(network)
+        self.places = self.places if places is None else places
+        self.queued = self.queued if queued is None else queued
         self.wanted = base_rules(self.routes)
-        self._rules_of = {address: self._rules(address) for address in self.flows}
+        owners: list[str | FlowKey] = [*self.flows, *self.topics]
+        self._rules_of = {owner: self._rules(owner) for owner in owners}
         for some in self._rules_of.values():
             for switch, rules in some.items():
                 self.wanted[switch].update(rules)
 
     def change(
-        self, flows: Mapping[FlowKey, LimitedFlow | None]
-    ) -> tuple[Mapping[FlowKey, LimitedFlow | None], Mapping[int, Collection[RuleKey]]]:
+        self, flows: Mapping[FlowKey, FlowRules]
+    ) -> tuple[Mapping[FlowKey, FlowRules], Mapping[int, Collection[RuleKey]]]:
         """Set flows, and remove those that are None; gives the change that undoes this, and what it touches.
 
         Touched are rules, by switch and key: those that were there and those that are there now.
         """
-        undoing: dict[FlowKey, LimitedFlow | None] = {}
-        addresses = set()
+        undoing: dict[FlowKey, FlowRules] = {}
+        owners: set[str | FlowKey] = set()
         for key, flow in flows.items():
+            if key.is_multicast:
+                owners.add(key)
+                undoing[key] = self.topics.pop(key, None)
+                if isinstance(flow, tuple) and flow:
+                    self.topics[key] = flow
+                continue
+            assert not isinstance(flow, tuple)
             address = str(ipaddress.ip_address(key.address))
-            addresses.add(address)
+            owners.add(address)
             there = self.flows.setdefault(address, {})
             undoing[key] = there.get(key)
             if flow is None:
@@ -222,19 +318,21 @@ class RuleBook:
             else:
                 there[key] = flow
         touched: dict[int, set[RuleKey]] = {}
-        for address in addresses:
-            for switch, rules in self._rules_of.pop(address, {}).items():
+        for owner in owners:
+            for switch, rules in self._rules_of.pop(owner, {}).items():
                 touched.setdefault(switch, set()).update(rules)
                 for rule in rules:
                     del self.wanted[switch][rule]
-            if not self.flows[address]:
-                del self.flows[address]
+            if isinstance(owner, str) and not self.flows[owner]:
+                del self.flows[owner]
                 continue
-            self._rules_of[address] = self._rules(address)
-            for switch, rules in self._rules_of[address].items():
+            self._rules_of[owner] = self._rules(owner)
+            for switch, rules in self._rules_of[owner].items():
                 touched.setdefault(switch, set()).update(rules)
                 self.wanted[switch].update(rules)
         return undoing, touched
 
-    def _rules(self, address: str) -> _Rules:
-        return address_rules(self.routes, address, self.flows[address].values(), self.sources)
+    def _rules(self, owner: str | FlowKey) -> _Rules:
+        if isinstance(owner, FlowKey):
+            return topic_rules(self.routes, owner, self.topics.get(owner, ()), self.places, self.queued)
+        return address_rules(self.routes, owner, self.flows[owner].values(), self.sources, self.queued)

@@ -7,9 +7,10 @@ A rule is of one kind, and its kind gives its table and priority. Packets enter 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from triagemq.datagrams import CONTROL_DSCP
 
@@ -26,6 +27,9 @@ Match = tuple[tuple[str, int | str], ...]
 """Fields (by the names of OpenFlow 1.3) that a packet must have exactly, in alphabetical order."""
 
 
+_MOST = 0xFFFFFFFF
+
+
 class Kind(enum.Enum):
     """What a rule is for: (table, priority)."""
 
@@ -39,8 +43,10 @@ class Kind(enum.Enum):
     """Somebody unknown speaks: the controller sees a copy, the packet goes on."""
     CONTROL = (1, 400)
     """Control packets to a subscriber: first, unlimited, with the mark they came with."""
+    FLOW_FROM_LINK = (1, 310)
+    """Events of a limited topic that come from another switch, where they have met their limit."""
     FLOW = (1, 300)
-    """PUBLISH messages of one flow."""
+    """PUBLISH messages of one flow, or events of a topic."""
     UNICAST = (1, 200)
     """Unmanaged packets to a known host."""
     FLOOD = (1, 0)
@@ -69,7 +75,18 @@ class RateLimit:
         >>> RateLimit.of(64_000, 1500)
         RateLimit(kilobits_per_second=64, burst_kilobits=12)
         """
-        return cls(max(1, -int(-bandwidth_bps // 1000)), max(1, -int(-burst_bytes * 8 // 1000)))
+        kilobits_per_second, burst_kilobits = (
+            min(max(1, math.ceil(bits / 1000)), _MOST) for bits in (bandwidth_bps, burst_bytes * 8)
+        )
+        return cls(kilobits_per_second, burst_kilobits)
+
+
+class Copy(NamedTuple):
+    """Where a copy of a packet leaves, its DSCP there, and its queue, where a switch has some of its own."""
+
+    port: int
+    mark: int
+    queue: int | None = None
 
 
 class RuleKey(NamedTuple):
@@ -84,6 +101,7 @@ class RuleKey(NamedTuple):
 class Rule:
     """One entry of a flow table: mark, then send out at every port but the one it came from, then go on.
 
+    Where not all have the same mark and `queue` there are `copies` instead.
     `hops` is the number of switches between this one and the destination, `rank` the class of a flow, and
     `first_output` where packets to a host that has just become known go before they take their shortest way: they give
     the order of updates, are not kept by switches, and do not count when rules are compared.
@@ -94,6 +112,8 @@ class Rule:
     match: Match
     outputs: tuple[int, ...] = ()
     mark: int | None = None
+    queue: int | None = None
+    copies: tuple[Copy, ...] = ()
     limit: RateLimit | None = None
     next_table: int | None = None
     strange: bool = False
@@ -128,6 +148,19 @@ def matching(**fields: int | str) -> Match:
     (('eth_type', 2048), ('udp_dst', 20000))
     """
     return tuple(sorted(fields.items()))
+
+
+def outputs_of(copies: Sequence[Copy]) -> dict[str, Any]:
+    """How a rule has these copies.
+
+    >>> outputs_of([Copy(1, 46), Copy(2, 46)]), outputs_of([Copy(1, 46), Copy(2, 8)])
+    ({'outputs': (1, 2), 'mark': 46, 'queue': None},
+     {'copies': (Copy(port=1, mark=46, queue=None), Copy(port=2, mark=8, queue=None))})
+    """
+    (first, *_), same = copies, {copy[1:] for copy in copies}
+    if len(same) == 1:
+        return {"outputs": tuple(copy.port for copy in copies), "mark": first.mark, "queue": first.queue}
+    return {"copies": tuple(copies)}
 
 
 def class_mark(priority_class: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +23,10 @@ from triagemq.network.openflow.updates import (
 )
 
 _OUR_METERS = range(0x7154, 0x10000)
-"""Meters have no cookies: ours have these numbers."""
+"""Meters have no cookies: ours have these numbers; on a switch that has not so many the upper half of what it has."""
+
+_RESTING_SECONDS = 2.0
+"""Packets pass a meter for a while after its rule has gone: a switch may be slow to forget what it has decided."""
 
 
 class Installed(NamedTuple):
@@ -40,6 +45,10 @@ class SwitchTable:
         self.installed: dict[RuleKey, Installed] = {}
         self._cookies = cookies
         self._meters: dict[int, RateLimit | None] = {}
+        self._our_meters = range(0)
+        # Meters that no rule uses any more: when that began, and of whom they count.
+        self._resting: dict[int, tuple[float, RuleKey | None]] = {}
+        self._limited_before: dict[RuleKey, int] = {}
         self._foreign: set[RuleKey] = set()
 
     @property
@@ -51,13 +60,16 @@ class SwitchTable:
         entries = decoding.decode_flow_entries(
             await self.session.parts(encoding.request_flows(0, 0), "its rules")
         )
-        try:
+        most, limits = 0, {}
+        # A switch without meters may say so by an error.
+        with contextlib.suppress(SwitchError):
+            features = await self.session.parts(encoding.request_meter_features(), "what its meters can do")
+            most = decoding.decode_meter_features(features)
             limits = decoding.decode_meter_limits(
                 await self.session.parts(encoding.request_meter_limits(), "its meters")
             )
-        except SwitchError:
-            limits = {}  # A switch without meters may say so by an error.
-        self._meters = {meter: limits[meter] for meter in limits if meter in _OUR_METERS}
+        self._our_meters = _OUR_METERS if most >= _OUR_METERS[-1] else range(most // 2 + 1, most + 1)
+        self._meters = {meter: limits[meter] for meter in limits if meter in self._our_meters}
         self.installed, self._foreign = {}, set()
         for cookie, rule, meter in entries:
             if cookie & COOKIE_MASK != COOKIE_MARK:
@@ -68,6 +80,11 @@ class SwitchTable:
                 limit = limits.get(meter)
                 rule = replace(rule, limit=limit, strange=rule.strange or limit is None)
             self.installed[rule.key] = Installed(rule, cookie, meter)
+        # A rule that was refused has left the former one its meter.
+        used = {each.meter for each in self.installed.values()}
+        self._resting = {
+            meter: self._resting.get(meter, (_now(), None)) for meter in self._meters if meter not in used
+        }
 
     def order(self, change: Put | Delete) -> None:
         """Send what a change asks for; errors come out of the session's next barrier."""
@@ -81,7 +98,21 @@ class SwitchTable:
         self.session.send(encoding.delete_marked_flows(COOKIE_MARK, COOKIE_MASK), "the deletion of all rules")
         for meter in self._meters:
             self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
-        self.installed, self._meters = {}, {}
+        self.installed, self._meters, self._resting, self._limited_before = {}, {}, {}, {}
+        await self.session.barrier()
+
+    async def drop_meters(self) -> None:
+        """Delete meters that have rested; what they have counted stays with their rules."""
+        rested = [meter for meter, (since, _) in self._resting.items() if _now() - since > _RESTING_SECONDS]
+        if not rested:
+            return
+        drops = await self._meter_drops()
+        for meter in rested:
+            _, key = self._resting.pop(meter)
+            if key in self.installed:
+                self._limited_before[key] = self._limited_before.get(key, 0) + drops.get(meter, 0)
+            self._meters.pop(meter, None)
+            self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
         await self.session.barrier()
 
     async def flow_counts(self) -> dict[RuleKey, tuple[int, int, int]]:
@@ -91,13 +122,14 @@ class SwitchTable:
                 encoding.request_flows(FLOW_COOKIE_MARK, FLOW_COOKIE_MASK), "its counters"
             )
         )
-        drops: dict[int, int] = {}
-        if self._meters:
-            drops = decoding.decode_meter_drops(
-                await self.session.parts(encoding.request_meter_counts(), "the counters of its meters")
-            )
+        drops = await self._meter_drops() if self._meters else {}
+        limited = dict(self._limited_before)
+        counting = [(each.meter, key) for key, each in self.installed.items() if each.meter is not None]
+        counting += [(meter, key) for meter, (_, key) in self._resting.items() if key is not None]
+        for meter, key in counting:
+            limited[key] = limited.get(key, 0) + drops.get(meter, 0)
         return {
-            key: (*counts[each.cookie], drops.get(each.meter, 0) if each.meter is not None else 0)
+            key: (*counts[each.cookie], limited.get(key, 0))
             for key, each in self.installed.items()
             if each.cookie in counts
         }
@@ -106,6 +138,10 @@ class SwitchTable:
         bodies = await self.session.parts(encoding.request_port_counts(), "the counters of its ports")
         return decoding.decode_port_counts(bodies)
 
+    async def _meter_drops(self) -> dict[int, int]:
+        bodies = await self.session.parts(encoding.request_meter_counts(), "the counters of its meters")
+        return decoding.decode_meter_drops(bodies)
+
     def _put(self, rule: Rule) -> None:
         before = self.installed.get(rule.key)
         if before is None and rule.key in self._foreign:
@@ -113,38 +149,44 @@ class SwitchTable:
         meter = None
         if rule.limit is not None:
             meter = self._meter(rule, before)
-        cookie = self._cookies.next(flow=rule.kind in (Kind.FLOW, Kind.CONTROL))
+        cookie = self._cookies.next(flow=rule.kind in (Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.CONTROL))
         self.session.send(encoding.put_flow(rule, cookie, meter), f"the rule {rule}")
         self.installed[rule.key] = Installed(rule, cookie, meter)
-        if before is not None and before.meter is not None and meter is None:
-            self._drop_meter(before.meter)
+        if before is not None and before.meter is not None and before.meter != meter:
+            self._resting[before.meter] = _now(), rule.key
 
     def _delete(self, rule: Rule) -> None:
         before = self.installed.pop(rule.key, None)
         if before is None:
             return
         self.session.send(encoding.delete_flow(rule, before.cookie), f"the deletion of the rule {rule}")
+        self._limited_before.pop(rule.key, None)
+        for meter, (since, key) in self._resting.items():
+            if key == rule.key:
+                self._resting[meter] = since, None
         if before.meter is not None:
-            self._drop_meter(before.meter)
+            self._resting[before.meter] = _now(), None
 
     def _meter(self, rule: Rule, before: Installed | None) -> int:
-        """The meter for a rule: the one it has, with the limit it should have, or another."""
+        """The meter for a rule: the one it has, or with another limit another one.
+
+        A meter that is changed in its place may lose what it has counted.
+        """
         assert rule.limit is not None
-        if before is not None and before.meter in self._meters:
-            meter, there = before.meter, True
-        else:
-            meter = next((number for number in _OUR_METERS if number not in self._meters), 0)
-            there = False
-            if not meter:
-                raise SwitchError(self.session.name, (f"the rule {rule} (all meters are in use)",))
-        if self._meters.get(meter) != rule.limit:
-            self.session.send(encoding.put_meter(meter, rule.limit, there=there), f"meter {meter} of {rule}")
-            self.session.fence()
-            self._meters[meter] = rule.limit
+        if before is not None and before.meter is not None and self._meters.get(before.meter) == rule.limit:
+            return before.meter
+        if not self._our_meters:
+            raise SwitchError(
+                self.session.name, (f"the rule {rule} (it has no meters, and the flow a limiter)",)
+            )
+        meter = next((number for number in self._our_meters if number not in self._meters), 0)
+        if not meter:
+            raise SwitchError(self.session.name, (f"the rule {rule} (all its meters are in use)",))
+        self.session.send(encoding.put_meter(meter, rule.limit), f"meter {meter} of {rule}")
+        self.session.fence()
+        self._meters[meter] = rule.limit
         return meter
 
-    def _drop_meter(self, meter: int) -> None:
-        if self._meters.pop(meter, None) is not None:
-            # A rule that still used the meter would go with it.
-            self.session.fence()
-            self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

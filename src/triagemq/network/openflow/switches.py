@@ -1,6 +1,17 @@
 """Instructions followed on OpenFlow switches: rules that mark packets and lead them to the queues behind the ports.
 
-Queues and drops are the business of a data plane there, which follows the same instructions.
+Queues and drops are the business of a data plane there, which follows the same instructions but for limiters: those
+are meters here, where a flow enters the network (at the gateways' switches, or where hosts send to a multicast
+address), and must not act a second time behind. A meter counts whole kilobits: its rate is the promised one or less
+than 1 kbit/s more, its burst less than 125 bytes more. A limiter that is changed begins full. (Open vSwitch answers a
+barrier some milliseconds before it has decided anew on packets that it knows.)
+
+Switches that have queues of their own need no data plane behind: their `databases` get the queues of the plan's ports
+(own_queues.py), and rules choose among them.
+
+A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
+class there. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
+takes it for a flow's: it is served last.
 
 Rules follow hosts as they are found: a flow to a subscriber that nobody has seen yet has no rule of its own, and its
 packets are flooded; it gets one as soon as the subscriber speaks (or answers: it is asked). When this process dies,
@@ -10,8 +21,9 @@ switches go on with the rules they have; a new one reads them and changes only w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -19,12 +31,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
 from triagemq.network.openflow.controller import Controller, Timing
 from triagemq.network.openflow.decoding import PortCounts
-from triagemq.network.openflow.rule_sets import LimitedFlow
+from triagemq.network.openflow.own_queues import OwnQueues
+from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place
 from triagemq.network.openflow.topology import Topology
-from triagemq.network.state import PlanState
-from triagemq.plan import FlowKey, Instruction
+from triagemq.network.state import PlanState, StateChange
+from triagemq.plan import FlowKey, Instruction, SetFlow
 
 _Result = TypeVar("_Result")
 
@@ -51,6 +64,8 @@ class OpenFlowSwitches:
     `switches` are the datapath ids of the network's switches: rules are made when all have connected, once. They find
     this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses of
     gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
+    `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys and
+    queues need it. `databases` are those of switches with queues of their own, by datapath id.
     """
 
     priority_classes: ClassVar[int] = len(MARKS)
@@ -61,6 +76,8 @@ class OpenFlowSwitches:
         *,
         listen: Sequence[str],
         sources: Collection[str] = (),
+        ports: Mapping[str, tuple[int, str]] | None = None,
+        databases: Mapping[int, str] | None = None,
         keep_rules: bool = False,
         ready_seconds: float = 30.0,
         timing: Timing = Timing(),  # noqa: B008 (frozen)
@@ -68,15 +85,18 @@ class OpenFlowSwitches:
         if not switches or not listen:
             raise ParameterError("switches", "say which there are, and where to listen for them")
         self._keep_rules = keep_rules
-        self._state = PlanState(self.priority_classes)
-        self._limits: dict[FlowKey, RateLimit] = {}
+        self._ports = {} if ports is None else dict(ports)
+        self._queues = OwnQueues({} if databases is None else databases, self._ports)
+        self._state = PlanState(self.priority_classes, replicated=True)
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openflow", daemon=True)
         self._thread.start()
 
         async def opened() -> Controller:
-            controller = Controller(switches, sources=sources, timing=timing)
+            controller = Controller(
+                switches, sources=sources, ports=self._ports, queued=self._queues, timing=timing
+            )
             await controller.open([parse_place(each) for each in listen])
             return controller
 
@@ -131,27 +151,46 @@ class OpenFlowSwitches:
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         """All at once, or (PlanError) none. Waits until the network is ready; NetworkError if it does not become so."""
-        self._change(instructions, {})
-
-    def set_limits(self, limits: Mapping[FlowKey, RateLimit | None]) -> None:
-        """Give flows a rate limit, or (None) take it away; a flow may be limited before it is there."""
-        self._change((), limits)
+        if self._closed:
+            raise RuntimeError("these switches have been left")
+        change = self._state.change(instructions)
+        for _, port in change.copies:
+            if port not in self._ports:
+                raise PlanError(
+                    f"port {port!r} is at no switch that is known here, and copies are to leave by it; say where it is"
+                )
+        self._ready.result()
+        undo: list[Callable[[], None]] = []
+        try:
+            for settings in change.ports.values():
+                if settings is not None and settings.port in self._queues:
+                    self._queues.set(settings, undo)
+            self._call(self._controller.set_flows(self._wanted(change)))
+        except (PlanError, SwitchError) as error:
+            for step in reversed(undo):
+                with contextlib.suppress(PlanError):
+                    step()
+            if isinstance(error, PlanError):
+                raise
+            raise PlanError(f"the plan was not put into the network: {error}") from error
+        self._state.commit(change)
+        for name, settings in change.ports.items():
+            if settings is None and name in self._queues:
+                self._queues.remove(name)
 
     def counters(self) -> dict[int, SwitchCounters]:
         """What every switch that is connected has counted, by datapath id."""
         if self._closed:
             return {}
-        return {
-            switch: SwitchCounters(
-                ports,
-                {
-                    key: FlowAtSwitch(*counts)
-                    for rule, counts in rules.items()
-                    if (key := _flow_of(rule)) is not None
-                },
-            )
-            for switch, (ports, rules) in self._call(self._controller.statistics()).items()
-        }
+        found = {}
+        for switch, (ports, rules) in self._call(self._controller.statistics()).items():
+            flows: dict[FlowKey, FlowAtSwitch] = {}
+            for rule, counts in rules.items():
+                if (key := _flow_of(rule)) is not None:
+                    before = flows.get(key, FlowAtSwitch(0, 0, 0))
+                    flows[key] = FlowAtSwitch(*map(sum, zip(before, counts, strict=True)))
+            found[switch] = SwitchCounters(ports, flows)
+        return found
 
     def close(self) -> None:
         """Take the rules off the switches, unless they are to be kept; twice is once."""
@@ -161,31 +200,33 @@ class OpenFlowSwitches:
         try:
             self._ready.cancel()
             self._call(self._controller.close(keep_rules=self._keep_rules))
+            if not self._keep_rules:
+                self._queues.close()
         finally:
             self._stop()
 
-    def _change(
-        self, instructions: Sequence[Instruction], limits: Mapping[FlowKey, RateLimit | None]
-    ) -> None:
-        if self._closed:
-            raise RuntimeError("these switches have been left")
-        change = self._state.change(instructions)
-        self._ready.result()
-        flows = {key: change.flows.get(key, self._state.flows.get(key)) for key in (*change.flows, *limits)}
-        limited = {
-            key: None if flow is None else LimitedFlow(flow, limits.get(key, self._limits.get(key)))
-            for key, flow in flows.items()
-        }
-        try:
-            self._call(self._controller.set_flows(limited))
-        except SwitchError as error:
-            raise PlanError(f"the plan was not put into the network: {error}") from error
-        self._state.commit(change)
-        for key, limit in limits.items():
-            if limit is None:
-                self._limits.pop(key, None)
+    def _wanted(self, change: StateChange) -> dict[FlowKey, FlowRules]:
+        """The flows that a change names, and those whose limiter it does."""
+        state = self._state
+
+        def limited(flow: SetFlow[FlowKey]) -> LimitedFlow:
+            limiter = state.limiter(flow.key, flow.port, change)
+            if limiter is None:
+                return LimitedFlow(flow)
+            return LimitedFlow(flow, RateLimit.of(limiter.rate_bytes_per_second * 8, limiter.burst_bytes))
+
+        wanted: dict[FlowKey, FlowRules] = {}
+        for key in (*change.flows, *change.copied, *change.limiters):
+            if key in wanted:
+                continue
+            if key.is_multicast:
+                copies = ((key, port) for port in state.ports_of(key, change))
+                flows = (change.copies.get(copy) or state.copies[copy] for copy in copies)
+                wanted[key] = tuple(limited(flow) for flow in flows)
             else:
-                self._limits[key] = limit
+                flow = change.flows[key] if key in change.flows else state.flows.get(key)
+                wanted[key] = None if flow is None else limited(flow)
+        return wanted
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -201,6 +242,7 @@ def _flow_of(rule: RuleKey) -> FlowKey | None:
     fields = dict(rule.match)
     address = fields.get("ipv4_dst") or fields.get("ipv6_dst")
     port = fields.get("udp_dst")
-    if rule.priority != Kind.FLOW.priority or not isinstance(address, str) or not isinstance(port, int):
+    of_a_flow = rule.priority in (Kind.FLOW.priority, Kind.FLOW_FROM_LINK.priority)
+    if not of_a_flow or not isinstance(address, str) or not isinstance(port, int):
         return None
     return FlowKey(address, port)

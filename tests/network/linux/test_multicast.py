@@ -1,0 +1,140 @@
+"""Promised topics in the linux data plane: copies of one packet, with a class, a limiter and counters at each port."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, Wires
+
+from triagemq.errors import PlanError
+from triagemq.network.linux import LinuxDataPlane, TrustedAddress
+from triagemq.network.linux.namespaces import in_namespace
+from triagemq.plan import FlowCounters, FlowKey, RemoveFlow, RemoveLimiter, SetFlow, SetLimiter, SetPort
+
+pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
+
+TOPIC = FlowKey("239.1.2.3", 5000)
+FOREIGN = FlowKey("239.9.9.9", 5000)
+EVENT = bytes(100)
+WIRE_BYTES = 142
+PORTS = [SetPort(name, 1e8, 1000, 7) for name in ("radio", "cable")]
+COPIES = [SetFlow(TOPIC, "radio", 7, 0, 0.0), SetFlow(TOPIC, "cable", 7, 3, 0.0)]
+
+
+class Members:
+    """A publisher that is not the gateway, and a member of the topic behind each of two ports."""
+
+    def __init__(self, directory: Path) -> None:
+        self.wires = Wires()
+        self.output = self.wires.sending_socket()
+        self.output.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.9.0.1"))
+        self.members = [self._member(address) for address in (RECEIVER, RECEIVER_ON_CABLE)]
+        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.plane.trust([TrustedAddress("udp", "10.9.0.77", 1883)])
+
+    def _member(self, address: str) -> socket.socket:
+        made = in_namespace(self.wires.receiver, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # IP_MULTICAST_ALL: only what comes by the interface by which it is a member.
+        made.setsockopt(socket.IPPROTO_IP, 49, 0)
+        made.bind(("", TOPIC.udp_port))
+        for group in (TOPIC, FOREIGN):
+            membership = socket.inet_aton(group.address) + socket.inet_aton(address)
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        made.settimeout(10.0)
+        return made
+
+    def send(self, count: int, key: FlowKey = TOPIC) -> None:
+        for _ in range(count):
+            self.output.sendto(EVENT, (key.address, key.udp_port))
+
+    def settled(self, came: int) -> FlowCounters:
+        """What the topic has counted when so many packets have come and none waits any more."""
+        deadline = time.monotonic() + 20
+        while True:
+            counters = self.plane.counters()
+            counted = counters.flows[TOPIC]
+            if counted.packets_in == came and not counted.backlog_packets:
+                return counted
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self.plane.close()
+        for each in (self.output, *self.members):
+            each.close()
+        self.wires.close()
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Members]:
+    made = Members(tmp_path)
+    yield made
+    made.close()
+
+
+def test_copies_have_the_class_of_their_port_and_foreign_packets_go_last(members: Members) -> None:
+    members.plane.apply([*PORTS, *COPIES])
+    members.send(20)
+    members.send(10, FOREIGN)
+    for member in members.members:
+        assert [len(member.recv(2048)) for _ in range(30)] == [100] * 30
+    counters = members.plane.counters()
+    radio, cable = counters.ports["radio"], counters.ports["cable"]
+    assert [queue.packets_out for queue in radio.queues] == [20, 0, 0, 0, 0, 0, 0]
+    assert [queue.packets_out for queue in cable.queues] == [0, 0, 0, 20, 0, 0, 0]
+    assert counters.flows == {TOPIC: FlowCounters(7, 40, packets_out=40)}
+    # What hosts say to be members of a group is nobody's, too.
+    assert counters.unmanaged.packets >= 20
+    assert counters.unmanaged.control_packets == 0
+    assert radio.control.packets_in == cable.control.packets_in == 0
+
+
+def test_each_port_limits_its_copies_by_its_own_terms_or_by_those_for_all(members: Members) -> None:
+    members.plane.apply(
+        [
+            *PORTS,
+            *COPIES,
+            SetLimiter(TOPIC, 30 * WIRE_BYTES, 0.1),
+            SetLimiter(TOPIC, 10 * WIRE_BYTES, 0.1, "cable"),
+        ]
+    )
+    members.send(50)
+    assert members.settled(100) == FlowCounters(7, 100, packets_out=40, limited=60)
+    # Another class keeps what is in the bucket; another limiter, too.
+    members.plane.apply([SetFlow(TOPIC, "radio", 7, 2, 0.0), RemoveLimiter(TOPIC, "cable")])
+    members.send(5)
+    assert members.settled(110) == FlowCounters(7, 110, packets_out=40, limited=70)
+    members.plane.apply([RemoveLimiter(TOPIC)])
+    members.send(5)
+    assert members.settled(120) == FlowCounters(7, 120, packets_out=50, limited=70)
+
+
+def test_a_port_without_copies_any_more_serves_them_last(members: Members) -> None:
+    members.plane.apply([*PORTS, *COPIES])
+    members.send(10)
+    assert members.settled(20).packets_out == 20
+    members.plane.apply([RemoveFlow(TOPIC, "cable")])
+    members.send(10)
+    assert members.settled(20).packets_out == 20
+    members.plane.apply([RemoveFlow(TOPIC)])
+    assert members.plane.counters().flows == {}
+
+
+def test_more_limiters_than_there_is_room_for_change_nothing(members: Members, tmp_path: Path) -> None:
+    members.plane.close()
+    members.plane = LinuxDataPlane(members.wires.interfaces, journal_directory=tmp_path, most_limiters=2)
+    tight, wide = SetLimiter(TOPIC, 5 * WIRE_BYTES, 0.1), SetLimiter(TOPIC, 1e6, 1e6)
+    other = FlowKey("10.9.0.2", 9)
+    members.plane.apply([*PORTS, *COPIES, tight, SetFlow(other, "radio", 1, 0, 0.0)])
+    for _ in range(3):
+        with pytest.raises(PlanError, match="room for 2 limiters, and all are in use"):
+            members.plane.apply([wide, SetLimiter(other, 1e3, 1e3)])
+    members.send(10)
+    assert members.settled(20) == FlowCounters(7, 20, packets_out=10, limited=10)
+    members.plane.apply([RemoveFlow(TOPIC, "cable")])
+    members.plane.apply([SetLimiter(other, 1e3, 1e3)])
