@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom
+from triagemq.cli.client_options import Whom, seconds_of
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
@@ -18,6 +18,9 @@ from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.client import Event, Subscriber, Wanted
+
+
+_PROMISE_SECONDS = 10.0
 
 
 @with_groups
@@ -29,7 +32,13 @@ def sub(
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option("--max-latency", "--deadline", help="How late an event may come, in seconds."),
+        typer.Option(
+            "--max-latency",
+            "--deadline",
+            parser=seconds_of,
+            metavar="TIME",
+            help="How late an event may come: seconds, or as 8ms.",
+        ),
     ] = None,
     share: Annotated[
         float | None,
@@ -51,7 +60,10 @@ def sub(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
-    """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
+    """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come.
+
+    With --guaranteed it says first what is promised of each topic, and ends with exit code 1 where that is refused.
+    """
     from triagemq.client import Subscriber, Utility, Wanted
 
     if share is not None and deadline is None:
@@ -85,7 +97,8 @@ async def _listen(
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             return printed
-        opening.result()
+        if not opening.result():
+            raise typer.Exit(1)
         deadline = None if seconds is None else loop.time() + seconds
         while not stop.is_set() and (count is None or printed < count):
             taking = loop.create_task(subscriber.take_all())
@@ -107,9 +120,23 @@ async def _listen(
             typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
 
 
-async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> None:
+async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> bool:
+    """False if something is refused that was to be promised."""
     await subscriber.open()
     await subscriber.subscribe_all(wanted)
+    admitted = True
+    for one in wanted:
+        if not one.guaranteed:
+            continue
+        promise = await subscriber.promise(one.topic, _PROMISE_SECONDS)
+        typer.echo(
+            f"triage: nothing is decided about {one.topic}: nobody publishes it, or not in force yet"
+            if promise is None
+            else f"triage: {promise}",
+            err=True,
+        )
+        admitted = admitted and (promise is None or promise.admitted)
+    return admitted
 
 
 def _as_text(event: Event) -> str:

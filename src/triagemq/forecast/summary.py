@@ -61,13 +61,14 @@ def subscription_rows(
     """One row per subscription, for `triage forecast --full`; or only these rows."""
     subscriptions = scenario.subscriptions
     percentiles = {name: predicted.percentile_seconds(share) for name, share in PERCENTILES.items()}
+    level, drop_rate = plan.subscription_class, np.append(plan.flows.drop_rate, 0.0)[plan.flow]
     return [
         {
             "subscriber": scenario.subscribers.name[subscriptions.subscriber[row]],
             "topic": scenario.topics.name[subscriptions.topic[row]],
             "flow": int(plan.flow[row]),
-            "priority_class": int(plan.subscription_class[row]),
-            "drop_rate": float(plan.flows.drop_rate[plan.flow[row]]),
+            "priority_class": int(level[row]),
+            "drop_rate": float(drop_rate[row]),
             "success_rate": float(predicted.success[row]),
             "mean_latency_seconds": plain(predicted.latency_seconds[row]),
             **{name: plain(column[row]) for name, column in percentiles.items()},
