@@ -8,7 +8,15 @@ import typer
 
 from triagemq.cli import options
 from triagemq.cli.groups import with_groups
-from triagemq.cli.options import best_forecast, class_table, print_deadlines, print_json, screen, utility_line
+from triagemq.cli.options import (
+    best_forecast,
+    class_table,
+    print_deadlines,
+    print_json,
+    print_promises,
+    screen,
+    utility_line,
+)
 from triagemq.cli.planning import PlannerOptions
 
 
@@ -35,6 +43,7 @@ def forecast(
         print_json(result)
         return
     console = screen()
+    print_promises(result["promises"])
     class_table(
         f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"]
     )

@@ -231,6 +231,27 @@ def _doubt(row: dict[str, Any]) -> str:
     return f"± {100 * off:.0f} %, {row['flag']}" if off > 0 else str(row["flag"])
 
 
+def print_promises(promises: list[dict[str, Any]]) -> None:
+    """What is promised, with its bound and levels; and what is refused, with what would be admitted instead."""
+    if not promises:
+        return
+    table = figure_table("promises", "promise", "bound", "asked for", "to spare", "level at each port")
+    refused = figure_table("refused", "promise", "asked for", "would be admitted")
+    for row in promises:
+        name = f"{row['topic']} from {row['publisher']} to {row['subscriber']}"
+        asked = duration(row["max_latency_seconds"])
+        if row["admitted"]:
+            levels = ", ".join(
+                f"{hop['port']} {hop['level']}" for hop in row["hops"] if hop["port"] is not None
+            )
+            table.add_row(name, duration(row["bound_seconds"]), asked, duration(row["slack_seconds"]), levels)
+        else:
+            refused.add_row(name, asked, duration(row["offer_seconds"]))
+    for each in (table, refused):
+        if each.row_count:
+            screen().print(each)
+
+
 def utility_line(utility: dict[str, float | None]) -> str:
     """Achieved utility in one line."""
     return (

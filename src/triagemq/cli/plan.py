@@ -20,6 +20,7 @@ from triagemq.cli.options import (
     percent,
     print_deadlines,
     print_json,
+    print_promises,
     screen,
     utility_line,
 )
@@ -87,6 +88,7 @@ def plan(
     console.print(_port_table(result["ports"]))
     if len(result["ports"]) > SHOWN_PORTS:
         console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
+    print_promises(result["promises"])
     class_table(f"{made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"])
     console.print(utility_line(result["utility"]))
     print_deadlines(result["deadlines"])

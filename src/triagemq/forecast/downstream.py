@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
+from triagemq.forecast.promised import Above
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
 from triagemq.forecast.upstream import TopicArrivals
@@ -39,10 +40,18 @@ class Crossing:
 
 
 def cross_network(
-    scenario: Scenario, plan: Plan, asked: Demand, arrivals: TopicArrivals, doubts: Doubts
+    scenario: Scenario,
+    plan: Plan,
+    asked: Demand,
+    arrivals: TopicArrivals,
+    doubts: Doubts,
+    above: Above | None = None,
 ) -> Crossing:
-    """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way."""
-    path = _Path(scenario, plan, asked, arrivals, doubts)
+    """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way.
+
+    `above` is promised traffic that crosses ports, too.
+    """
+    path = _Path(scenario, plan, asked, arrivals, doubts, above)
     hops = np.pad(port_hops(scenario), ((0, 0), (0, 1)), constant_values=-1)
     for hop in range(hops.shape[1] - 1):
         port = hops[asked.port, hop]
@@ -85,12 +94,19 @@ class _Path:
     """
 
     def __init__(
-        self, scenario: Scenario, plan: Plan, asked: Demand, arrivals: TopicArrivals, doubts: Doubts
+        self,
+        scenario: Scenario,
+        plan: Plan,
+        asked: Demand,
+        arrivals: TopicArrivals,
+        doubts: Doubts,
+        above: Above | None,
     ) -> None:
         self._scenario, self._asked, self._arrivals, self._doubts = scenario, asked, arrivals, doubts
         self._class, self._keep = plan.subscription_class, plan.subscription_keep
         self._by_class = scenario.sending_order is SendingOrder.BY_CLASS
-        self._poisson = arrivals.poisson
+        self._above = above
+        self._poisson = arrivals.poisson and above is None
         self._broker = scenario.subscribers.broker[scenario.subscriptions.subscriber]
         self._batch = self._broker * np.int32(len(scenario.topics)) + scenario.subscriptions.topic
         self._notify_rate = arrivals.rate.reshape(-1)[self._batch]
@@ -145,18 +161,23 @@ class _Path:
         self.survival[rows] *= found.share * self._keep[rows] if first else found.share
         cell = self._cell(rows)
         copies = self._at_ports(rows, port)
+        variability = Variability(arrivals.ca2[cell], arrivals.streams[cell], arrivals.irregular[cell])
+        crossing, spread, at = copies, found.spread, rows
+        if self._above is not None:
+            crossing, promised = self._above.beside(copies, int(port.min()))
+            variability = promised.with_variability(variability)
+            at = np.append(rows, np.full(len(promised.port), doubts.nobody))
+            nothing = np.zeros(len(promised.port))
+            spread = Spread(*(np.append(each, nothing) for each in spread.columns))
         crossed = cross_ports(
-            copies,
-            rows,
+            crossing,
+            at,
             doubts,
             random_order=not self._by_class,
-            variability=(
-                None
-                if self._poisson
-                else Variability(arrivals.ca2[cell], arrivals.streams[cell], arrivals.irregular[cell])
-            ),
+            variability=None if self._poisson else variability,
         )
-        together = overlapped(copies, crossed, found.spread) if first else np.zeros(rows.size)
+        together = overlapped(crossing, crossed, spread)[: rows.size] if first else np.zeros(rows.size)
+        crossed = crossed.first(rows.size)
         doubts.add(Reason.TANDEM, rows, seconds=found.doubtful + OVERLAP_DOUBT * together)
         passed, doubtful = passed_before(
             behind.before,

@@ -7,7 +7,7 @@ adds up to less than `CLAIMED` of the whole is within what an unflagged forecast
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -29,6 +29,7 @@ class Reason(IntEnum):
     BUFFER = 3
     TANDEM = 4
     BROKERS = 5
+    PROMISED = 6
 
 
 REASONS: tuple[str, ...] = (
@@ -38,6 +39,7 @@ REASONS: tuple[str, ...] = (
     "finite buffers",
     "queues in a row",
     "copies through several brokers",
+    "the bound of a promise, not a mean",
 )
 """In words, by code."""
 
@@ -53,11 +55,14 @@ class Doubts:
     """
 
     def __init__(self, subscriptions: int) -> None:
-        self._seconds, self._success = np.zeros(subscriptions), np.zeros(subscriptions)
-        self._largest = np.zeros(subscriptions)
-        self._reason = np.zeros(subscriptions, dtype=np.int8)
-        self._success_reason = np.zeros(subscriptions, dtype=np.int8)
-        self._largest_success = np.zeros(subscriptions)
+        # The last row takes the doubts about promised traffic, which nobody asks for.
+        rows = subscriptions + 1
+        self.nobody = subscriptions
+        self._seconds, self._success = np.zeros(rows), np.zeros(rows)
+        self._largest = np.zeros(rows)
+        self._reason = np.zeros(rows, dtype=np.int8)
+        self._success_reason = np.zeros(rows, dtype=np.int8)
+        self._largest_success = np.zeros(rows)
 
     def add(
         self, reason: Reason, rows: ArrayLike, *, seconds: ArrayLike = 0.0, success: ArrayLike = 0.0
@@ -83,15 +88,15 @@ class Doubts:
     ) -> tuple[NDArray[np.int8], Floats, Floats]:
         """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
         known = np.isfinite(latency) & (latency > 0)
-        latency_error = np.divide(self._seconds, latency, out=np.zeros_like(self._seconds), where=known)
+        seconds, lost = self._seconds[:-1], self._success[:-1]
+        latency_error = np.divide(seconds, latency, out=np.zeros_like(seconds), where=known)
         latency_error[latency_error <= claimed] = 0.0
-        success_error = np.where(self._success > claimed, self._success, 0.0)
-        reason = np.where(
-            latency_error > 0, self._reason, np.where(success_error > 0, self._success_reason, 0)
-        )
+        success_error = np.where(lost > claimed, lost, 0.0)
+        named = self._reason[:-1]
+        reason = np.where(latency_error > 0, named, np.where(success_error > 0, self._success_reason[:-1], 0))
         unknown = ~np.isfinite(latency) & (success > 0)
-        endless = np.isinf(latency) | (self._reason == Reason.NONE)
-        reason = np.where(unknown, np.where(endless, Reason.OVERLOAD, self._reason), reason)
+        endless = np.isinf(latency) | (named == Reason.NONE)
+        reason = np.where(unknown, np.where(endless, Reason.OVERLOAD, named), reason)
         return reason.astype(np.int8), latency_error, success_error
 
 
@@ -107,6 +112,7 @@ class Forecast:
 
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
+    A promised subscription's latency is its bound, and its reason says so.
     `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py).
     """
 
@@ -122,6 +128,10 @@ class Forecast:
     latency_error: Floats
     success_error: Floats
     sampled: NDArray[np.bool_]
+
+    def of(self, rows: NDArray[np.int64]) -> Forecast:
+        """The forecast of some of the subscriptions."""
+        return Forecast(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
     @property
     def approximations(self) -> tuple[str, ...]:

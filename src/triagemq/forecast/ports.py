@@ -6,7 +6,7 @@ the papers' Poisson arrivals.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,21 @@ class Crossed:
     port_scv: Floats
     work: Work
     batches: CopyBatches
+
+    def first(self, count: int) -> Crossed:
+        """Of so many copies, the first ones; of the others only the waits they cause are wanted."""
+        if count == len(self.wait):
+            return self
+        some = slice(count)
+        return replace(
+            self,
+            carried=self.carried[some],
+            wait=self.wait[some],
+            law=self.law[some],
+            others=self.others[some],
+            port_load=self.port_load[some],
+            port_scv=self.port_scv[some],
+        )
 
 
 def cross_ports(

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.downstream import cross_network
-from triagemq.forecast.model import CLAIMED, Doubts, Forecast
+from triagemq.forecast.model import CLAIMED, Doubts, Forecast, Reason
+from triagemq.forecast.promised import Above, with_promised, without_promised
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
 from triagemq.plan.demand import copy_rate
@@ -60,11 +61,20 @@ def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> For
     (1.0, True)
     """
     plan.require(scenario)
+    if (plan.flow >= 0).all():
+        return _by_formulas(scenario, plan, claimed)
+    rest, reduced, left = without_promised(scenario, plan)
+    found = _by_formulas(rest, reduced, claimed, Above.of(scenario, plan))
+    return with_promised(scenario, plan, found, left, demand(scenario).published_rate)
+
+
+def _by_formulas(scenario: Scenario, plan: Plan, claimed: float, above: Above | None = None) -> Forecast:
+    """The forecast of subscriptions that get everything through brokers, with promised traffic above them."""
     asked = demand(scenario)
     arrivals = topic_arrivals(scenario)
     subscriptions = scenario.subscriptions
     doubts = Doubts(len(subscriptions))
-    copies = cross_network(scenario, plan, asked, arrivals, doubts)
+    copies = cross_network(scenario, plan, asked, arrivals, doubts, above)
     cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
     received = arrivals.rate[cell] * copies.survival
     success = np.divide(
@@ -120,19 +130,24 @@ def best_forecast(
     if len(scenario.subscriptions) > _MOST_SUBSCRIPTIONS or most_copies <= 0:
         return forecast(scenario, plan)
     predicted = forecast(scenario, plan, claimed=_DOUBTED)
-    predicted = _spread(predicted, scenario.subscribers.port[scenario.subscriptions.subscriber])
-    doubtful = (predicted.reason > 0) & ~np.isinf(predicted.latency_seconds)
+    predicted = _spread(
+        predicted, scenario.subscribers.port[scenario.subscriptions.subscriber], plan.flow >= 0
+    )
+    doubtful = (predicted.reason > 0) & ~np.isinf(predicted.latency_seconds) & (plan.flow >= 0)
     if doubtful.any():
         predicted = _sampled(scenario, plan, predicted, doubtful, most_copies, progress)
     return _claiming(predicted)
 
 
-def _spread(predicted: Forecast, port: Integers) -> Forecast:
-    """Doubts are catching: what waits behind something that is forecast wrong waits for another time, too."""
+def _spread(predicted: Forecast, port: Integers, brokered: Truths) -> Forecast:
+    """Doubts are catching: what waits behind something that is forecast wrong waits for another time, too.
+
+    But for promises, which nothing that is `brokered` can delay.
+    """
     latency_error, reason = predicted.latency_error.copy(), predicted.reason.copy()
     stated = np.fmax(latency_error, predicted.success_error)
-    for each in np.unique(port[reason > 0]):
-        there = np.flatnonzero(port == each)
+    for each in np.unique(port[(reason > 0) & brokered]):
+        there = np.flatnonzero((port == each) & brokered)
         worst = there[np.argmax(stated[there])]
         latency_error[there] = np.fmax(latency_error[there], np.fmax(_NEAR_DOUBTED, _SPREADS * stated[worst]))
         reason[there] = np.where(reason[there] > 0, reason[there], reason[worst])
@@ -248,7 +263,7 @@ def _claiming(predicted: Forecast) -> Forecast:
         np.where(each > CLAIMED, each, 0.0) for each in (predicted.latency_error, predicted.success_error)
     )
     unknown = ~np.isfinite(predicted.latency_seconds) & (predicted.success > 0)
-    doubtful = (latency_error > 0) | (success_error > 0) | unknown
+    doubtful = (latency_error > 0) | (success_error > 0) | unknown | (predicted.reason == Reason.PROMISED)
     return replace(
         predicted,
         latency_error=latency_error,

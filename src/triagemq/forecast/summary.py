@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.model import REASONS, Forecast
+from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
-from triagemq.plan import Plan, demand, explain, subscription_row
+from triagemq.plan import Plan, demand, explain, promise_rows, subscription_row
 from triagemq.plan.demand import total_by
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile, percentile
@@ -47,6 +47,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
     return {
         "scenario": scenario.name,
         "ports": port_loads(scenario, plan),
+        "promises": promise_rows(scenario, plan),
         "classes": _classes(scenario, plan, predicted),
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
         "deadlines": deadline_figures(scenario.subscriptions, predicted.share_within),
@@ -61,14 +62,13 @@ def subscription_rows(
     """One row per subscription, for `triage forecast --full`; or only these rows."""
     subscriptions = scenario.subscriptions
     percentiles = {name: predicted.percentile_seconds(share) for name, share in PERCENTILES.items()}
-    level, drop_rate = plan.subscription_class, np.append(plan.flows.drop_rate, 0.0)[plan.flow]
     return [
         {
             "subscriber": scenario.subscribers.name[subscriptions.subscriber[row]],
             "topic": scenario.topics.name[subscriptions.topic[row]],
             "flow": int(plan.flow[row]),
-            "priority_class": int(level[row]),
-            "drop_rate": float(drop_rate[row]),
+            "priority_class": int(plan.subscription_class[row]),
+            "drop_rate": float(1.0 - plan.subscription_keep[row]),
             "success_rate": float(predicted.success[row]),
             "mean_latency_seconds": plain(predicted.latency_seconds[row]),
             **{name: plain(column[row]) for name, column in percentiles.items()},
@@ -137,11 +137,12 @@ def figures_by_class(predicted: Forecast, level: Integers) -> list[dict[str, Any
 
 
 def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[str, Any]]:
-    """The figures of a plan's own classes, with what the plan does to them."""
-    level = plan.subscription_class
+    """The figures of a plan's own classes, with what the plan does to them; what is promised is in none of them."""
+    rows = np.flatnonzero(plan.flow >= 0)
+    level = plan.subscription_class[rows]
     count = int(plan.flows.priority_class.max(initial=0)) + 1
-    load = demand(scenario).load_bytes_per_second
-    offered, kept = (total_by(level, each, count) for each in (load, load * plan.subscription_keep))
+    load = demand(scenario).load_bytes_per_second[rows]
+    offered, kept = (total_by(level, each, count) for each in (load, load * plan.subscription_keep[rows]))
     flows = np.bincount(plan.flows.priority_class, minlength=count)
     members = np.bincount(level, minlength=count)
     return [
@@ -153,7 +154,7 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
             "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
             "example_topics": _example_topics(scenario, plan, each),
         }
-        for row in figures_by_class(predicted, level)
+        for row in figures_by_class(predicted.of(rows), level)
         for each in [row["priority_class"]]
     ]
 
@@ -175,7 +176,7 @@ def _percentiles(predicted: Forecast, rows: NDArray[np.bool_], *, known: bool) -
 
 def _example_topics(scenario: Scenario, plan: Plan, level: int) -> list[str]:
     """The topics of a class that rank highest, each once."""
-    rows = np.flatnonzero(plan.subscription_class == level)
+    rows = np.flatnonzero((plan.subscription_class == level) & (plan.flow >= 0))
     order = rows[np.argsort(-plan.rank[rows], kind="stable")][:_LOOKED_AT]
     return list(dict.fromkeys(scenario.topics.name[topic] for topic in scenario.subscriptions.topic[order]))[
         :EXAMPLES
@@ -210,6 +211,8 @@ def explanation(
 
 
 def _foreseen(scenario: Scenario, predicted: Forecast, row: int) -> str:
+    if predicted.reason[row] == Reason.PROMISED:
+        return f"{predicted.success[row]:.2%} of all arrive, none later than {predicted.latency_seconds[row]:.4g} s."
     mean = float(predicted.latency_seconds[row])
     if predicted.received_rate[row] <= 0:
         return "nothing arrives."

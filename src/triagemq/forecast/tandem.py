@@ -70,6 +70,10 @@ class Spread(ByRow):
     others: Floats
     apart_seconds: Floats
 
+    @property
+    def columns(self) -> tuple[Floats, Floats, Floats]:
+        return self.between_seconds, self.others, self.apart_seconds
+
     def at(self, others: Floats, tilt: Floats | float = 0.0) -> Floats:
         """How long a copy comes after the first at a queue where only `others` of its event go too.
 

@@ -4,11 +4,13 @@ In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `e
 
 - `planner` goes through it: `demand` is what a subscription asks of the network, `ranking` what it is worth for that;
   then `flows`, `priorities` and `drops` decide, each with algorithms by name that pass one `contract`.
+- `admission` comes before: it proves what guaranteed subscriptions are promised, and leaves the rest to these.
 - `margin` plans steps a little higher than asked; `difference` tells what changed, and keeps what an earlier plan still
   says.
 - `instructions` carry a plan out, on a `dataplane`.
 """
 
+from triagemq.plan.admission import promise_rows
 from triagemq.plan.contract import ContractError, check_policy
 from triagemq.plan.dataplane import (
     Counters,
@@ -118,6 +120,7 @@ __all__ = [
     "load_plan",
     "make_plan",
     "parse_plan",
+    "promise_rows",
     "save_plan",
     "step_targets",
     "subscription_row",

@@ -38,12 +38,15 @@ class SubscriptionChanges(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanDifference:
-    """`added` and `removed` are (subscriber, topic) pairs that only one of the two scenarios has."""
+    """`added` and `removed` are (subscriber, topic) pairs that only one of the two scenarios has; `promised` and
+    `no_longer_promised` those to which only one of the two plans promises a latency."""
 
     changes: SubscriptionChanges
     unchanged: int
     added: tuple[tuple[str, str], ...]
     removed: tuple[tuple[str, str], ...]
+    promised: tuple[tuple[str, str], ...] = ()
+    no_longer_promised: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         """The summary in words."""
@@ -60,6 +63,8 @@ class PlanDifference:
             f"class: {better} better, {worse} worse",
             f"drop rate: {more} higher, {less} lower",
         ]
+        if self.promised or self.no_longer_promised:
+            lines.append(f"promises: {len(self.promised)} made, {len(self.no_longer_promised)} ended")
         return "\n".join(lines)
 
 
@@ -94,11 +99,17 @@ def diff(
         drop_before=drop_old[changed],
         drop_after=drop_new[changed],
     )
+    first, second = (
+        _names(scenario, np.flatnonzero(plan.promised))
+        for scenario, plan in ((scenario_before, before), (scenario_after, after))
+    )
     return PlanDifference(
         changes=changes,
         unchanged=len(old) - len(changed),
         added=_names(scenario_after, _others(len(after.flow), new)),
         removed=_names(scenario_before, _others(len(before.flow), old)),
+        promised=tuple(sorted(set(second) - set(first))),
+        no_longer_promised=tuple(sorted(set(first) - set(second))),
     )
 
 
@@ -129,7 +140,7 @@ def _others(count: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _place_in_subscriber(plan: Plan) -> Integers:
-    """Per subscription, which of its subscriber's flows carries it, from 1; 0 where a promise does."""
+    """Per subscription, which of its subscriber's flows carries it, from 1; 0 where none does."""
     owner = plan.flows.subscriber
     first = np.searchsorted(owner, owner, side="left")
     return np.asarray(np.append(np.arange(len(owner)) - first + 1, 0)[plan.flow], dtype=np.int32)

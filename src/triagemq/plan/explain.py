@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from triagemq.errors import ParameterError
+from triagemq.plan.admission import explain_promises
 from triagemq.plan.demand import demand
 from triagemq.plan.margin import step_targets
 from triagemq.plan.model import Plan
@@ -28,8 +29,12 @@ def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
     """
     plan.require(scenario)
     row = subscription_row(scenario, subscriber, topic)
+    promised = explain_promises(scenario, plan, row)
+    if plan.flow[row] < 0:
+        return "\n".join([*promised, *_decisions(scenario, plan, row)])
     return "\n".join(
         [
+            *promised,
             _in_short(scenario, plan, row, subscriber, topic),
             f"{subscriber} wants {topic}: {_worth(scenario, row)}",
             f"Rank: {_rank(scenario, plan, row)}",
@@ -183,9 +188,11 @@ def _drop(scenario: Scenario, plan: Plan, row: int) -> str:
 def _decisions(scenario: Scenario, plan: Plan, row: int) -> list[str]:
     """Decisions about the ports on the way, this subscriber, or the whole plan."""
     wanted = scenario.subscriptions
-    path = port_paths(scenario)[plan.flows.port[plan.flow[row]]]
-    subjects = {scenario.ports.name[port] for port in path if port >= 0}
-    subjects |= {scenario.subscribers.name[wanted.subscriber[row]], scenario.name, "all ports"}
+    who, topic = scenario.subscribers.name[wanted.subscriber[row]], scenario.topics.name[wanted.topic[row]]
+    subjects = {who, f"{who} {topic}", scenario.name, "all ports"}
+    if plan.flow[row] >= 0:
+        path = port_paths(scenario)[plan.flows.port[plan.flow[row]]]
+        subjects |= {scenario.ports.name[port] for port in path if port >= 0}
     return [
         f"{each.subject} ({each.kind}): {each.before} -> {each.after}; {each.reason}."
         for each in plan.decisions

@@ -315,8 +315,11 @@ def _check_promises(plan: Plan, source: str) -> None:
     for problem, found in wrong.items():
         if found.any():
             raise PlanError(f"{source}: {problem}")
-    if not np.array_equal(np.unique(promises.subscription[kept]), np.flatnonzero(plan.promised)):
-        raise PlanError(f"{source}: subscriptions.flow is -1 where nothing is promised, or not where it is")
+    flow_less = np.flatnonzero(plan.flow < 0)
+    if not np.isin(flow_less, promises.subscription).all() or (plan.flow[plan.promised] >= 0).any():
+        raise PlanError(
+            f"{source}: subscriptions.flow is -1 where no promise is asked for, or not where one is kept"
+        )
 
 
 def _is_text(value: object) -> bool:

@@ -121,7 +121,7 @@ class Limiters(Table):
     """What the publisher's first switch lets through of each promised publication, with the overhead of its packets.
 
     Bounds suppose that never more than a message comes per separation, but for the jitter of the access link. A token
-    bucket passes that, and up to one message more of a publisher that keeps on sending (docs/background/guarantees.md).
+    bucket passes that, and up to one message more of a publisher that keeps on sending (docs/background/admission.md).
     """
 
     publication: Integers
@@ -153,7 +153,8 @@ NO_PROMISES, NO_HOPS, NO_LIMITERS = nothing(Promises), nothing(PromisedHops), no
 class Plan:
     """Flows, classes and drop rates for one scenario. `flow` and `rank` have one entry per subscription.
 
-    `flow` is -1 where a promise carries the subscription. Promises take the classes from 0 up (levels), the classes of
+    `flow` is -1 where a promise carries the subscription, and where it was refused one and is worth nothing without:
+    then it gets nothing. Promises take the classes from 0 up (levels), the classes of
     flows begin after the last level that any port uses (`level_offset`).
 
     `latency` holds what the plan supposed that latency does to worth; None where it was made without.
@@ -182,7 +183,9 @@ class Plan:
     @property
     def promised(self) -> NDArray[np.bool_]:
         """Per subscription, whether promises carry it."""
-        return self.flow < 0
+        found = np.zeros(len(self.flow), dtype=np.bool_)
+        found[self.promises.subscription[self.promises.admitted > 0]] = True
+        return found
 
     @property
     def levels(self) -> Integers:
@@ -213,4 +216,4 @@ class Plan:
     @property
     def subscription_keep(self) -> Floats:
         """The share of every subscription's events that is not dropped on purpose."""
-        return 1.0 - np.append(self.flows.drop_rate, 0.0)[self.flow]
+        return np.where(self.promised, 1.0, 1.0 - np.append(self.flows.drop_rate, 1.0)[self.flow])

@@ -112,7 +112,8 @@ def make_plan(
     what it promised stays promised.
 
     Guaranteed subscriptions come first (`admission`): what is promised takes the upper classes and its share of ports,
-    and all else is planned with what is left. One that is refused is planned like any other.
+    and all else is planned with what is left. One that is refused is planned like any other, by what it is worth
+    without a promise; if that is nothing, it gets nothing.
 
     >>> from triagemq.scenario.generators import table2
     >>> plan = make_plan(table2(seed=1), drops="flat", flows_per_subscriber=3)
@@ -146,7 +147,7 @@ def make_plan(
         factors, cut_by = np.ones(len(rank)), rank
     else:
         factors, cut_by = _checked(latency, len(rank)).factor, rank * latency.precedence
-    rows = _utility_rows(len(rank), secured)
+    rows = _utility_rows(scenario, secured)
     subscriber = scenario.subscriptions.subscriber[rows]
     limits = _flow_limits(flow_limits, len(scenario.subscribers), choice.flows_per_subscriber)
     place = _called(
@@ -204,10 +205,12 @@ def make_plan(
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 
 
-def _utility_rows(count: int, secured: Promised) -> NDArray[np.int64]:
-    """The subscriptions that no promise carries."""
-    left = np.ones(count, dtype=bool)
-    left[secured.promises.subscription[secured.promises.admitted > 0]] = False
+def _utility_rows(scenario: Scenario, secured: Promised) -> NDArray[np.int64]:
+    """The subscriptions that no promise carries, but for those that are worth nothing without one."""
+    asking = secured.promises.subscription
+    kept = secured.promises.admitted > 0
+    left = np.ones(len(scenario.subscriptions), dtype=bool)
+    left[asking[kept | (scenario.subscriptions.utility_weight[asking] <= 0)]] = False
     return np.flatnonzero(left)
 
 

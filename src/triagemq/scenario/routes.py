@@ -98,8 +98,12 @@ def port_hops(scenario: Scenario) -> Integers:
     return np.asarray(np.take_along_axis(padded, column, axis=1), dtype=np.int32)
 
 
-SwitchLinks = tuple[tuple[tuple[int, int], ...], ...]
-"""Per switch, its links to other switches: the output port, and the switch at its other end."""
+@dataclass(frozen=True, slots=True, eq=False)
+class SwitchLinks:
+    """Per switch, its links to and from other switches: the output port, and the switch at the other end."""
+
+    leaving: tuple[tuple[tuple[int, int], ...], ...]
+    arriving: tuple[tuple[tuple[int, int], ...], ...]
 
 
 def switch_links(scenario: Scenario, *, of_any_discipline: bool = False) -> SwitchLinks:
@@ -108,14 +112,17 @@ def switch_links(scenario: Scenario, *, of_any_discipline: bool = False) -> Swit
     A port of another discipline than priority keeps no promise, and is left out unless asked for.
     """
     ports = scenario.ports
-    links: list[list[tuple[int, int]]] = [[] for _ in range(len(scenario.switches))]
+    leaving: list[list[tuple[int, int]]] = [[] for _ in range(len(scenario.switches))]
+    arriving: list[list[tuple[int, int]]] = [[] for _ in range(len(scenario.switches))]
     next_switch = ports.to_switch.copy()
     fed = np.flatnonzero(scenario.switches.fed_by_port >= 0)
     next_switch[scenario.switches.fed_by_port[fed]] = fed
     usable = (next_switch >= 0) & (of_any_discipline | (ports.discipline == Discipline.PRIORITY))
     for port in np.flatnonzero(usable).tolist():
-        links[ports.switch[port]].append((port, int(next_switch[port])))
-    return tuple(map(tuple, links))
+        source, target = int(ports.switch[port]), int(next_switch[port])
+        leaving[source].append((port, target))
+        arriving[target].append((port, source))
+    return SwitchLinks(tuple(map(tuple, leaving)), tuple(map(tuple, arriving)))
 
 
 def direct_paths(
@@ -189,23 +196,26 @@ def _shortest(
     """The way with the fewest ports, then the lowest ones, that avoids some switches and some ports of the source."""
     if source == target:
         return ()
-    before: dict[int, list[int]] = {}
-    for switch, leaving in enumerate(links):
-        for port, following in leaving:
-            if switch not in crossed and not (switch == source and port in taken):
-                before.setdefault(following, []).append(switch)
     distance, front = {target: 0}, [target]
     while front and source not in distance:
-        reached = {switch for each in front for switch in before.get(each, ()) if switch not in distance}
-        distance.update(dict.fromkeys(reached, distance[front[0]] + 1))
-        front = list(reached)
+        reached = []
+        for following in front:
+            for port, switch in links.arriving[following]:
+                if (
+                    switch not in distance
+                    and switch not in crossed
+                    and not (switch == source and port in taken)
+                ):
+                    distance[switch] = distance[following] + 1
+                    reached.append(switch)
+        front = reached
     if source not in distance:
         return None
     path: list[int] = []
     while source != target:
         port, source = min(
             (port, following)
-            for port, following in links[source]
+            for port, following in links.leaving[source]
             if distance.get(following, -1) == distance[source] - 1 and not (not path and port in taken)
         )
         path.append(port)

@@ -4,7 +4,7 @@ In come a scenario and what was promised before, out go the promises, hops and l
 are refused. `promises` finds the pairs that match and what their messages are on the links of the network; the `book`
 decides one by one, over `links` that are judged each for itself; `reconfiguration` finds the order in which levels can
 be changed while every promise holds; `carrying` brings in what an earlier plan promised, and `planning` does it all for
-a plan.
+a plan, which `words` tell.
 """
 
 from triagemq.plan.admission.book import Admitted, Book, Refused
@@ -12,6 +12,7 @@ from triagemq.plan.admission.carrying import book_of, reconfiguration
 from triagemq.plan.admission.planning import Promised, promised
 from triagemq.plan.admission.promises import Asked, Message, Network, asked, matching
 from triagemq.plan.admission.reconfiguration import LevelStep
+from triagemq.plan.admission.words import explain_promises, promise_rows
 
 __all__ = [
     "Admitted",
@@ -24,7 +25,9 @@ __all__ = [
     "Refused",
     "asked",
     "book_of",
+    "explain_promises",
     "matching",
+    "promise_rows",
     "promised",
     "reconfiguration",
 ]

@@ -149,7 +149,7 @@ class Book:
             if problem:
                 first = first or Refused(problem)
                 continue
-            found = self._along(asked, way)
+            found = self._along(asked, way, offer=not offers)
             if isinstance(found, Admitted):
                 return found
             first = found if first is None or first.missed is None else first
@@ -195,8 +195,8 @@ class Book:
             return f"switch {switches.name[first]} has no rate limiter left of its {switches.rate_limiters[first]:.0f}"
         return None
 
-    def _along(self, asked: Asked, way: Way) -> Admitted | Refused:
-        """Whether a promise can be made over a path."""
+    def _along(self, asked: Asked, way: Way, *, offer: bool) -> Admitted | Refused:
+        """Whether a promise can be made over a path; and what can be offered, if that is not known of another one."""
         budget = asked.max_latency_seconds - way.fixed_seconds
         missed: Missed | None = None
         for deadline in self._splits(asked, way, budget):
@@ -204,6 +204,8 @@ class Book:
             if isinstance(tried, Admitted):
                 return tried
             missed = missed or tried
+        if not offer:
+            return Refused(self._words(missed) if missed else "the way is too long", missed)
         smallest = self._smallest(asked, way)
         if isinstance(smallest, Missed):
             return Refused(self._words(smallest), smallest)
@@ -217,14 +219,14 @@ class Book:
                 if isinstance(tried, Admitted):
                     return tried
                 missed = missed or tried
-        offer = above((float(smallest.sum()) + way.fixed_seconds) * NEARLY)
+        offered = above((float(smallest.sum()) + way.fixed_seconds) * NEARLY)
         if missed is None:
             reason = (
                 f"the way alone takes {above(float(smallest.sum()) + way.fixed_seconds):.4g} s at worst over "
                 f"{len(way.links)} links, {asked.max_latency_seconds:.6g} s are asked for"
             )
-            return Refused(reason, None, offer)
-        return Refused(self._words(missed), missed, offer)
+            return Refused(reason, None, offered)
+        return Refused(self._words(missed), missed, offered)
 
     def _words(self, missed: Missed) -> str:
         scenario = self.network.scenario

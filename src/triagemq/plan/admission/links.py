@@ -6,6 +6,7 @@ of a publisher go in order of arrival; at a port they have levels, with control 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from triagemq.plan.admission.reconfiguration import Move, safe_order
 from triagemq.scenario import Floats
 from triagemq.theory import assign_classes, delay_bounds
+from triagemq.theory.worst_case import bounds_of_class, port_flows
 
 Rows = NDArray[np.int64]
 
@@ -24,8 +26,9 @@ NEARLY = 1.0 + 1e-9
 LONGEST_SECONDS = 1e6
 """A deadline that is none; but to have no bound at all misses it."""
 
-NARROW, MOST_HALVINGS = 1.005, 20
-"""A smallest deadline is searched for to this precision."""
+NARROW, MOST_HALVINGS = 1.05, 2
+"""A smaller deadline for which others have to move is searched for to this precision, and so often: it is worth a few
+milliseconds, not a wait for everybody who asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +125,34 @@ class LinkFlows:
             lower_priority_blocking=link.blocking_seconds,
         )[:-1]
 
+    def judge(self, link: Link) -> Callable[[Rows], bool]:
+        """Whether every deadline would be kept with given levels; which takes less than to know all bounds."""
+        flows = port_flows(
+            np.append(self.transmission, link.control_seconds),
+            np.append(self.separation, link.control_separation_seconds),
+            np.append(self.jitter, 0.0),
+            np.append(self.packet, link.control_seconds),
+            np.append(self.spread, 0.0),
+        )
+        control = np.int64(0 if link.in_order else -1)
+        deadline = np.append(self.deadline, np.inf)
+
+        def keeps(level: Rows) -> bool:
+            classes = np.append(level, control)
+            for each in np.unique(level).tolist():
+                members = np.flatnonzero(classes == each)
+                longest = float(flows.packet[classes > each].max(initial=link.blocking_seconds))
+                higher = np.flatnonzero(classes < each)
+                enough = deadline[members]
+                if (bounds_of_class(members, higher, longest, flows, "exact", enough) > enough).any():
+                    return False
+            return True
+
+        return keeps
+
     def keeps(self, link: Link, level: Rows) -> bool:
         """Whether every deadline would be kept with these levels."""
-        return bool((self.bounds(link, level) <= self.deadline).all())
+        return self.judge(link)(level)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,9 +187,9 @@ def place(link: Link, flows: LinkFlows, new: int) -> Placed | Missed:
             return Placed(replace(flows, level=level, bound=bound), ())
         worst = int(np.argmax(bound / flows.deadline))
         return _missed(link, flows, worst, float(bound[worst]))
-    lowest = int(flows.level.max(initial=-1))
+    lowest, keeps = int(flows.level.max(initial=-1)), flows.judge(link)
     for tried in range(lowest, -1, -1):
-        placed = _placed_in(link, flows, new, tried)
+        placed = _placed_in(link, flows, new, tried, keeps)
         if placed is not None:
             return placed
     found = assign_classes(
@@ -180,23 +208,23 @@ def place(link: Link, flows: LinkFlows, new: int) -> Placed | Missed:
     level, bound = found.classes[:-1], found.bounds[:-1]
     there = flows.level >= 0
     before = flows.some(there)
-    moves = safe_order(
-        lambda levels: before.keeps(link, levels), before.publication, before.level, level[there]
-    )
+    moves = safe_order(before.judge(link), before.publication, before.level, level[there])
     if moves is not None:
         return Placed(replace(flows, level=level, bound=bound), moves)
     # Below all others nobody has to make room.
-    below = _placed_in(link, flows, new, lowest + 1) if lowest + 1 < link.levels else None
+    below = _placed_in(link, flows, new, lowest + 1, keeps) if lowest + 1 < link.levels else None
     return below or replace(_missed(link, flows, new, float(bound[new])), no_safe_order=True)
 
 
-def _placed_in(link: Link, flows: LinkFlows, new: int, tried: int) -> Placed | None:
+def _placed_in(
+    link: Link, flows: LinkFlows, new: int, tried: int, keeps: Callable[[Rows], bool]
+) -> Placed | None:
     """The new flow in this level and all others where they are, if that keeps every deadline."""
     level = flows.level.copy()
     level[new] = tried
-    bound = flows.bounds(link, level)
-    if not (bound <= flows.deadline).all():
+    if not keeps(level):
         return None
+    bound = flows.bounds(link, level)
     before = int(flows.level[new])
     move = (Move(int(flows.publication[new]), before, tried),) if before not in (-1, tried) else ()
     return Placed(replace(flows, level=level, bound=bound), move)
@@ -217,29 +245,35 @@ def least_bound(link: Link, flows: LinkFlows, arrival: Arrival) -> float:
 
 
 def smallest_deadline(link: Link, flows: LinkFlows, publication: int, arrival: Arrival) -> float | Missed:
-    """The smallest deadline with which a flow can be placed, to within a part of it."""
-
-    def placed(deadline: float) -> float | Missed:
-        among, row = flows.with_flow(publication, arrival._replace(deadline=deadline))
-        found = place(link, among, row)
-        return found if isinstance(found, Missed) else float(found.flows.bound[row])
-
-    largest = placed(LONGEST_SECONDS)
-    if isinstance(largest, Missed):
-        return largest
-    row = flows.row(publication)
-    others = flows if row < 0 else flows.without(row)
-    low, high = least_bound(link, others, arrival) * NEARLY, largest * NEARLY
+    """The smallest deadline with which a flow can be placed: in the highest level that takes it while the others stay
+    where they are, or with less if a few tries find how others can move for that."""
+    among, row = flows.with_flow(publication, arrival._replace(deadline=LONGEST_SECONDS))
+    high = _highest(link, among, row)
+    if isinstance(high, Missed) or link.in_order:
+        return high
+    others = among.without(row)
+    low = least_bound(link, others, arrival) * NEARLY
     tried = low
     for _ in range(MOST_HALVINGS):
-        if high <= low:
+        if high <= low * NARROW:
             break
-        found = placed(tried)
+        among, row = flows.with_flow(publication, arrival._replace(deadline=tried))
+        found = place(link, among, row)
         if isinstance(found, Missed):
             low = tried
-            if high <= low * NARROW:
-                break
         else:
-            high = min(tried, found * NEARLY)
+            high = min(tried, float(found.flows.bound[row]) * NEARLY)
         tried = 0.5 * (low + high)
     return high
+
+
+def _highest(link: Link, flows: LinkFlows, new: int) -> float | Missed:
+    """What the bound of a flow would be in the highest level that takes it."""
+    levels = [] if link.in_order else range(min(int(flows.level.max(initial=-1)) + 2, link.levels))
+    keeps = flows.judge(link)
+    for tried in levels:
+        placed = _placed_in(link, flows, new, tried, keeps)
+        if placed is not None:
+            return float(placed.flows.bound[new]) * NEARLY
+    found = place(link, flows, new)
+    return found if isinstance(found, Missed) else float(found.flows.bound[new]) * NEARLY

@@ -41,7 +41,7 @@ MOST_BPS = 1e15
 UTILITY_QUEUES, CONTROL_QUEUES = 1, 1
 """Queues of a port that no level takes."""
 
-MOST_PATHS = 8
+MOST_PATHS = 4
 """Ways that are tried, the shortest first."""
 
 
@@ -143,14 +143,16 @@ class Network:
     def longest_utility_packet(self) -> float:
         """Octets of the longest packet that a level may have to wait for; infinite where none is the longest.
 
-        Not only of the traffic that there is: what comes later is not to break a promise.
+        Not only of the traffic that there is: what comes later is not to break a promise. What is refused a promise
+        comes as utility traffic if it is worth anything so.
         """
         scenario, publications = self.scenario, self.scenario.publications
         largest = float(scenario.switches.packet_bytes.max(initial=0.0))
         if math.isfinite(scenario.mtu_bytes):
             return max(largest, scenario.mtu_bytes)
         served = np.zeros(len(scenario.topics), dtype=np.bool_)
-        served[scenario.subscriptions.topic[scenario.subscriptions.guaranteed == 0]] = True
+        wanted = scenario.subscriptions
+        served[wanted.topic[(wanted.guaranteed == 0) | (wanted.utility_weight > 0)]] = True
         for row in np.flatnonzero(served[publications.topic]).tolist():
             kind, sample = publications.size_distribution[row], publications.size_samples[row]
             if sample >= 0:
@@ -190,7 +192,7 @@ class Network:
         scenario = self.scenario
         switch = int(scenario.publishers.access_switch[publisher])
         for port in path[:-1]:
-            switch = dict(self._switch_links[switch]).get(port, -1) if switch >= 0 else -1
+            switch = dict(self._switch_links.leaving[switch]).get(port, -1) if switch >= 0 else -1
         last = path[-1]
         return bool(
             last == scenario.subscribers.port[subscriber]

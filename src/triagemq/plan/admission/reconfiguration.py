@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 
-MOST_STATES = 400
-"""States that are checked before no safe order is taken to exist."""
+MOST_FURTHER_STATES = 40
+"""States that are checked, beyond one for each move, before no safe order is taken to exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ def safe_order(
     moving = np.flatnonzero(before != after)
     lowest_first = moving[np.lexsort((moving, -before[moving], -after[moving]))].tolist()
     seen: set[tuple[int, ...]] = set()
+    most = len(lowest_first) + MOST_FURTHER_STATES
 
     def search(level: Rows, left: list[int]) -> list[int] | None:
         if not left:
@@ -59,7 +60,7 @@ def safe_order(
             moved = level.copy()
             moved[row] = after[row]
             state = tuple(moved.tolist())
-            if state in seen or len(seen) >= MOST_STATES:
+            if state in seen or len(seen) >= most:
                 continue
             seen.add(state)
             if keeps(moved):

@@ -1,0 +1,209 @@
+"""Promised traffic beside utility flows: what a forecast leaves out, what it has above them at the ports, and what it
+says of promised subscriptions themselves.
+
+Promised messages cross ports in the upper classes, in the batch model like everything else: each is a batch of its own,
+whose packets come together unless the link before is slower than the port; then they come one by one. A publisher is
+taken to send as often as it may, at its least separation, and so more regularly than a Poisson process; the variability
+factor accounts for that, with its doubts. A promised subscription has no mean here: its latency is the bound, which no
+message exceeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.forecast.model import Forecast, Reason
+from triagemq.forecast.ports import AtPorts, Variability
+from triagemq.plan import Plan
+from triagemq.plan.demand import total_by, wire_sizes
+from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES
+from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
+from triagemq.scenario.model import take
+from triagemq.theory import Cumulants, FirstPackets, Times
+from triagemq.theory.cumulants import ByRow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Above(ByRow):
+    """Promised publications at the ports they cross; a row for every pair of them, columns as in AtPorts."""
+
+    port: Integers
+    level: Integers
+    batch: Integers
+    rate: Floats
+    event_seconds: Floats
+    event_scv: Floats
+    packets: Floats
+    packet_square_seconds: Floats
+    last_packet_seconds: Floats
+    first_packet_seconds: Floats
+    first_product: Floats
+    single_packet_seconds: Floats
+    ca2: Floats
+    irregular: Floats
+
+    @classmethod
+    def of(cls, scenario: Scenario, plan: Plan) -> Above:
+        """The promised traffic of a plan."""
+        publication, before, port, level = _crossings(scenario, plan)
+        packet_bytes = float(scenario.switches.packet_bytes.min(initial=np.inf))
+        sizes = wire_sizes(replace(scenario, mtu_bytes=packet_bytes), publication)
+        published = scenario.publications
+        rate = 1.0 / published.min_separation_seconds[publication]
+        bandwidth = scenario.ports.bandwidth_bps[port] / 8
+        apart = before < scenario.ports.bandwidth_bps[port]
+        single = np.where(apart, sizes.packets, 1.0)
+        packet = sizes.event_bytes / sizes.packets / bandwidth
+        whole = {
+            "event_seconds": sizes.event_bytes / bandwidth,
+            "event_scv": sizes.event_scv,
+            "packets": sizes.packets,
+            "last_packet_seconds": sizes.last_packet_bytes / bandwidth,
+            "first_packet_seconds": sizes.first_packet_bytes / bandwidth,
+            "first_product": sizes.first_packet_product / bandwidth**2,
+            "single_packet_seconds": sizes.single_packet_bytes / bandwidth,
+        }
+        square = sizes.packet_square_bytes / bandwidth**2
+        one = {
+            "event_seconds": packet,
+            "event_scv": np.maximum(square / packet**2 - 1.0, 0.0),
+            "packets": np.ones_like(packet),
+            "last_packet_seconds": packet,
+            "first_packet_seconds": packet,
+            "first_product": square,
+            "single_packet_seconds": packet,
+        }
+        return cls(
+            port=port,
+            level=level,
+            batch=(len(scenario.brokers) * len(scenario.topics) + publication).astype(np.int32),
+            rate=rate * single,
+            packet_square_seconds=square,
+            ca2=np.zeros(len(publication)),
+            irregular=np.ones(len(publication)),
+            **{name: np.where(apart, one[name], whole[name]) for name in whole},
+        )
+
+    def beside(self, copies: AtPorts, first_port: int) -> tuple[AtPorts, Above]:
+        """The copies at some ports, numbered from the first of them, with what is promised there behind them."""
+        here = self[np.isin(self.port, np.unique(copies.port) + first_port)]
+        first = copies.first_packets
+        more = {
+            "port": here.port - np.int32(first_port),
+            "batch": here.batch,
+            "priority_class": here.level,
+            "rate": here.rate,
+            "present": np.ones(len(here.port)),
+            "event_seconds": here.event_seconds,
+            "event_scv": here.event_scv,
+            "packets": here.packets,
+            "packet_square_seconds": here.packet_square_seconds,
+            "own_event_seconds": here.event_seconds,
+            "last_packet_seconds": here.last_packet_seconds,
+        }
+        joined = {name: np.append(getattr(copies, name), values) for name, values in more.items()}
+        packets = FirstPackets(
+            mean=np.append(first.mean, here.first_packet_seconds),
+            product=np.append(first.product, here.first_product),
+            single=np.append(first.single, here.single_packet_seconds),
+        )
+        return replace(copies, **joined, first_packets=packets), here
+
+    def with_variability(self, known: Variability) -> Variability:
+        """The variability of copies, and of the promised traffic behind them."""
+        return Variability(
+            np.append(known.ca2, self.ca2),
+            np.append(known.streams, np.ones(len(self.port))),
+            np.append(known.irregular, self.irregular),
+        )
+
+
+def _crossings(scenario: Scenario, plan: Plan) -> tuple[Integers, Floats, Integers, Integers]:
+    """Every promised publication at every port it crosses: it, the rate of the link before, the port, the level."""
+    kept = plan.promises.admitted > 0
+    publication = np.repeat(plan.promises.publication[kept], plan.promises.hop_count[kept])
+    hops = plan.hops
+    access = scenario.publishers.access_bps[scenario.publications.publisher[publication]]
+    rate = np.where(hops.port >= 0, np.append(scenario.ports.bandwidth_bps, np.inf)[hops.port], access)
+    before = np.append(np.inf, rate[:-1])
+    at = np.flatnonzero(hops.port >= 0)
+    key = publication[at].astype(np.int64) << 32 | hops.port[at]
+    at = at[np.unique(key, return_index=True)[1]]
+    return publication[at], before[at], hops.port[at], hops.level[at]
+
+
+def without_promised(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan, NDArray[np.int64]]:
+    """What goes through brokers: the scenario and the plan without subscriptions that no flow carries, and the rows of
+    the rest.
+
+    A publication that only promised subscriptions get does not go to a broker at all.
+    """
+    left = np.flatnonzero(plan.flow >= 0)
+    subscriptions = take(scenario.subscriptions, left)
+    brokered = np.ones(len(scenario.publications), dtype=np.bool_)
+    brokered[plan.promises.publication[plan.promises.admitted > 0]] = False
+    brokered |= np.isin(scenario.publications.topic, subscriptions.topic)
+    rest = scenario.with_tables(
+        subscriptions=subscriptions, publications=take(scenario.publications, np.flatnonzero(brokered))
+    )
+    latency = plan.latency
+    reduced = replace(
+        plan,
+        scenario_fingerprint=rest.fingerprint,
+        flow=plan.flow[left],
+        rank=plan.rank[left],
+        latency=latency and replace(latency, factor=latency.factor[left], urgency=latency.urgency[left]),
+        promises=NO_PROMISES,
+        hops=NO_HOPS,
+        limiters=NO_LIMITERS,
+    )
+    return rest, reduced, left
+
+
+def with_promised(
+    scenario: Scenario, plan: Plan, rest: Forecast, left: NDArray[np.int64], published_rate: Floats
+) -> Forecast:
+    """The forecast of all subscriptions, from that of those which are not promised."""
+    wanted, promises = scenario.subscriptions, plan.promises
+    kept = np.flatnonzero(promises.admitted)
+    row, rate = promises.subscription[kept], scenario.publications.rate_per_second[promises.publication[kept]]
+    received = total_by(row, rate * _whole_share(scenario, plan, kept), len(wanted))
+    bound = np.zeros(len(wanted))
+    np.maximum.at(bound, row, promises.bound_seconds[kept])
+    success = np.divide(received, published_rate, out=np.zeros_like(received), where=published_rate > 0)
+    found = Forecast(
+        published_rate=published_rate,
+        received_rate=received,
+        success=np.minimum(success, 1.0),
+        latency_seconds=np.where(plan.promised, bound, np.nan),
+        times=Times.of(Cumulants.constant(bound.copy())),
+        share_within=np.where(plan.promised, 1.0, np.nan),
+        utility=achieved_utility(wanted, np.minimum(success, 1.0), bound, np.ones(len(wanted))),
+        maximum_utility=maximum_utility(wanted),
+        reason=np.where(plan.promised, Reason.PROMISED, Reason.NONE).astype(np.int8),
+        latency_error=np.zeros(len(wanted)),
+        success_error=np.zeros(len(wanted)),
+        sampled=np.zeros(len(wanted), dtype=np.bool_),
+    )
+    for column in fields(found):
+        getattr(found, column.name)[left] = getattr(rest, column.name)
+    return found
+
+
+def _whole_share(scenario: Scenario, plan: Plan, kept: NDArray[np.int64]) -> Floats:
+    """Per admitted promise, the share of messages that lose no packet on the links of its path."""
+    promises, hops = plan.promises, plan.hops
+    publisher = scenario.publications.publisher[promises.publication[kept]]
+    subscriber = scenario.subscriptions.subscriber[promises.subscription[kept]]
+    survives = (1 - scenario.publishers.error_rate[publisher]) * (
+        1 - scenario.subscribers.error_rate[subscriber]
+    )
+    for number, row in enumerate(kept.tolist()):
+        ports = hops.port[plan.hops_of(row)][1:-1]
+        survives[number] *= float(np.prod(1 - scenario.ports.error_rate[ports]))
+    packet_bytes = float(scenario.switches.packet_bytes.min(initial=np.inf))
+    sizes = wire_sizes(replace(scenario, mtu_bytes=packet_bytes), promises.publication[kept], survives)
+    return sizes.survival
