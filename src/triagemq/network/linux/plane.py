@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from os import PathLike
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,9 +119,9 @@ class LinuxDataPlane:
             if change.ports[name] is not None and name not in self._interfaces:
                 known = ", ".join(map(repr, self._interfaces)) or "none"
                 raise PlanError(f"port {name!r} is no interface of this machine; those given are {known}")
-        if self._ledger.needs_reading() or not self._ledger.leaving.isdisjoint(
-            (*change.flows, *change.copies)
-        ):
+        leaving = self._ledger.leaving
+        returning = not (leaving.isdisjoint(change.flows) and leaving.isdisjoint(change.copies))
+        if returning or self._ledger.needs_reading():
             # A flow that comes back starts from 0 unless it is still leaving.
             self._read()
         undo: list[Callable[[], None]] = []
@@ -286,6 +286,8 @@ class LinuxDataPlane:
 
     def _changed_flows(self, change: StateChange) -> Mapping[AccountKey, SetFlow[FlowKey] | None]:
         """Flows and copies that a change names, and those whose limiter it does."""
+        if not change.copies and not change.limiters:
+            return cast("Mapping[AccountKey, SetFlow[FlowKey] | None]", change.flows)
         found: dict[AccountKey, SetFlow[FlowKey] | None] = dict(change.flows.items())
         found |= change.copies.items()
         for key in change.limiters:
