@@ -25,7 +25,9 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitt
 class CoordinatorProcess:
     """`python -m triagemq.coordinator.serve` on a fixed port."""
 
-    def __init__(self, directory: Path, gateway: ManagedProcess, broker: str, *, access: bool) -> None:
+    def __init__(
+        self, directory: Path, gateway: ManagedProcess, broker: str, *, access: bool, **more: str
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
@@ -39,6 +41,7 @@ class CoordinatorProcess:
             "broker": broker,
             "bandwidth_bps": 1e6,
             "access": access,
+            **more,
         }
         self._config.write_text(json.dumps(settings))
         self.start()
@@ -56,12 +59,12 @@ class CoordinatorProcess:
 
 
 @contextmanager
-def exchange(directory: Path, *, access: bool) -> Iterator[CoordinatorProcess]:
+def exchange(directory: Path, *, access: bool, **more: str) -> Iterator[CoordinatorProcess]:
     broker = Mosquitto(directory / "broker")
     with ended(broker):
         gateway = ManagedProcess(directory / "gateway", broker.url, timestamps=True)
         with ended(gateway):
-            coordinator = CoordinatorProcess(directory, gateway, broker.url, access=access)
+            coordinator = CoordinatorProcess(directory, gateway, broker.url, access=access, **more)
             with ended(coordinator):
                 yield coordinator
 

@@ -26,6 +26,7 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.store.changes import add_token
 from triagemq.coordinator.store.store import Store
+from triagemq.plan import FlowCounters
 
 LONG_SECONDS = 60.0
 """How long a test waits for what must happen: on a loaded machine nothing happens at once."""
@@ -45,6 +46,8 @@ class FakeLink:
         self.refuses_everything = False
         self.state = DesiredState()
         self.broker_connected = True
+        self.carried: int | None = None
+        self.flows: dict[str, FlowCounters] = {}
 
     def _there(self) -> None:
         if not self.connected:
@@ -81,13 +84,14 @@ class FakeLink:
             topics=dict(self.topics),
             counters={"sent": 5, "refused": {"publish": 1}},
             ports={},
-            flows={},
+            flows=dict(self.flows),
             generation=self.told_orders[-1].generation if self.told_orders else 0,
             sessions=0,
             broker_connected=self.broker_connected,
             author=self.state.author,
             version=self.state.version,
             broker_since_ns=1,
+            carried=self.carried,
         )
 
 

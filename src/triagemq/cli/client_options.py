@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,3 +79,16 @@ class Whom:
             return ssl.create_default_context(cafile=str(self.ca))
         except (OSError, ssl.SSLError) as error:
             raise ParameterError("--ca", f"{self.ca}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def seconds_of(text: str) -> float:
+    """Seconds, with or without a unit.
+
+    >>> seconds_of("8ms"), seconds_of("0.5"), seconds_of("250 us")
+    (0.008, 0.5, 0.00025)
+    """
+    found = re.fullmatch(r"([0-9.eE+-]+) *(s|ms|us)?", text.strip())
+    try:
+        return float(found[1]) / {"us": 1e6, "ms": 1e3}.get(found[2], 1.0) if found else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; write 0.008, 8ms or 250us") from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom
+from triagemq.cli.client_options import Whom, seconds_of
 from triagemq.cli.direct import Direct, publish_directly
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
@@ -43,11 +43,21 @@ def pub(
     ] = 100,
     min_separation: Annotated[
         float | None,
-        typer.Option("--min-separation", help="Declare the least time between two events, in seconds."),
+        typer.Option(
+            "--min-separation",
+            parser=seconds_of,
+            metavar="TIME",
+            help="Declare the least time between two events: seconds, or as 20ms.",
+        ),
     ] = None,
     max_separation: Annotated[
         float | None,
-        typer.Option("--max-separation", help="Declare the longest time between two events, in seconds."),
+        typer.Option(
+            "--max-separation",
+            parser=seconds_of,
+            metavar="TIME",
+            help="Declare the longest time between two events: seconds, or as 1s.",
+        ),
     ] = None,
     max_size: Annotated[
         int | None, typer.Option("--max-size", help="Declare the largest event, in bytes; none is larger.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom
+from triagemq.cli.client_options import Whom, seconds_of
 from triagemq.cli.direct import Direct, direct_event_as_row, tell_the_end
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
@@ -19,8 +19,11 @@ from triagemq.errors import ParameterError
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.client import Event, Subscriber
+    from triagemq.client import Event, Subscriber, Wanted
     from triagemq.client.direct import DirectEvent, DirectSubscriber
+
+
+_PROMISE_SECONDS = 10.0
 
 
 @with_groups
@@ -32,7 +35,13 @@ def sub(
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option("--max-latency", "--deadline", help="How late an event may come, in seconds."),
+        typer.Option(
+            "--max-latency",
+            "--deadline",
+            parser=seconds_of,
+            metavar="TIME",
+            help="How late an event may come: seconds, or as 8ms.",
+        ),
     ] = None,
     share: Annotated[
         float | None,
@@ -55,7 +64,10 @@ def sub(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
-    """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come."""
+    """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come.
+
+    With --guaranteed it says first what is promised of each topic, and ends with exit code 1 where that is refused.
+    """
     from triagemq.client import Subscriber, Utility, Wanted
 
     beside = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--port": port}
@@ -86,15 +98,11 @@ def sub(
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
     subscriber = Subscriber(**arguments, port=port)
 
-    async def open_all() -> None:
-        await subscriber.open()
-        await subscriber.subscribe_all(wanted)
-
     def show(event: Event) -> str:
         row = _event_as_row(event) if json else None
         return _shown(event.topic, event.payload, event.latency_seconds, row)
 
-    printed = asyncio.run(_listen(subscriber, open_all, show, count, seconds))
+    printed = asyncio.run(_listen(subscriber, lambda: _open(subscriber, wanted), show, count, seconds))
     _require(count, printed)
 
 
@@ -106,7 +114,7 @@ def _require(count: int | None, printed: int) -> None:
 
 async def _listen(
     subscriber: Subscriber | DirectSubscriber,
-    open_all: Callable[[], Coroutine[Any, Any, None]],
+    open_all: Callable[[], Coroutine[Any, Any, bool | None]],
     show: Callable[[Any], str],
     count: int | None,
     seconds: float | None,
@@ -120,7 +128,8 @@ async def _listen(
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             return printed
-        opening.result()
+        if opening.result() is False:
+            raise typer.Exit(1)
         deadline = None if seconds is None else loop.time() + seconds
         while not stop.is_set() and (count is None or printed < count):
             taking: asyncio.Task[list[Any]] = loop.create_task(subscriber.take_all())
@@ -140,6 +149,25 @@ async def _listen(
             await subscriber.close()
         if subscriber.overflowed:
             typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
+
+
+async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> bool:
+    """False if something is refused that was to be promised."""
+    await subscriber.open()
+    await subscriber.subscribe_all(wanted)
+    admitted = True
+    for one in wanted:
+        if not one.guaranteed:
+            continue
+        promise = await subscriber.promise(one.topic, _PROMISE_SECONDS)
+        typer.echo(
+            f"triage: nothing is decided about {one.topic}: nobody publishes it, or not in force yet"
+            if promise is None
+            else f"triage: {promise}",
+            err=True,
+        )
+        admitted = admitted and (promise is None or promise.admitted)
+    return admitted
 
 
 def _shown(topic: str, payload: bytes, latency_seconds: float | None, row: dict[str, Any] | None) -> str:

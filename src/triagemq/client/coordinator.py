@@ -48,6 +48,48 @@ class Assignment:
     drop_rates: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class PromiseHop:
+    """A link on the way of a promise; the port "" is the publisher's access link."""
+
+    port: str
+    level: int
+    bound_seconds: float
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What was decided about a guaranteed subscription and one publisher of its topic.
+
+    Admitted, nothing comes later than `bound_seconds`, from the publisher's beginning to transmit to the subscriber's
+    interface; it comes to the multicast `address`. Refused, there is a `reason`, and where there is one the smallest
+    max_latency that would be admitted now, `offer_seconds`.
+    """
+
+    subscriber: str
+    topic: str
+    publisher: str
+    admitted: bool
+    max_latency_seconds: float
+    bound_seconds: float | None = None
+    slack_seconds: float | None = None
+    address: str | None = None
+    hops: tuple[PromiseHop, ...] = ()
+    reason: str = ""
+    offer_seconds: float | None = None
+
+    def __str__(self) -> str:
+        about = f"{self.topic} from {self.publisher}"
+        if self.admitted and self.bound_seconds is not None and self.slack_seconds is not None:
+            return (
+                f"admitted: {about} within {1000 * self.bound_seconds:.4g} ms, "
+                f"{1000 * self.slack_seconds:.4g} ms to spare, at {self.address}"
+            )
+        offer = f"; {1000 * self.offer_seconds:.4g} ms would be admitted" if self.offer_seconds else ""
+        return f"refused: {about} within {1000 * self.max_latency_seconds:.4g} ms: {self.reason}{offer}"
+
+
 @dataclass(slots=True, eq=False)
 class _Stream:
     reader: asyncio.StreamReader
@@ -267,6 +309,25 @@ class Coordinator(HttpClient):
             _object(answer.get("classes")),
             _object(answer.get("drop_rates")),
         )
+
+    async def promises(self, name: str, *, wait_seconds: float) -> list[Promise]:
+        """What was decided about a subscriber's guaranteed subscriptions, as soon as its last wishes are in force.
+
+        Empty if they are not in that time.
+        """
+        path = f"{_path('subscribers', name)}/promises?wait_seconds={wait_seconds:g}"
+        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
+        rows = answer.get("promises")
+        if not isinstance(rows, list):
+            raise self._strange_answer()
+        return [self._promise(_object(row)) for row in rows] if answer.get("in_force") is True else []
+
+    def _promise(self, row: Mapping[str, Any]) -> Promise:
+        try:
+            hops = tuple(PromiseHop(**hop) for hop in row.get("hops", ()))
+            return Promise(**{**row, "hops": hops})
+        except TypeError:
+            raise self._strange_answer() from None
 
     async def withdraw(self, kind: str, name: str) -> None:
         """Nothing is wanted any more."""

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Hashable, Itera
 from typing import Any, Generic, TypeVar
 
 from triagemq.client.connection import Connection
-from triagemq.client.coordinator import Announced, Assignment, Coordinator
+from triagemq.client.coordinator import Announced, Assignment, Coordinator, Promise
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
 from triagemq.client.flows import FlowConnections, flow_client_id
 from triagemq.client.participant import Lease, Participant
@@ -35,6 +35,7 @@ _SUBSCRIBE_AT_ONCE = 32
 _POLL_SECONDS = 20.0
 _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
+_PROMISE_PAUSE_SECONDS = 0.1
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
@@ -232,6 +233,26 @@ class Subscriber(Participant[Wanted]):
         return SubscriberTerms(wanted, self._port, self._most_flows, self._lease_seconds)
 
     # What the plan says.
+
+    async def promise(self, topic: str, timeout_seconds: float = 10.0) -> Promise | None:
+        """What was decided about a topic with `guaranteed`, as soon as that is in force; None if it is not in time.
+
+        Of several publishers it is the one that is refused, or that has the largest bound. There is nothing to decide
+        on while nobody publishes the topic. `topic` is a name, also where a filter was subscribed to.
+        """
+        if self._coordinator is None:
+            raise ParameterError("promise", "promises need a coordinator, not a gateway alone")
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + timeout_seconds
+        while True:
+            left = max(end_at - loop.time(), 0.0)
+            found = await self._coordinator.promises(self.name, wait_seconds=min(left, _POLL_SECONDS))
+            mine = [each for each in found if each.topic == topic]
+            if mine:
+                return max(mine, key=lambda each: (not each.admitted, each.bound_seconds or 0.0))
+            if not left:
+                return None
+            await asyncio.sleep(min(left, _PROMISE_PAUSE_SECONDS))
 
     def _fit(self, flows: int) -> None:
         if self._flows is not None:

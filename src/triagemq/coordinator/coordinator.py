@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from triagemq import __version__
+from triagemq.client.coordinator import Promise
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.channel.lead import GatewayLead
@@ -17,7 +18,10 @@ from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
 from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.decide.promise_facts import promise_facts
+from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
 from triagemq.coordinator.intents.registry import Record, Registry
+from triagemq.coordinator.loop.babbling import Babbling
 from triagemq.coordinator.loop.figures import (
     Live,
     Report,
@@ -62,6 +66,7 @@ class Coordinator:
         gateway_address: str,
         broker_address: str | None = None,
         access: bool = False,
+        multicast: MulticastRange = DEFAULT_RANGE,
     ) -> None:
         self.gateway_address = gateway_address
         self.broker_address = broker_address
@@ -69,6 +74,7 @@ class Coordinator:
         self.live = Live()
         self.forecasts = Forecasts(planner)
         self._access = access
+        self._babbling = Babbling()
         self._started = time.monotonic()
         self._forecasting: asyncio.Task[Any] | None = None
         self._leases: asyncio.Task[None] | None = None
@@ -83,7 +89,7 @@ class Coordinator:
             store=store,
             # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
             lead=GatewayLead(link, self.rights.grants, orders if orders.slots or orders.ports else None),
-            replanner=Replanner(network, planner, orders),
+            replanner=Replanner(network, planner, orders, multicast),
             rates=KnownRates(store.measured(), time.monotonic()),
             port_names=network.port_names,
             bandwidths=bandwidths,
@@ -139,6 +145,10 @@ class Coordinator:
             if estimate.publications:
                 facts[topic] = TopicFacts(estimate.rate_per_second, estimate.size_bytes, True)
         return facts
+
+    def promises(self) -> list[Promise]:
+        """What was decided about guaranteed subscriptions."""
+        return [] if self.runtime.decided is None else list(promise_facts(self.runtime.decided))
 
     def health(self, *, in_detail: bool = True) -> dict[str, Any]:
         """What works now; without details for those who may not know them."""
@@ -214,6 +224,8 @@ class Coordinator:
                 self._forecasting = asyncio.get_running_loop().create_task(self._forecast())
         predicted = {row["priority_class"]: row for row in (self.forecasts.latest() or {}).get("classes", [])}
         orders = self.runtime.assignments.orders
+        if cut := self._babbling.news(before, now, orders.promised):
+            self.runtime.note(cut)
         seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
         traffic = class_traffic(before, now, orders)
         self.live.count(traffic)

@@ -30,6 +30,7 @@ from triagemq.coordinator.channel.messages import listening_at
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.decide.promised import MulticastRange
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
 from triagemq.coordinator.store.store import Store
 from triagemq.dtls import RECORD_BYTES
@@ -56,6 +57,9 @@ async def serve(settings: Settings) -> None:
             gateway_address=settings.gateway_address,
             broker_address=settings.broker,
             access=settings.access,
+            multicast=MulticastRange(
+                settings.multicast_first, settings.multicast_addresses, settings.multicast_port
+            ),
         )
         await coordinator.start()
         link.start(coordinator.runtime.gateway_connected)

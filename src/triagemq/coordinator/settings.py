@@ -31,7 +31,8 @@ class Settings:
     `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
     class and no drops. `priority_classes` is what the data plane has. `gateway_address` is what clients are told,
     HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS.
-    `insecure` waives tokens and TLS beyond loopback.
+    `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
+    UDP ports from `multicast_port` on.
     """
 
     host: str = "127.0.0.1"
@@ -52,6 +53,9 @@ class Settings:
     tls_certificate: str | None = None
     tls_key: str | None = None
     insecure: bool = False
+    multicast_first: str = "239.192.0.0"
+    multicast_addresses: Annotated[int, Field(ge=1, le=1 << 23)] = 65_536
+    multicast_port: Annotated[int, Field(ge=1, le=65_535)] = 17_000
     most_body_bytes: Annotated[int, Field(ge=1_024)] = 32 * 1024 * 1024
 
 

@@ -102,6 +102,9 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
             "ports": None,
             "flows": {},
             "slots": {"subscriber-7": {"building/3/smoke": 1}, "subscriber-9": None},
+            "copies": {},
+            "limiters": {},
+            "promised": None,
         }
         third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
         await link.tell(second, third)

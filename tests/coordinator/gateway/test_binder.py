@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.coordinator.promising import planned_for, publisher, subscriber
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.coordinator.channel.messages import (
@@ -18,6 +19,7 @@ from triagemq.coordinator.channel.messages import (
     shallow,
     state_message,
 )
+from triagemq.coordinator.decide.decide import Question, decide
 from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.errors import PlanError
@@ -280,3 +282,43 @@ def test_orders_survive_json(some: Orders, ways: dict[str, dict[str, int]]) -> N
 def test_what_is_no_orders_is_refused_in_words(value: object) -> None:
     with pytest.raises(PlanError, match="orders"):
         parse_orders(value)
+
+
+def test_promised_flows_follow_every_stage_of_a_decision() -> None:
+    plane = RecordedDataPlane()
+    binder = FlowBinder(plane)
+    pulse = (publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.02))
+    fire = (publisher("alarm", "fire"), subscriber("doctor", "fire", 0.0064))
+    first = decide(Question(planned_for(*pulse)))
+    second = decide(Question(planned_for(*pulse, *fire)), first)
+    third = decide(Question(planned_for(*fire)), second)
+    gateway = DesiredState("a1")
+    for number, stage in enumerate((*first.stages, *second.stages, *third.stages), start=1):
+        # As it is told: by the difference, in JSON.
+        wanted = DesiredState("a1", number, stage)
+        line = encode_line(shallow(state_message(gateway, wanted)))
+        gateway = parse_state(decode_line(line)).after(gateway)
+        assert gateway.orders is not None
+        binder.order(gateway.orders)
+        assert {f"{one} {port}": flow for (one, port), flow in plane.state.copies.items()} == stage.copies
+        limiters = [each for some in plane.state.limiters.values() for each in some.values()]
+        assert sorted(limiters, key=repr) == sorted(stage.limiters.values(), key=repr)
+    assert {flow.key for flow in plane.state.copies.values()} == {
+        third.orders.promised.addresses["alarm fire"]
+    }
+
+
+def test_where_packets_are_sent_once_each_promises_do_not_pass() -> None:
+    plane = RecordedDataPlane()
+    found = decide(Question(planned_for(publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.02))))
+    FlowBinder(plane, replicates=False).order(found.orders)
+    assert not plane.state.copies
+    assert not plane.state.limiters
+    assert set(plane.state.ports) == set(found.orders.ports)
+
+
+def test_a_promised_flow_of_a_class_that_its_port_lacks_is_refused() -> None:
+    one = FlowKey("239.192.0.0", 17_000)
+    wrong = replace(orders(), copies={f"{one} cable": SetFlow(one, "cable", 0, 3, 0.0)})
+    with pytest.raises(PlanError, match="has the classes 0 to 1"):
+        FlowBinder(RecordedDataPlane()).order(wrong)

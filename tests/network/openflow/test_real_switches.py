@@ -242,7 +242,7 @@ def test_limits_are_kept_by_meters_that_spare_control_packets(lab: Lab, open_pla
     other = FlowKey(CLIENT, 2001)
     plane.apply([PORT, SetFlow(KEY, "radio", 0, 1, 0.0), SetFlow(other, "radio", 1, 1, 0.0)])
     eventually(run.all_came, "packets before there are limits")
-    plane.apply([SetLimiter(KEY, 125.0, 125.0)])
+    plane.apply([SetLimiter(KEY, 250.0, 125.0)])
     came = len(run.arrived[CLIENT, 2000])
     run.send(200, 400, lossless=[(CLIENT, 2001)])
     eventually(lambda: not run.under_way([(CLIENT, 2001)]), "the flow without a limit loses nothing")

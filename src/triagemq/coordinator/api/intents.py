@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
+from triagemq.client.coordinator import Promise
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.callers import Asker, Here
 from triagemq.coordinator.api.models import (
@@ -17,6 +20,7 @@ from triagemq.coordinator.api.models import (
     Connection,
     HeartbeatAnswer,
     HeartbeatBody,
+    PromisesAnswer,
     PublisherAnswer,
     SubscriberAnswer,
     gone,
@@ -33,8 +37,11 @@ from triagemq.intents import (
     SubscriberIntent,
     SubscriberTerms,
 )
+from triagemq.mqttsn.filters import matches
 
 router = APIRouter(prefix="/v1", tags=["intents"])
+
+_LOOK_SECONDS = 0.05
 
 NamePath = Annotated[Name, Path(description="The name it was announced with.")]
 
@@ -44,15 +51,25 @@ def _subscriber(
 ) -> SubscriberAnswer:
     flows = here.runtime.assignments.of(record.intent.name).flows
     return SubscriberAnswer(
-        connection=Connection(**_whereto(here, caller, record), flows=flows), **_told(here, record, whole)
+        connection=Connection(**_whereto(here, caller, record), flows=flows),
+        **_told(here, record, whole),
+        promises=_promises(here, record) if whole else None,
     )
 
 
 def _publisher(here: Coordinator, caller: Caller, record: Record, *, whole: bool = False) -> PublisherAnswer:
     broker = None if here.broker_address is None else reached_by(here.broker_address, caller.reached)
     return PublisherAnswer(
-        connection=Connection(**_whereto(here, caller, record), broker=broker), **_told(here, record, whole)
+        connection=Connection(**_whereto(here, caller, record), broker=broker),
+        **_told(here, record, whole),
+        promises=_promises(here, record) if whole else None,
     )
+
+
+def _promises(here: Coordinator, record: Record) -> list[Promise]:
+    """Those of a subscriber or of a publisher."""
+    kind, name = record.key
+    return [each for each in here.promises() if getattr(each, kind) == name]
 
 
 def _told(here: Coordinator, record: Record, whole: bool) -> dict[str, Any]:
@@ -135,6 +152,35 @@ async def read_assignment(
     await here.runtime.assignments.wait(name, after, wait_seconds)
     here.service.look(caller, (SUBSCRIBER, name))
     return AssignmentAnswer(**asdict(here.runtime.assignments.of(name)))
+
+
+@router.get("/subscribers/{name}/promises")
+async def read_promises(
+    name: NamePath,
+    caller: Asker,
+    here: Here,
+    wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
+) -> PromisesAnswer:
+    """What was decided about its guaranteed subscriptions; waits until its latest intent is in force."""
+    end_at = time.monotonic() + wait_seconds
+    key = (SUBSCRIBER, name)
+    record = here.service.look(caller, key)
+    while not here.runtime.is_in_force(key) and time.monotonic() < end_at:
+        await asyncio.sleep(min(_LOOK_SECONDS, max(end_at - time.monotonic(), 0.0)))
+        record = here.service.look(caller, key)
+    promises = _promises(here, record)
+    topics = [each.topic for each in promises]
+    wanted = record.intent.subscriptions if isinstance(record.intent, SubscriberIntent) else ()
+    return PromisesAnswer(
+        generation=here.runtime.generation,
+        in_force=here.runtime.is_in_force(key),
+        promises=promises,
+        waiting=[
+            each.topic
+            for each in wanted
+            if each.guaranteed and not any(matches(each.topic, topic) for topic in topics)
+        ],
+    )
 
 
 @router.post("/publishers", status_code=201)

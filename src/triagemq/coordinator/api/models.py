@@ -13,6 +13,7 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from triagemq.client.coordinator import Promise
 from triagemq.coordinator.access.tokens import ShownToken
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.what_if import SupposedSubscription
@@ -156,10 +157,24 @@ class SubscriberAnswer(AnnouncedAnswer):
     subscriptions: list[dict[str, Any]] | None = None
     port: str | None = None
     flows: int | None = None
+    promises: list[Promise] | None = None
 
 
 class PublisherAnswer(AnnouncedAnswer):
     publications: list[dict[str, Any]] | None = None
+    promises: list[Promise] | None = None
+
+
+class PromisesAnswer(BaseModel):
+    """What was decided about guaranteed subscriptions; `in_force` as with the subscriber.
+
+    `waiting` are those for which nobody publishes anything yet.
+    """
+
+    generation: int
+    in_force: bool
+    promises: list[Promise]
+    waiting: list[str]
 
 
 class HeartbeatAnswer(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 
 from triagemq.coordinator.channel.messages import shallow
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.loop.health import Histogram
+from triagemq.coordinator.loop.health import PROMISE_DECISIONS, Histogram
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 
 Samples = list[tuple[Mapping[str, str], float]]
@@ -27,6 +27,8 @@ def _coordinator(here: Coordinator) -> Families:
     runtime, counted = here.runtime, here.metrics
     planned = 0 if runtime.decided is None else len(runtime.decided.scenario.subscriptions)
     intents: Samples = [({"kind": kind}, here.count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
+    promised = len(runtime.assignments.orders.promised.promises)
+    decisions: Samples = [({"kind": kind}, counted.promises[kind]) for kind in PROMISE_DECISIONS]
     return {
         "triage_intents": ("gauge", "Intents announced.", intents),
         "triage_subscriptions": ("gauge", "Subscriptions planned for.", planned),
@@ -34,6 +36,8 @@ def _coordinator(here: Coordinator) -> Families:
         "triage_in_force_generation": ("gauge", "Generation of the orders in force.", runtime.generation),
         "triage_plans_unchanged_total": ("counter", "Plans that changed nothing.", counted.plans_unchanged),
         "triage_plans_refused_total": ("counter", "Plans that could not be made.", counted.plans_refused),
+        "triage_promises": ("gauge", "Promises that are kept.", promised),
+        "triage_promise_decisions_total": ("counter", "Promises admitted, refused and released.", decisions),
         "triage_leases_ended_total": ("counter", "Clients that vanished.", here.service.leases_ended),
         "triage_measurement_rows_total": ("counter", "Rows of the pipeline used.", counted.measurements),
     }

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from fastapi import APIRouter, Query, Request, Response
 
+from triagemq.client.coordinator import Promise
 from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
 from triagemq.coordinator.api.models import (
     DecisionAnswer,
@@ -94,6 +95,12 @@ async def plan(
         flows=len(decided.plan.flows),
         plan=document,
     )
+
+
+@router.get("/v1/promises", tags=["state"])
+async def promises(caller: Looker, here: Here) -> list[Promise]:
+    """Everything that was asked for with a promise: admitted, in the order of admission, and then refused."""
+    return here.promises()
 
 
 @router.get("/v1/forecast", tags=["state"])

@@ -120,6 +120,10 @@ class GatewayLink:
         counted = Counted(ports, tuple(flows.items()), tuple(gone), at_ns)
         return str((await self._ask("queues", **shallow(counted)))["epoch"])
 
+    async def carried(self, by: str, generation: int) -> None:
+        """Queues or switches behind the gateway have carried these orders out."""
+        await self._ask("carried", by=by, generation=generation)
+
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
         return _MEASURED.validate_python(await self._ask("measure", flows=flows, topics=topics, after=after))

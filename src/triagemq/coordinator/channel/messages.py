@@ -112,8 +112,8 @@ def state_message(before: DesiredState | None, after: DesiredState) -> StateMess
 
 
 def _is_short(change: OrdersChange, orders: Orders | None) -> bool:
-    whole = 0 if orders is None else len(orders.flows) + len(orders.slots)
-    return 2 * (len(change.flows) + len(change.slots)) <= whole
+    whole = 0 if orders is None else len(orders.flows) + len(orders.slots) + len(orders.copies)
+    return 2 * (len(change.flows) + len(change.slots) + len(change.copies)) <= whole
 
 
 _STATE = TypeAdapter(StateMessage)
@@ -128,7 +128,7 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
     except ValidationError as error:
         raise ControlError(f"a state that is none: {what_is_wrong(error, depth=2)}") from None
     parts = (
-        found.orders and (found.orders.flows, found.orders.slots),
+        found.orders and (found.orders.flows, found.orders.slots, found.orders.copies, found.orders.limiters),
         found.grants and (found.grants.by_base,),
     )
     if found.base is None and any(None in part.values() for each in parts for part in each or ()):
@@ -146,7 +146,8 @@ class Measured:
     `topics` are publications and payload bytes since then, each publication counted once; if an earlier `mark` was
     given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
-    `version` name the state that it follows, `generation` its orders.
+    `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
+    follow it: None if nobody does.
     """
 
     epoch: str
@@ -165,6 +166,7 @@ class Measured:
     broker_since_ns: int | None = None
     begun: Sequence[str] = ()
     mark: str = ""
+    carried: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.changes import TableChange
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders import KeptPromise, Orders, Promised
 from triagemq.plan import Decision, Plan
 from triagemq.scenario import Floats, Integers
 
@@ -43,7 +43,7 @@ def account(
         _generation(after),
         f"{reason}: {treated.summary()}",
     )
-    return (summary, *ports, *treated.rows(reason))
+    return (summary, *ports, *_promise_news(before.promised, after.promised), *treated.rows(reason))
 
 
 class _Treated:
@@ -56,11 +56,12 @@ class _Treated:
         slot = np.maximum(was.topic_slot, 0)
         cell = (table.subscriber, slot)
         self.class_after: Integers = plan.subscription_class
-        self.drop_after: Floats = plan.flows.drop_rate[plan.flow]
+        self.drop_after: Floats = 1.0 - plan.subscription_keep
         self.class_before: Integers = was.flow_class[cell]
         self.drop_before: Floats = was.flow_drop[cell]
-        known = (was.topic_slot >= 0) & (self.class_before >= 0)
-        self.new: Rows = np.flatnonzero(~known)
+        by_flow = ~plan.promised
+        known = by_flow & (was.topic_slot >= 0) & (self.class_before >= 0)
+        self.new: Rows = np.flatnonzero(by_flow & ~known)
         self.better: Rows = np.flatnonzero(known & (self.class_after < self.class_before))
         self.worse: Rows = np.flatnonzero(known & (self.class_after > self.class_before))
         moved = np.abs(self.drop_after - self.drop_before) >= VISIBLE_DROP_CHANGE
@@ -133,6 +134,44 @@ def _port_news(before: Plan | None, after: Plan) -> tuple[Decision, ...]:
         )
         return (*news[:MOST_ROWS], more)
     return tuple(news)
+
+
+def _promise_news(before: Promised, after: Promised) -> tuple[Decision, ...]:
+    """What is admitted, what is promised otherwise than before, and what is promised no more."""
+    news = [
+        Decision(
+            "admitted",
+            f"{new.subscriber} {new.topic}",
+            f"asked for {new.max_latency_seconds:.6g} s"
+            if old is None
+            else f"bound {old.bound_seconds:.4g} s",
+            f"bound {new.bound_seconds:.4g} s",
+            f"proven from {new.publisher} over {', '.join(hop.port or 'its access link' for hop in new.hops)}; "
+            f"{new.max_latency_seconds - new.bound_seconds:.4g} s to spare",
+        )
+        for name, new in after.promises.items()
+        if (old := before.promises.get(name)) is None or _terms(old) != _terms(new)
+    ]
+    news += [
+        Decision(
+            "released",
+            f"{old.subscriber} {old.topic}",
+            f"bound {old.bound_seconds:.4g} s",
+            "no promise",
+            f"what {old.publisher} publishes is not asked for with a promise any more, or not admitted",
+        )
+        for name, old in before.promises.items()
+        if name not in after.promises
+    ]
+    if len(news) > MOST_ROWS:
+        rest = len(news) - MOST_ROWS
+        more = Decision("more_promises", "all promises", "", "", f"{rest} more were admitted or released")
+        return (*news[:MOST_ROWS], more)
+    return tuple(news)
+
+
+def _terms(promise: KeptPromise) -> tuple[float, list[str]]:
+    return promise.max_latency_seconds, [hop.port for hop in promise.hops]
 
 
 def _generation(orders: Orders) -> str:

@@ -65,10 +65,13 @@ class TableChange:
         bounds = np.searchsorted(table.subscriber, np.arange(len(table.subscribers) + 1)).tolist()
         for subscriber in np.flatnonzero(self._moved).tolist():
             rows = slice(bounds[subscriber], bounds[subscriber + 1])
-            names = [table.topics[topic] for topic in table.topic[rows].tolist()]
-            slots[table.subscribers[subscriber]] = dict(
-                zip(names, table.topic_slot[rows].tolist(), strict=True)
-            )
+            slots[table.subscribers[subscriber]] = {
+                table.topics[topic]: slot
+                for topic, slot in zip(
+                    table.topic[rows].tolist(), table.topic_slot[rows].tolist(), strict=True
+                )
+                if slot >= 0
+            }
         return slots
 
     def _flows(self) -> dict[str, SetFlow[str] | None]:

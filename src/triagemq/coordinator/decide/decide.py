@@ -13,9 +13,18 @@ import numpy as np
 from triagemq.coordinator.decide.account import account
 from triagemq.coordinator.decide.changes import TableChange
 from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.promised import (
+    DEFAULT_RANGE,
+    MulticastRange,
+    promise_orders,
+    promised_anew,
+    restored,
+)
 from triagemq.coordinator.decide.slots import SlotTable, earlier, match_slots, recall
+from triagemq.coordinator.decide.staging import moves_in_order, staged
 from triagemq.forecast import plan_ahead
 from triagemq.plan import Decision, Plan, SetPort
+from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.scenario import Integers, Scenario
 
 
@@ -56,11 +65,12 @@ class Question:
     settings: PlannerSettings = PlannerSettings()
     paced_bps: Mapping[str, float] = field(default_factory=dict)
     measured: tuple[Decision, ...] = ()
+    multicast: MulticastRange = DEFAULT_RANGE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided:
-    """A plan and the orders that carry it out.
+    """A plan and the orders that carry it out, by way of the `stages`, the last of which they are.
 
     `changed` is False where the orders are those from before; then there is nothing to send. `changed_for` are the
     subscribers whose connections, slots or classes change. `decisions` is what is new and worth recording, bounded in
@@ -70,6 +80,7 @@ class Decided:
     scenario: Scenario
     plan: Plan
     orders: Orders
+    stages: tuple[Orders, ...]
     decisions: tuple[Decision, ...]
     why: tuple[str, ...]
     changed: bool
@@ -94,13 +105,14 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     >>> again.changed, again.orders is first.orders
     (False, True)
     """
-    scenario, settings = question.scenario, question.settings
+    settings = question.settings
+    scenario = _with_queues(question.scenario, settings)
     classes = settings.classes_for(scenario)
     most = scenario.planning.flows_per_subscriber
     limits = np.full(len(scenario.subscribers), most, dtype=np.int32)
     if question.flow_limits is not None:
         limits = np.minimum(limits, question.flow_limits).astype(np.int32)
-    orders_before, table_before, plan_before, scenario_before = _before(previous)
+    orders_before, table_before, plan_before, scenario_before = _before(previous, scenario)
     plan = plan_ahead(
         scenario,
         previous=plan_before,
@@ -109,22 +121,53 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         flow_limits=limits,
     )
     plan = replace(plan, decisions=(*plan.decisions, *question.measured))
+    if isinstance(previous, Orders):
+        # Of the plan before there are promises only: what else it said cannot be compared with.
+        kept = (each for each in plan.decisions if each.kind != "replanned")
+        plan, compared = replace(plan, decisions=tuple(kept)), None
+    else:
+        compared = plan_before
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
     change = TableChange(match_slots(scenario, plan, limits, was), was)
     table, orders = change.table, orders_before
+    promises = promise_orders(scenario, plan, orders_before, question.multicast, table.next_number)
+    table = replace(table, next_number=promises.next_number)
+    stages: tuple[Orders, ...] = (orders,)
+    news: tuple[Decision, ...] = ()
     changed_for: Sequence[str] = ()
-    ports = _ports(scenario, 1 if settings.priorities == "none" else classes, question.paced_bps)
-    if table_before is not None and ports == orders_before.ports and change.is_next_to_nothing:
+    utility_classes = 1 if settings.priorities == "none" else classes
+    ports = _ports(scenario, min(_room(scenario, settings), plan.level_offset + utility_classes), question)
+    if (
+        table_before is not None
+        and ports == orders_before.ports
+        and change.is_next_to_nothing
+        and promises.same_as(orders_before)
+    ):
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
         table = replace(table, flow_drop=was.flow_drop[table.flow_subscriber, table.flow_slot])
     else:
-        orders = change.orders(orders_before, ports).after(orders_before)
-        changed_for = change.for_whom()
+        orders = replace(
+            change.orders(orders_before, ports).after(orders_before),
+            copies=promises.copies,
+            limiters=promises.limiters,
+            promised=promises.promised,
+        )
+        rounds = moves_in_order(scenario, plan, plan_before, scenario_before, orders_before, orders)
+        if rounds is None:
+            news = (_at_once(scenario.name),)
+        stages = staged(orders_before, orders, rounds or ())
+        orders = stages[-1]
+        concerned = promised_anew(orders_before.promised, orders.promised)
+        changed_for = [*dict.fromkeys((*change.for_whom(), *concerned))]
     return Decided(
         scenario=scenario,
         plan=plan,
         orders=orders,
-        decisions=account(scenario.name, question.why, (plan_before, plan), (orders_before, orders), change),
+        stages=stages,
+        decisions=(
+            *account(scenario.name, question.why, (compared, plan), (orders_before, orders), change),
+            *news,
+        ),
         why=question.why,
         changed=orders is not orders_before,
         changed_for=changed_for,
@@ -133,26 +176,52 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
 
 
 def _before(
-    previous: Decided | Orders | None,
+    previous: Decided | Orders | None, scenario: Scenario
 ) -> tuple[Orders, SlotTable | None, Plan | None, Scenario | None]:
     match previous:
         case None:
             return Orders(), None, None, None
         case Orders():
-            return previous, recall(previous), None, None
+            plan = restored(scenario, previous)
+            return previous, recall(previous), plan, None if plan is None else scenario
         case Decided():
             return previous.orders, previous.table, previous.plan, previous.scenario
 
 
-def _ports(scenario: Scenario, classes: int, paced_bps: Mapping[str, float]) -> dict[str, SetPort]:
+def _room(scenario: Scenario, settings: PlannerSettings) -> int:
+    """The classes that data plane and ports have room for, those of promises included."""
+    queues = scenario.ports.queues[scenario.ports.queues > 0]
+    return min(settings.priority_classes, int(queues.min(initial=2**31 - 1)))
+
+
+def _with_queues(scenario: Scenario, settings: PlannerSettings) -> Scenario:
+    """Where promises are asked for, ports have no more queues than the data plane: its classes, and one for control."""
+    if not scenario.subscriptions.guaranteed.any():
+        return scenario
+    ports, most = scenario.ports, settings.priority_classes + CONTROL_QUEUES
+    queues = np.where(ports.queues > 0, np.minimum(ports.queues, most), most).astype(ports.queues.dtype)
+    return replace(scenario, ports=replace(ports, queues=queues))
+
+
+def _at_once(name: str) -> Decision:
+    return Decision(
+        kind="reconfigured_at_once",
+        subject=name,
+        before="",
+        after="",
+        reason="no order of changing levels is known that keeps every promise meanwhile; all change in one step",
+    )
+
+
+def _ports(scenario: Scenario, classes: int, question: Question) -> dict[str, SetPort]:
     """The scenario's ports, each with the classes that the data plane keeps apart.
 
     The number is that of the settings and not of the classes in use: a port is not changed when a plan uses one fewer.
-    `paced_bps` is how fast ports send that are planned with another bandwidth.
+    Ports that are planned with another bandwidth, which was measured, send as fast as is stated (`paced_bps`).
     """
     ports = scenario.ports
     return {
-        name: SetPort(name, paced_bps.get(name, bandwidth_bps), buffer_packets, classes)
+        name: SetPort(name, question.paced_bps.get(name, bandwidth_bps), buffer_packets, classes)
         for name, bandwidth_bps, buffer_packets in zip(
             ports.name, ports.bandwidth_bps.tolist(), ports.buffer_packets.tolist(), strict=True
         )

@@ -1,5 +1,8 @@
 """What a plan means for a gateway: ports, flows by client id, and which flow carries which topic of a subscriber.
 
+Topics with a promise go straight from switch to switch: their orders are flows by address, one for each output port by
+which copies leave, and limiters where they enter.
+
 A flow is a connection of its own: subscriber `ff-7` connects as `ff-7~0`, `ff-7~1` and so on (its slots), each from its
 own UDP port. It subscribes over slot 0; the gateway sends each topic over the slot that the orders name, or over slot 0
 while that one is not connected. A change of orders takes effect between two packets: no event is lost or repeated.
@@ -16,13 +19,16 @@ from pydantic_core import to_json
 
 from triagemq.client.flows import FLOW_MARK, flow_client_id
 from triagemq.errors import PlanError
-from triagemq.plan import SetFlow, SetPort
+from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
 from triagemq.plan.instructions import applied, difference
 
 __all__ = [
     "FLOW_MARK",
+    "KeptHop",
+    "KeptPromise",
     "Orders",
     "OrdersChange",
+    "Promised",
     "client_id_of",
     "dump_orders",
     "flows_of",
@@ -39,13 +45,54 @@ SlotNumber = Annotated[int, Strict(), Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
+class KeptHop:
+    """A link on the way of a promise, as it was admitted; the port "" is the publisher's access link."""
+
+    port: str
+    level: int
+    deadline_seconds: float
+    jitter_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPromise:
+    """A promise that was admitted. `proven_on` tells whether messages and links are still those of its proof."""
+
+    publisher: str
+    topic: str
+    subscriber: str
+    max_latency_seconds: float
+    bound_seconds: float
+    proven_on: str
+    hops: tuple[KeptHop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What the coordinator itself has to remember of promises: all of them in the order of their admission, and the
+    addresses of publications by the names of publisher and topic. Gateways need not know it."""
+
+    promises: Mapping[str, KeptPromise] = field(default_factory=dict)
+    addresses: Mapping[str, FlowKey] = field(default_factory=dict)
+
+
+NOTHING_PROMISED = Promised()
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
-    """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number."""
+    """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number.
+
+    `copies` and `limiters` are those of promises, by address and output port.
+    """
 
     generation: int = 0
     ports: Mapping[str, SetPort] = field(default_factory=dict)
     flows: Mapping[str, SetFlow[str]] = field(default_factory=dict)
     slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    copies: Mapping[str, SetFlow[FlowKey]] = field(default_factory=dict)
+    limiters: Mapping[str, SetLimiter] = field(default_factory=dict)
+    promised: Promised = NOTHING_PROMISED
 
     @property
     def lowest_class(self) -> int:
@@ -64,6 +111,8 @@ class Orders:
             None if self.ports == before.ports else self.ports,
             difference(before.flows, self.flows),
             difference(before.slots, self.slots),
+            difference(before.copies, self.copies),
+            difference(before.limiters, self.limiters),
         )
 
 
@@ -72,7 +121,7 @@ class OrdersChange:
     """Orders as those before them and what is new or different: None is for flows and slots that are gone.
 
     Of ports there are all or (None) the same as before: the first of them is that of whoever has no flow. Whole orders
-    are the change from nothing.
+    are the change from nothing. `promised` is there in what is kept in a database only.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -81,6 +130,9 @@ class OrdersChange:
     ports: Mapping[str, SetPort] | None = None
     flows: Mapping[str, SetFlow[str] | None] = field(default_factory=dict)
     slots: Mapping[str, Mapping[str, SlotNumber] | None] = field(default_factory=dict)
+    copies: Mapping[str, SetFlow[FlowKey] | None] = field(default_factory=dict)
+    limiters: Mapping[str, SetLimiter | None] = field(default_factory=dict)
+    promised: Promised | None = None
 
     def after(self, before: Orders) -> Orders:
         """The orders that they become."""
@@ -89,6 +141,9 @@ class OrdersChange:
             before.ports if self.ports is None else self.ports,
             applied(before.flows, self.flows),
             applied(before.slots, self.slots),
+            applied(before.copies, self.copies),
+            applied(before.limiters, self.limiters),
+            before.promised if self.promised is None else self.promised,
         )
 
 
@@ -144,11 +199,11 @@ _WHOLE = TypeAdapter(OrdersChange)
 
 
 def dump_orders(orders: Orders) -> str:
-    """JSON, for a file or a database.
+    """JSON, for a database.
 
     >>> orders = Orders(3, {"radio": SetPort("radio", float("inf"), 100, 8)})
     >>> dump_orders(orders)
-    '{"generation":3,"ports":{"radio":{"port":"radio","bandwidth_bps":"Infinity",...}},"flows":{},"slots":{}}'
+    '{"generation":3,"ports":{"radio":{"port":"radio","bandwidth_bps":"Infinity",...}},"flows":{},"slots":{},...}'
     >>> parse_orders(dump_orders(orders)) == orders
     True
     """

@@ -24,7 +24,8 @@ Rows = NDArray[np.int64]
 class SlotTable:
     """Orders as columns: rows of subscriptions and rows of flows, both sorted by subscriber.
 
-    `topic_slot` is the slot of each subscription. `flow_number` stays with a slot for as long as it is in use.
+    `topic_slot` is the slot of each subscription, -1 where a promise carries it. `flow_number` stays with a slot for as
+    long as it is in use.
     """
 
     subscribers: tuple[str, ...]
@@ -87,6 +88,9 @@ def recall(orders: Orders) -> SlotTable:
         for name, slot in [subscriber_of(client_id)]
         if name in subscriber_number and flow.port in port_number
     )
+    numbers = [flow.flow_id for flow in orders.flows.values()] + [
+        copy.flow_id for copy in orders.copies.values()
+    ]
     wanted = np.array(rows, dtype=np.int32).reshape(-1, 3)
     columns = np.array([flow[:5] for flow in flows], dtype=np.int32).reshape(-1, 5)
     return SlotTable(
@@ -102,7 +106,7 @@ def recall(orders: Orders) -> SlotTable:
         flow_class=columns[:, 3],
         flow_drop=np.array([flow[5] for flow in flows], dtype=np.float64),
         flow_number=columns[:, 4],
-        next_number=1 + max((flow.flow_id for flow in orders.flows.values()), default=-1),
+        next_number=1 + max(numbers, default=-1),
     )
 
 
@@ -179,7 +183,7 @@ def match_slots(scenario: Scenario, plan: Plan, limits: Integers, was: Earlier) 
     first = np.searchsorted(flows.subscriber, flows.subscriber, side="left")
     place = (np.arange(len(flows)) - first).astype(np.int64)
     slots = was.flow_class.shape[1]
-    kept = np.flatnonzero(was.topic_slot >= 0)
+    kept = np.flatnonzero((was.topic_slot >= 0) & (plan.flow >= 0))
     overlap = np.bincount(
         plan.flow[kept].astype(np.int64) * slots + was.topic_slot[kept], minlength=len(flows) * slots
     ).reshape(len(flows), slots)
@@ -200,7 +204,7 @@ def match_slots(scenario: Scenario, plan: Plan, limits: Integers, was: Earlier) 
         ports=scenario.ports.name,
         subscriber=wanted.subscriber,
         topic=wanted.topic,
-        topic_slot=slot[plan.flow].astype(np.int32),
+        topic_slot=np.append(slot, -1)[plan.flow].astype(np.int32),
         flow_subscriber=flows.subscriber,
         flow_slot=slot.astype(np.int32),
         flow_port=flows.port,

@@ -6,15 +6,25 @@ A client for which there is no order (a plain MQTT-SN client, or a subscriber be
 port unmanaged and unpaced, at the cost of everybody else. Once it has subscribed it therefore gets a flow in the lowest
 class of the first port of the orders, without drops. One that only publishes is sent nothing but control packets, and
 gets none: its answers do not go over the subscribers' port.
+
+What is promised has addresses from the start, and nobody's connection has to do with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from triagemq.coordinator.decide.orders import Orders, OrdersChange, client_id_of, subscriber_of
 from triagemq.errors import PlanError
-from triagemq.plan import FlowKey, Instructed, Instruction, RemoveFlow, RemovePort, SetFlow
+from triagemq.plan import (
+    FlowKey,
+    Instructed,
+    Instruction,
+    RemoveFlow,
+    RemoveLimiter,
+    RemovePort,
+    SetFlow,
+)
 from triagemq.plan.instructions import difference
 
 UNPLANNED = -1
@@ -22,10 +32,20 @@ UNPLANNED = -1
 
 
 class FlowBinder:
-    """`identify` tells the subscriber's name and slot from a client id; what it gives is looked up in the orders."""
+    """`identify` tells the subscriber's name and slot from a client id; what it gives is looked up in the orders.
 
-    def __init__(self, plane: Instructed, identify: Callable[[str], tuple[str, int]] = subscriber_of) -> None:
+    Where packets are sent once each (`replicates` False), what is promised does not pass, and its orders are others'.
+    """
+
+    def __init__(
+        self,
+        plane: Instructed,
+        identify: Callable[[str], tuple[str, int]] = subscriber_of,
+        *,
+        replicates: bool = True,
+    ) -> None:
         self.orders = Orders()
+        self._replicates = replicates
         self._plane = plane
         self._identify = identify
         self._default: SetFlow[str] | None = None
@@ -41,11 +61,12 @@ class FlowBinder:
         """Put orders in force, all or (PlanError) none; `change` is what differs in them, if that is known."""
         change = orders.since(self.orders) if change is None else change
         check(orders, change)
+        promised = promise_instructions(self.orders, change) if self._replicates else []
         if change.ports is None:
             named = (self._named.get(name, ()) for name in change.flows)
-            self._bind({self._clients[one][0] for there in named for one in there}, orders)
+            self._bind({self._clients[one][0] for there in named for one in there}, orders, promised)
         else:
-            self._bind(self._at, orders)
+            self._bind(self._at, orders, promised)
 
     def connected(self, client_id: str, endpoint: tuple[str, int], *, subscribes: bool = True) -> None:
         """A client is at this address now, wherever it was before; PlanError if the data plane cannot send there."""
@@ -116,7 +137,9 @@ class FlowBinder:
                 fallback = default
         return fallback
 
-    def _bind(self, keys: Iterable[FlowKey], orders: Orders | None = None) -> None:
+    def _bind(
+        self, keys: Iterable[FlowKey], orders: Orders | None = None, promised: Sequence[Instruction] = ()
+    ) -> None:
         """Give the addresses the flows that they should have by these orders, or by those in force."""
         orders = self.orders if orders is None else orders
         default = self._default if orders.ports is self.orders.ports else default_flow(orders)
@@ -128,6 +151,7 @@ class FlowBinder:
         ports = {} if orders.ports is self.orders.ports else difference(self.orders.ports, orders.ports)
         instructions: list[Instruction] = [port for port in ports.values() if port is not None]
         instructions += [RemoveFlow(key) if flow is None else flow.at(key) for key, flow in changed.items()]
+        instructions += promised
         instructions += [RemovePort(name) for name, port in ports.items() if port is None]
         if instructions:
             self._plane.apply(instructions)
@@ -151,9 +175,29 @@ class FlowBinder:
             del self._at[key]
 
 
+def promise_instructions(before: Orders, change: OrdersChange) -> list[Instruction]:
+    """What a change of orders means for promised flows: limiters and copies that are gone, copies, their limiters."""
+    gone = [
+        before.limiters[name]
+        for name, new in change.limiters.items()
+        if new is None and name in before.limiters
+    ]
+    left = [
+        before.copies[name] for name, new in change.copies.items() if new is None and name in before.copies
+    ]
+    return [
+        *(RemoveLimiter(limiter.key, limiter.port) for limiter in gone),
+        *(RemoveFlow(copy.key, copy.port) for copy in left),
+        *(copy for copy in change.copies.values() if copy is not None),
+        *(limiter for limiter in change.limiters.values() if limiter is not None),
+    ]
+
+
 def check(orders: Orders, change: OrdersChange) -> None:
     """PlanError if a flow does not fit its port: also one whose client has not connected yet."""
-    for client_id, flow in (change.flows if change.ports is None else orders.flows).items():
+    flows = change.flows if change.ports is None else orders.flows
+    copies = change.copies if change.ports is None else orders.copies
+    for client_id, flow in (*flows.items(), *copies.items()):
         if flow is None:
             continue
         port = orders.ports.get(flow.port)

@@ -26,9 +26,15 @@ _Arguments = ParamSpec("_Arguments")
 
 
 class Follower:
-    """`run` until it is cancelled. `applied` is the generation carried out, `problem` why the last change was not."""
+    """`run` until it is cancelled. `applied` is the generation carried out, `problem` why the last change was not.
 
-    def __init__(self, link: GatewayLink, binder: FlowBinder, *, in_thread: bool = False) -> None:
+    Those who follow one gateway have each a `name` of their own.
+    """
+
+    def __init__(
+        self, link: GatewayLink, binder: FlowBinder, *, name: str = "queues", in_thread: bool = False
+    ) -> None:
+        self._name = name
         self.applied = 0
         self.problem = ""
         self._link = link
@@ -78,6 +84,8 @@ class Follower:
                             await self._gone(client_id)
                     if measured.generation != self.applied:
                         await self._catch_up()
+                    elif epoch != measured.epoch:
+                        await self._link.carried(self._name, self.applied)
                 epoch = measured.epoch
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -100,6 +108,7 @@ class Follower:
                     await self._came(event)
             await self._do(self.binder.order, orders)
             self.applied = self.binder.orders.generation
+            await self._link.carried(self._name, self.applied)
 
     async def _do(
         self, change: Callable[_Arguments, object], *arguments: _Arguments.args, **named: _Arguments.kwargs

@@ -107,13 +107,15 @@ class ManagedGateway:
         # Whose state it follows and which; no author: one that has no number.
         self._author, self._version = before.author, before.version
         self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
-        self._binder = FlowBinder(self._plane, self.rules.identify)
+        self._binder = FlowBinder(self._plane, self.rules.identify, replicates=self._reported)
         self._epoch = secrets.token_hex(8)
         # When the broker last left a question open.
         self._unheard_ns = 0
         # Where each client is, and whether messages go there.
         self._told: dict[str, tuple[Endpoint, bool]] = {}
         self._changing = asyncio.Lock()
+        # Which orders those carry out who follow this gateway.
+        self._carried: dict[str, int] = {}
         self._sampling: asyncio.Task[None] | None = None
         self.unbound = 0
         """Clients at addresses that the data plane cannot send to."""
@@ -247,7 +249,7 @@ class ManagedGateway:
                 overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES + sealed_bytes,
             )
         sender.on_settled = plane.settled_later
-        binder = FlowBinder(plane, self.rules.identify)
+        binder = FlowBinder(plane, self.rules.identify, replicates=self._reported)
         try:
             binder.order(self.rules.orders)
         except PlanError as error:
@@ -358,6 +360,12 @@ class ManagedGateway:
                 counted = parse_counted(request)
                 self._plane.report(counted.ports, dict(counted.flows), counted.gone, counted.at_ns)
                 return {"epoch": self._epoch}
+            case "carried":
+                by, generation = request.get("by"), request.get("generation")
+                if not isinstance(by, str) or not isinstance(generation, int):
+                    raise ControlError("carried: a name and a generation are needed")
+                self._carried[by] = generation
+                return {}
             case "measured":
                 return self._take_measured(request.get("from_ns"), request.get("classes"))
             case "decisions":
@@ -442,6 +450,11 @@ class ManagedGateway:
             for client_id, key in (self._binder.clients().items() if with_flows else ())
             if key in counters.flows
         }
+        flows |= {
+            str(copy.key): counters.flows[copy.key]
+            for copy in (self.rules.orders.copies.values() if with_flows else ())
+            if copy.key in counters.flows
+        }
         own = {
             "unbound": self.unbound,
             "bad_requests": self._control.bad_requests,
@@ -455,6 +468,7 @@ class ManagedGateway:
             ports=counters.ports,
             flows=flows,
             generation=self.generation,
+            carried=min(self._carried.values(), default=None),
             sessions=len(core.sessions),
             broker_connected=self.gateway.broker_is_connected,
             broker_problem=self.gateway.broker_words,

@@ -8,9 +8,14 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from triagemq.plan import Decision
+
+PROMISE_DECISIONS = ("admitted", "refused", "released")
 
 _PLAN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -106,5 +111,11 @@ class Metrics:
     plan_seconds: Histogram = field(default_factory=Histogram)
     plans_unchanged: int = 0
     plans_refused: int = 0
+    promises: Counter[str] = field(default_factory=Counter)
+    """Decisions about promises by kind: admitted, refused, released."""
     gateway_connections: int = 0
     measurements: int = 0
+
+    def count_decisions(self, decisions: Iterable[Decision]) -> None:
+        """Count those about promises."""
+        self.promises.update(each.kind for each in decisions if each.kind in PROMISE_DECISIONS)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.ports.watch import PortsNow
@@ -104,8 +105,15 @@ class Planned:
 class Replanner:
     """The intents, the network and the last decision. A plan that fails leaves the last one as it is."""
 
-    def __init__(self, network: Network, settings: PlannerSettings, last_orders: Orders) -> None:
+    def __init__(
+        self,
+        network: Network,
+        settings: PlannerSettings,
+        last_orders: Orders,
+        multicast: MulticastRange = DEFAULT_RANGE,
+    ) -> None:
         self._network = network
+        self._multicast = multicast
         self._settings = settings
         self._book = IntentBook()
         self._previous: Decided | Orders = last_orders
@@ -140,6 +148,7 @@ class Replanner:
             settings=self._settings,
             paced_bps=bandwidths,
             measured=ports.decisions,
+            multicast=self._multicast,
         )
         self._previous = decided = decide(question, self._previous)
         return Planned(decided, ports, time.perf_counter() - started)

@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
 from triagemq.coordinator.channel.lead import GatewayLead
-from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
+from triagemq.coordinator.channel.messages import ControlError, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key, Record
@@ -37,6 +38,11 @@ _LOG = logging.getLogger("triagemq.coordinator")
 
 GRANTS_SECONDS = 2.0
 """How long an answer waits for the gateway to know of rights that came or went; it is told in any case."""
+
+CARRIED_SECONDS = 1.0
+"""How long a telling waits for queues and switches to carry a stage out; it is looked after again in any case."""
+
+_CARRIED_LOOK_SECONDS = 0.01
 
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
@@ -83,6 +89,8 @@ class Runtime:
         self._problem_seconds = PROBLEM_SECONDS
         self._not_in_force: dict[Key, int] = {}
         self._orders = last_orders
+        # Orders on the way to those that were decided: the first is the one that the gateway is told.
+        self._stages = deque([last_orders] if last_orders.ports or last_orders.slots else [])
         self._orders_kept = True
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
@@ -274,15 +282,47 @@ class Runtime:
         self.decided, self._orders = decided, decided.orders
         self.rates.watch.listen(decided.subscribed_topics)
         self.port_watch.planned(decided.scenario, decided.orders, planned.ports.survival)
-        await self._keep(decided.decisions, decided.orders if decided.changed else None)
+        self.metrics.count_decisions(decided.decisions)
+        told = self._stages[0] if self._stages else None
+        if decided.changed:
+            self._queue(decided.stages)
+        await self._keep(decided.decisions, self._stages[0] if self._stages[0] is not told else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(decided.changed_for)
-        self.lead.want_orders(decided.orders)
+        self.lead.want_orders(self._stages[0])
         await self._tell()
 
+    def _queue(self, stages: Sequence[Orders]) -> None:
+        """Orders that change nothing about promises take the place of those that wait; others come after them."""
+        if isinstance(self.lead.problem, GatewayRefusalError):
+            # What is refused is in nobody's way: there is nothing to be gained by waiting for it.
+            self._stages.clear()
+        last = self._stages[-1] if self._stages else None
+        if (
+            last is not None
+            and len(stages) == 1
+            and (last.copies, last.limiters) == (stages[0].copies, stages[0].limiters)
+        ):
+            self._stages[-1] = stages[0]
+        else:
+            self._stages.extend(stages)
+
     async def _tell(self) -> None:
-        """Have the gateway follow what is wanted; if it is away or unwilling, it is told again until it does."""
+        """Have the gateway follow what is wanted; if it is away or unwilling, it is told again until it does.
+
+        Of several stages the next is told when one is confirmed, and kept before that: whoever starts again finds what
+        the gateway follows, or what it was to follow next.
+        """
         await self.lead.tell()
+        while len(self._stages) > 1:
+            stage = self._stages[0]
+            # Several may wait for the same stage; one of them goes on.
+            if not await self._carried_out(stage) or self._stages[0] is not stage or len(self._stages) == 1:
+                break
+            self._stages.popleft()
+            await self._keep((), self._stages[0])
+            self.lead.want_orders(self._stages[0])
+            await self.lead.tell()
         if self.lead.follows(self._orders):
             self._in_force()
         refusal = str(self.lead.problem) if isinstance(self.lead.problem, GatewayRefusalError) else None
@@ -290,6 +330,21 @@ class Runtime:
             generation = f"generation {self._orders.generation}"
             self.note([Decision("refused", "gateway", f"generation {self.generation}", generation, refusal)])
         self._refusal_noted = refusal
+
+    async def _carried_out(self, stage: Orders) -> bool:
+        """Do the gateway and all who carry its orders out elsewhere follow a stage? They have a moment for it."""
+        end_at = time.monotonic() + CARRIED_SECONDS
+        while self.lead.follows(stage):
+            try:
+                measured = await self.lead.link.measure(flows=False, topics=False)
+            except ControlError:
+                return False
+            if measured.carried is None or measured.carried >= stage.generation:
+                return True
+            if time.monotonic() >= end_at:
+                return False
+            await asyncio.sleep(_CARRIED_LOOK_SECONDS)
+        return False
 
     async def _tell_again(self) -> None:
         await asyncio.sleep(self.lead.pause_seconds)
@@ -327,7 +382,7 @@ class Runtime:
     async def _second(self, before: Measured | None, now: Measured) -> None:
         self.lead.measured(now)
         if not self._orders_kept and self._store.writing.ok:
-            self._spawn(self._keep((), self._orders))
+            self._spawn(self._keep((), self._stages[0]))
         if before is not None and self.on_second is not None:
             await self.on_second(before, now)
 

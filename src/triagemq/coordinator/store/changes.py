@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
@@ -70,8 +70,8 @@ def decide(
 ) -> None:
     """New decisions, and the generation they belong to; the oldest go when there are far too many.
 
-    With them the orders that come into force; very large ones are not kept, and slots are then given anew after a
-    restart.
+    With them the orders that come into force; of very large ones promises alone are kept, and slots are then given
+    anew after a restart.
     """
     connection.execute(
         update(META).where(META.c.key == "generation", META.c.value < generation).values(value=generation)
@@ -84,9 +84,10 @@ def decide(
             connection.execute(delete(DECISIONS).where(DECISIONS.c.id <= newest - KEPT_DECISIONS))
     if orders is not None:
         connection.execute(delete(ORDERS))
-        if sum(len(topics) for topics in orders.slots.values()) <= MOST_KEPT_TOPICS:
-            text = dump_orders(orders)
-            connection.execute(insert(ORDERS).values(number=0, generation=orders.generation, orders=text))
+        if sum(len(topics) for topics in orders.slots.values()) > MOST_KEPT_TOPICS:
+            orders = replace(orders, ports={}, flows={}, slots={})
+        text = dump_orders(orders)
+        connection.execute(insert(ORDERS).values(number=0, generation=orders.generation, orders=text))
 
 
 def set_bandwidth(connection: Connection, port: str, bandwidth_bps: float) -> None:

@@ -45,7 +45,7 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
         await asyncio.to_thread(switches.wait_until_ready)
         link = GatewayLink(config.control)
         link.start()
-        follower = Follower(link, FlowBinder(switches), in_thread=True)
+        follower = Follower(link, FlowBinder(switches), name="switches", in_thread=True)
         following = asyncio.get_running_loop().create_task(follower.run())
         say_ready(switches=sorted(switches.connected))
         while not await is_set_within(ended, _LOOK_SECONDS):

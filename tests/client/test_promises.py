@@ -1,0 +1,72 @@
+"""Promises as a user has them: `triage pub` declares, `triage sub --guaranteed` is admitted or says what would be."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.client.loopback import QUICK
+from tests.client.test_commands import TRIAGE
+from tests.client.test_real_coordinator import CoordinatorProcess, exchange
+from tests.coordinator.promising import WARD
+from tests.exchange.real import Child, ended
+
+from triagemq.client import Publisher, Subscriber
+from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.intents import Declared
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+
+
+def test_commands_and_library_say_what_is_promised_and_it_outlives_the_coordinator(tmp_path: Path) -> None:
+    network = tmp_path / "ward.yaml"
+    network.write_text(WARD)
+
+    def sub(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", TRIAGE, "sub", "--coordinator", url, *arguments, "--for", "0"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    async def library(coordinator: CoordinatorProcess) -> None:
+        async with (
+            Publisher(coordinator.url, name="pump", settings=QUICK) as publisher,
+            Subscriber(coordinator.url, name="nurse", port="monitor", settings=QUICK) as subscriber,
+        ):
+            await publisher.declare_all([Declared("dose", min_separation_seconds=0.02, max_size_bytes=500)])
+            await subscriber.subscribe("dose", max_latency_seconds=0.03, guaranteed=True)
+            promise = await subscriber.promise("dose", 60)
+            assert promise is not None
+            assert promise.admitted
+            assert promise.bound_seconds is not None
+            assert promise.bound_seconds < 0.03
+            await asyncio.to_thread(coordinator.kill)
+            await asyncio.to_thread(coordinator.start)
+            again = await subscriber.promise("dose", 60)
+            assert again == promise
+
+    with exchange(tmp_path, access=False, network=str(network)) as coordinator:
+        asyncio.run(library(coordinator))
+        publish = [
+            "pub",
+            "--coordinator",
+            coordinator.url,
+            "--name",
+            "ecg",
+            "--topic",
+            "pulse",
+            "--rate",
+            "2",
+        ]
+        terms = ["--min-separation", "20ms", "--max-size", "1000"]
+        publishing = Child([sys.executable, "-c", TRIAGE, *publish, *terms], tmp_path / "pub.log")
+        with ended(publishing):
+            asked = ("--topic", "pulse", "--guaranteed", "--port", "monitor", "--max-latency")
+            admitted = sub(coordinator.url, *asked, "20ms")
+            assert admitted.returncode == 0, admitted.stderr
+            assert "triage: admitted: pulse from ecg within 5.266 ms, 14.73 ms to spare" in admitted.stderr
+            refused = sub(coordinator.url, *asked, "1ms")
+            assert refused.returncode == 1
+            assert "triage: refused: pulse from ecg within 1 ms: the way alone takes" in refused.stderr
+            assert "would be admitted" in refused.stderr
