@@ -191,9 +191,12 @@ class DirectPublisher(_Sending):
                 while pause := self._pause_seconds():
                     await asyncio.sleep(pause)
             rest = self._begin(payload)
-            while rest:
-                rest = await self._go_on(rest)
-            self._end()
+            try:
+                while rest:
+                    rest = await self._go_on(rest)
+            finally:
+                # Also of one that was given up half sent: the next one must keep its distance.
+                self._end()
 
     async def _go_on(self, rest: Sequence[bytes]) -> Sequence[bytes]:
         assert self._sender is not None
