@@ -12,7 +12,7 @@ from tests.coordinator.promising import publisher, subscriber, ward
 
 from triagemq.coordinator.channel.messages import ControlError, DesiredState
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.intents import Intent, PublisherIntent
+from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
 from triagemq.plan import FlowCounters
 
 
@@ -204,5 +204,27 @@ def test_a_publisher_that_exceeds_what_it_declared_is_a_decision_once(tmp_path: 
                 return [each["subject"] for each in rows if each["kind"] == "limited"]
 
             assert await here.until(limited) == ["ecg pulse"]
+
+    asyncio.run(scene())
+
+
+def test_plan_forecast_explanation_and_what_if_know_promises(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with running(tmp_path, network=ward()) as here:
+            chat = PublisherIntent((Declared("chat", 5.0, 100.0),), name="pump")
+            listener = SubscriberIntent((Wanted("chat"),), "monitor", name="visitor")
+            await announce(
+                here, publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.02), chat, listener
+            )
+            answers = [
+                await here.client.get("/v1/plan", params={"full": True}),
+                await here.client.get("/v1/forecast", params={"full": True}),
+                await here.client.get("/v1/scenario"),
+                await here.client.post("/v1/what-if", json={"rate_factors": {"chat": 2.0}}),
+                await here.client.get("/v1/explanation", params={"subscriber": "nurse", "topic": "pulse"}),
+            ]
+            assert [answer.status_code for answer in answers] == [200] * 5
+            assert "proven" in answers[-1].json()["explanation"]
+            assert "guaranteed: true" in answers[2].text
 
     asyncio.run(scene())
