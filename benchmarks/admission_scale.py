@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
-from triagemq.plan.admission import Admitted, Asked, Book, Network, asked, matching
+from triagemq.plan.admission import Admitted, Asked, Book, PromiseNetwork, asked, matching
 from triagemq.scenario import (
     Brokers,
     OutputPorts,
@@ -112,7 +112,7 @@ def main() -> None:
         for key in zip(publication.tolist(), subscription.tolist(), strict=True)
         if isinstance(found := asked(scenario, *key), Asked)
     )
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     started, asked_for = time.perf_counter(), 0
     while len(book.kept) < wanted:
         book.admit(next(wishes))

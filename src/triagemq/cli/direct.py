@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class DirectOptions:
     """Every field is an option of both commands."""
 
     direct: Annotated[

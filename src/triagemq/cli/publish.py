@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triagemq.cli.client_options import Whom, seconds_of
-from triagemq.cli.direct import Direct, publish_directly
+from triagemq.cli.direct import DirectOptions, publish_directly
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
@@ -72,7 +72,7 @@ def pub(
         typer.Option("--count", "-n", min=1, help="Publish the message so often, or at most so much."),
     ] = None,
     whom: Whom,
-    direct: Direct,
+    direct: DirectOptions,
     dscp: Annotated[
         int | None, typer.Option("--dscp", min=0, max=63, help="With --direct: the mark of every packet.")
     ] = None,

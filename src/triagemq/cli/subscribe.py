@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triagemq.cli.client_options import Whom, seconds_of
-from triagemq.cli.direct import Direct, direct_event_as_row, tell_the_end
+from triagemq.cli.direct import DirectOptions, direct_event_as_row, tell_the_end
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
@@ -52,7 +52,7 @@ def sub(
     ] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     whom: Whom,
-    direct: Direct,
+    direct: DirectOptions,
     port: Annotated[
         str | None, typer.Option("--port", help="Output port of the network that this subscriber is behind.")
     ] = None,

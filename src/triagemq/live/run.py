@@ -34,7 +34,7 @@ def planner_settings(options: RigOptions) -> tuple[PlannerSettings, PlannerSetti
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Promise:
+class PlannedFigures:
     """The plan that an exchange makes of a whole scenario, and its forecast as `triage forecast --json` has it.
 
     `level` is the class that triage gives each subscription, also where there is no triage: the same groups, with and
@@ -47,7 +47,7 @@ class Promise:
     by_level: list[dict[str, Any]]
 
 
-def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> Promise:
+def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> PlannedFigures:
     """What `settings` promise, by the classes of `triage`.
 
     >>> from triagemq.scenario.generators import building
@@ -61,7 +61,7 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
     if triage != settings:
         level = decide(Question(scenario, settings=triage)).plan.subscription_class
     predicted = forecast(*as_sent(scenario, plan))
-    return Promise(
+    return PlannedFigures(
         plan=plan,
         level=level,
         figures=summary(scenario, plan, predicted),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
-from triagemq.plan.admission import Promised, promised
+from triagemq.plan.admission import Secured, promised
 from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.plan.demand import Demand, demand, survival_to_port
 from triagemq.plan.difference import carry
@@ -205,7 +205,7 @@ def make_plan(
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 
 
-def _utility_rows(scenario: Scenario, secured: Promised) -> NDArray[np.int64]:
+def _utility_rows(scenario: Scenario, secured: Secured) -> NDArray[np.int64]:
     """The subscriptions that no promise carries, but for those that are worth nothing without one."""
     asking = secured.promises.subscription
     kept = secured.promises.admitted > 0
@@ -223,7 +223,7 @@ def _classes_left(scenario: Scenario, choice: PlannerChoice, levels: int) -> Pla
     return replace(choice, priority_classes=min(choice.priority_classes, left))
 
 
-def _rho(scenario: Scenario, problem: DropProblem, secured: Promised, keep: Floats | None = None) -> Floats:
+def _rho(scenario: Scenario, problem: DropProblem, secured: Secured, keep: Floats | None = None) -> Floats:
     """The load of every port by utility flows, of which so much is kept, and by promises."""
     utility = problem.arriving(problem.port_loads(keep))
     return np.asarray((utility + secured.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
@@ -327,7 +327,7 @@ def _drop_problem(
     asked: Demand,
     choice: PlannerChoice,
     freshness: Floats,
-    secured: Promised,
+    secured: Secured,
 ) -> DropProblem:
     survival = survival_to_port(scenario)
     capacity = scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance)

@@ -22,7 +22,7 @@ from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate.promised.direct import (
     LIMITERS,
     Direct,
-    Promised,
+    PromisedRows,
     Ways,
     lay_out,
     needs_event_list,
@@ -93,7 +93,7 @@ class Timeline:
     plans: tuple[Plan, ...]
     phases: tuple[Phase, ...]
     direct: Direct | None
-    promised: Promised
+    promised: PromisedRows
     releases: Releases
 
 

@@ -16,7 +16,7 @@ from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figure
 from triagemq.simulate.changes import Phase
 from triagemq.simulate.endings import NO_DEADLINE, Tally, add_tallies, ratio
 from triagemq.simulate.engine import PERCENTILES, Replication
-from triagemq.simulate.promised.direct import Promised
+from triagemq.simulate.promised.direct import PromisedRows
 from triagemq.simulate.promised.promises import (
     PromiseResults,
     add_promise_tallies,
@@ -151,7 +151,7 @@ def summarise(
     compile_seconds: float,
     precision_reached: bool | None,
     late_counts: bool,
-    promised: Promised,
+    promised: PromisedRows,
 ) -> SimulationResult:
     """Add the replications up, in their order, and compute what is reported."""
     tallies = [each.tally for each in replications]

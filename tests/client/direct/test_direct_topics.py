@@ -18,10 +18,10 @@ from triagemq.client.direct import (
     DirectEvent,
     DirectPublisher,
     DirectSubscriber,
+    DirectWay,
     NetworkSettings,
-    Way,
 )
-from triagemq.client.direct.wire import Message, packets_of, topic_mark
+from triagemq.client.direct.wire import DirectMessage, packets_of, topic_mark
 from triagemq.client.types import UInt16
 from triagemq.errors import ParameterError
 
@@ -51,11 +51,11 @@ def test_messages_larger_than_a_packet_come_whole_by_multicast() -> None:
             sender.publish(payload)
             event = listener.next(60)
             assert event is not None
-            assert (event.value, event.way) == (payload, Way.MULTICAST)
+            assert (event.value, event.way) == (payload, DirectWay.MULTICAST)
             assert event.published_ns <= event.arrived_ns <= event.received_ns
         assert (listener.counters.received, listener.counters.missing) == (5, 0)
         assert (sender.counters.not_sent, sender.problem) == (0, "")
-        assert listener.host_delay[Way.MULTICAST].count == sender.host_delay.count == 5
+        assert listener.host_delay[DirectWay.MULTICAST].count == sender.host_delay.count == 5
 
 
 def test_values_of_a_typed_topic_for_asyncio() -> None:
@@ -128,7 +128,7 @@ def test_foreign_packets_and_values_of_another_type_are_counted() -> None:
     ):
         stranger.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
         stranger.sendto(b"hello", (group, int(port)))
-        for packet in packets_of(Message(1, 1, 0, bytes(5)), topic_mark(TOPIC), 1_000):
+        for packet in packets_of(DirectMessage(1, 1, 0, bytes(5)), topic_mark(TOPIC), 1_000):
             stranger.sendto(packet, (group, int(port)))
         sender.publish((61.5,))
         event = listener.next(60)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triagemq.client.direct.ring import RingReader, RingWriter
-from triagemq.client.direct.wire import Message
+from triagemq.client.direct.wire import DirectMessage
 
 SESSION = 99
 
@@ -39,7 +39,7 @@ def test_every_message_is_read_once_in_order_or_counted_as_overrun(
         for _ in range(taken):
             message = reader.read()
             if message is not None:
-                assert message == Message(
+                assert message == DirectMessage(
                     SESSION, message.number, 10 * message.number, contents(message.number, 37)
                 )
                 read.append(message.number)
@@ -81,7 +81,7 @@ def test_octets_that_do_not_belong_together_are_not_taken_for_a_message(tmp_path
         file.seek(path.read_bytes().index(b"first"))
         file.write(b"wrong")
     reader = reader_of(path)
-    assert reader.read() == Message(SESSION, 2, 0, b"second")
+    assert reader.read() == DirectMessage(SESSION, 2, 0, b"second")
     assert reader.overrun == 1
     reader.close()
     writer.close()
@@ -94,7 +94,7 @@ def test_a_reader_may_begin_with_what_comes_next(tmp_path: Path) -> None:
     reader = reader_of(path, cursor=None)
     assert reader.read() is None
     writer.write(2, 0, bytes(100))
-    assert reader.read() == Message(SESSION, 2, 0, bytes(100))
+    assert reader.read() == DirectMessage(SESSION, 2, 0, bytes(100))
     reader.close()
     writer.close()
 

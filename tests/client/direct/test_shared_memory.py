@@ -12,7 +12,7 @@ import pytest
 from tests.client.direct.peers import publisher, subscriber
 
 from triagemq.client import ClientError
-from triagemq.client.direct import BlockingDirectPublisher, BlockingDirectSubscriber, Way
+from triagemq.client.direct import BlockingDirectPublisher, BlockingDirectSubscriber, DirectWay
 from triagemq.client.direct.shared_memory import meeting_place
 
 
@@ -133,10 +133,10 @@ def test_several_publishers_of_a_topic_are_told_apart(topic: str) -> None:
         other.publish(b"other")
         found = [listener.next(60), listener.next(60)]
         assert {(event.value, event.number, event.way) for event in found if event} == {
-            (b"one", 1, Way.MEMORY),
-            (b"other", 1, Way.MEMORY),
+            (b"one", 1, DirectWay.MEMORY),
+            (b"other", 1, DirectWay.MEMORY),
         }
-        assert listener.host_delay[Way.MEMORY].count == 2
+        assert listener.host_delay[DirectWay.MEMORY].count == 2
 
 
 def test_only_its_user_may_look_into_the_folder(topic: str) -> None:

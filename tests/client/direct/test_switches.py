@@ -15,8 +15,8 @@ from tests.network.openflow.lab import Lab, eventually
 from triagemq.client.direct import (
     BlockingDirectPublisher,
     BlockingDirectSubscriber,
+    DirectWay,
     NetworkSettings,
-    Way,
 )
 from triagemq.network.linux.namespaces import in_namespace
 
@@ -84,6 +84,6 @@ def test_two_switches_bring_every_message_to_all_who_listen(lab: Lab, group: str
             for name in ("near", "far"):
                 event = listeners[name].next(60)
                 assert event is not None
-                assert (event.value, event.number, event.way) == (payload, number, Way.MULTICAST)
+                assert (event.value, event.number, event.way) == (payload, number, DirectWay.MULTICAST)
         assert listeners["other"].next(0.05) is None
         assert listeners["far"].counters.rejected == {}

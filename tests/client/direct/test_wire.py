@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from triagemq.client.direct.wire import (
     HEADER_BYTES,
     SMALLEST_PAYLOAD,
-    Message,
+    DirectMessage,
     Reassembly,
     Rejection,
     packets_of,
@@ -23,13 +23,13 @@ TOPIC, LARGEST = "ward/3/pulse", 5_000
 MARK = topic_mark(TOPIC)
 
 
-def message(number: int, size: int = 10, session: int = 7) -> Message:
-    return Message(
+def message(number: int, size: int = 10, session: int = 7) -> DirectMessage:
+    return DirectMessage(
         session, number, 1_000 + number, random.Random(f"{session} {number} {size}").randbytes(size)
     )
 
 
-def packets(of: Message, payload_bytes: int = SMALLEST_PAYLOAD) -> list[bytes]:
+def packets(of: DirectMessage, payload_bytes: int = SMALLEST_PAYLOAD) -> list[bytes]:
     return packets_of(of, MARK, payload_bytes)
 
 
@@ -152,6 +152,6 @@ def test_a_message_that_no_packet_has_room_for_is_refused() -> None:
     with pytest.raises(ParameterError, match="is the least"):
         packets_of(message(1), MARK, 100)
     with pytest.raises(ParameterError, match="too large"):
-        packets_of(Message(1, 1, 0, bytes(SMALLEST_PAYLOAD * 65_536)), MARK, SMALLEST_PAYLOAD)
+        packets_of(DirectMessage(1, 1, 0, bytes(SMALLEST_PAYLOAD * 65_536)), MARK, SMALLEST_PAYLOAD)
     with pytest.raises(ParameterError, match="max_size_bytes"):
         Reassembly(TOPIC, 0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.plan.admission import Admitted, Asked, Book, Network, Refused, asked, matching
+from triagemq.plan.admission import Admitted, Asked, Book, PromiseNetwork, Refused, asked, matching
 from triagemq.scenario import Scenario
 
 
@@ -89,7 +89,7 @@ def test_whatever_is_admitted_keeps_every_bound_in_every_state(make_network, wis
         publishers=int(draw.integers(1, len(wishes) + 1)),
         multiplexing_seconds=1e-5,
     )
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     refused = []
     for number in draw.permutation(len(wishes)):
         one = _asked(scenario)[number]
@@ -114,7 +114,7 @@ def test_whatever_is_admitted_keeps_every_bound_in_every_state(make_network, wis
 
 
 def test_the_topics_of_midas_are_admitted_at_the_latencies_of_the_paper(make_network, midas):
-    book = Book(Network(make_network(midas, multiplexing_seconds=5e-6)))
+    book = Book(PromiseNetwork(make_network(midas, multiplexing_seconds=5e-6)))
     assert all(isinstance(book.admit(each), Admitted) for each in _asked(book.network.scenario))
     _holds(book)
 
@@ -123,7 +123,7 @@ def test_a_refusal_names_the_flow_that_would_miss_by_how_much_and_offers_what_is
     make_network, wish
 ):
     scenario = make_network([wish(50_000, 5e-3, 1.2e-3)] * 3)
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     found = [book.admit(each) for each in _asked(scenario)]
     refused = [each for each in found if isinstance(each, Refused)]
     assert len(refused) == 1
@@ -137,7 +137,7 @@ def test_a_refusal_names_the_flow_that_would_miss_by_how_much_and_offers_what_is
 
 def test_a_latency_below_the_wire_time_is_refused_with_the_number_that_would_do(make_network, wish):
     scenario = make_network([wish(100_000, 1e-2, 1e-5)])
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     refused = book.decide(_asked(scenario)[0])
     assert isinstance(refused, Refused)
     assert 8e-4 < refused.offer_seconds < 2e-3
@@ -146,7 +146,7 @@ def test_a_latency_below_the_wire_time_is_refused_with_the_number_that_would_do(
 def test_another_path_is_taken_when_the_shortest_admits_no_more(make_network, wish):
     heavy = [wish(9_000, 1e-2, 6e-2, 0, 1)] * 2
     scenario = make_network(heavy, switches=3, ring=True, bps=1e7, one_port=False)
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     found = [book.admit(each) for each in _asked(scenario)]
     assert all(isinstance(each, Admitted) for each in found)
     assert sorted(len(kept.way.links) for kept in book.kept.values()) == [3, 4]
@@ -156,7 +156,7 @@ def test_another_path_is_taken_when_the_shortest_admits_no_more(make_network, wi
 @pytest.mark.parametrize(("column", "limit"), [("rate_limiters", 2.0), ("rules", 2.0)])
 def test_switches_have_only_so_many_limiters_and_rules(make_network, wish, column, limit):
     scenario = make_network([wish(100, 1.0, 0.5)] * 3, **{column: limit})
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     found = [book.admit(each) for each in _asked(scenario)]
     assert [isinstance(each, Admitted) for each in found] == [True, True, False]
     assert "s0" in found[2].reason
@@ -166,14 +166,14 @@ def test_switches_have_only_so_many_limiters_and_rules(make_network, wish, colum
 
 def test_ports_with_two_queues_have_none_for_promises(make_network, wish):
     scenario = make_network([wish(100, 1.0, 0.5)], queues=2)
-    refused = Book(Network(scenario)).decide(_asked(scenario)[0])
+    refused = Book(PromiseNetwork(scenario)).decide(_asked(scenario)[0])
     assert isinstance(refused, Refused)
     assert "2 queues" in refused.reason
 
 
 def test_flows_of_one_publisher_share_its_access_link_in_order(make_network, wish):
     scenario = make_network([wish(10_000, 1e-1, 5e-2)] * 3, publishers=1, bps=1e8, access_bps=1e7)
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     for each in _asked(scenario):
         assert isinstance(book.admit(each), Admitted)
     access = book.links[book.network.access_link(0)]
@@ -191,7 +191,7 @@ def test_several_subscribers_of_a_publication_share_ports_and_are_carried_once(m
             scenario.subscriptions, topic=topic, subscriber=np.array([0, 1], dtype=np.int32)
         )
     )
-    book = Book(Network(scenario))
+    book = Book(PromiseNetwork(scenario))
     first, second = _asked(scenario)
     assert isinstance(book.admit(first), Admitted)
     shared = book.admit(second)

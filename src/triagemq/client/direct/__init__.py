@@ -16,8 +16,8 @@ from triagemq.client.direct.subscriber import (
     BlockingDirectSubscriber,
     DirectEvent,
     DirectSubscriber,
+    DirectWay,
     ReceivedCounters,
-    Way,
 )
 from triagemq.client.direct.wire import HEADER_BYTES
 
@@ -28,10 +28,10 @@ __all__ = [
     "DirectEvent",
     "DirectPublisher",
     "DirectSubscriber",
+    "DirectWay",
     "GroupAddress",
     "HostDelay",
     "NetworkSettings",
     "ReceivedCounters",
     "SentCounters",
-    "Way",
 ]

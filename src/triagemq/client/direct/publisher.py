@@ -23,7 +23,7 @@ from typing import Any, Self
 from triagemq.client.direct.host_delay import HostDelay
 from triagemq.client.direct.multicast import GroupAddress, MulticastSender, NetworkSettings
 from triagemq.client.direct.shared_memory import MemoryWriter
-from triagemq.client.direct.wire import HEADER_BYTES, UDP_BYTES, Message, packets_of, topic_mark
+from triagemq.client.direct.wire import HEADER_BYTES, UDP_BYTES, DirectMessage, packets_of, topic_mark
 from triagemq.client.types import TypedTopic
 from triagemq.errors import ClosedError, ParameterError
 from triagemq.mqttsn import valid_topic_name
@@ -131,7 +131,7 @@ class _Sending:
             raise ClosedError(f"the publisher of {self.topic!r} is not open; use it with `with`")
         self._begun_ns = time.monotonic_ns()
         self._number += 1
-        message = Message(self._session, self._number, time.time_ns(), payload)
+        message = DirectMessage(self._session, self._number, time.time_ns(), payload)
         if self._memory is not None:
             self._memory.write(message.number, message.published_ns, payload)
         if self._sender is None:

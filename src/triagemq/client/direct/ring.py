@@ -21,7 +21,7 @@ from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
-from triagemq.client.direct.wire import Message
+from triagemq.client.direct.wire import DirectMessage
 
 _HEADER = Struct("@8sIIIIQ")
 _MAGIC, _VERSION = b"TriageRg", 1
@@ -111,7 +111,7 @@ class RingReader:
     def _head(self) -> int:
         return self._words[_HEAD_AT // _WORD]
 
-    def read(self) -> Message | None:
+    def read(self) -> DirectMessage | None:
         """The next message; None if there is none at the moment."""
         layout = self._layout
         while True:
@@ -127,7 +127,7 @@ class RingReader:
                 before = self._words[begin // _WORD]
                 if before == number and checksum == _checksum(number, published_ns, payload):
                     self.next_number += 1
-                    return Message(self.session, number, published_ns, payload)
+                    return DirectMessage(self.session, number, published_ns, payload)
             if after < number:
                 return None
             # A quarter of the ring ahead of the writer, or the next one would be gone at once, too.

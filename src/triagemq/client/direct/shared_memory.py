@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from triagemq.client.direct.ring import RingReader, RingWriter
-from triagemq.client.direct.wire import Message
+from triagemq.client.direct.wire import DirectMessage
 from triagemq.errors import ClientError
 
 _MEMORY = Path("/dev/shm")
@@ -166,7 +166,7 @@ class MemoryReader:
         """Messages that came too fast for this process."""
         return self._overrun_before + sum(ring.overrun for ring in self._rings.values())
 
-    def receive(self) -> list[Message]:
+    def receive(self) -> list[DirectMessage]:
         """What is there; perhaps nothing."""
         try:
             _, files, _, _ = socket.recv_fds(self._socket, 1, 1)
@@ -208,7 +208,7 @@ class MemoryReader:
             self._rings[ring.session] = ring
             self._on_publisher(ring.session, ring.next_number)
 
-    def _without_ended(self) -> list[Message]:
+    def _without_ended(self) -> list[DirectMessage]:
         """Let go of the rings of publishers that have ended; the last messages of these."""
         rest = []
         for session in list(self._rings):

@@ -22,7 +22,7 @@ from triagemq.client.direct.host_delay import HostDelay
 from triagemq.client.direct.multicast import GroupAddress, MulticastReceiver, NetworkSettings
 from triagemq.client.direct.publisher import checked_topic, size_limit
 from triagemq.client.direct.shared_memory import MemoryReader
-from triagemq.client.direct.wire import Message, Reassembly
+from triagemq.client.direct.wire import DirectMessage, Reassembly
 from triagemq.client.events import EventQueue, Overflow
 from triagemq.client.types import TypedTopic
 from triagemq.errors import ClosedError, ParameterError
@@ -31,7 +31,7 @@ _PACKETS_AT_ONCE = 64
 _DEFAULT_LARGEST_BYTES = 65_536
 
 
-class Way(StrEnum):
+class DirectWay(StrEnum):
     """How a message came."""
 
     MEMORY = "memory"
@@ -48,7 +48,7 @@ class DirectEvent(NamedTuple):
     arrived_ns: int
     """When this host had the last packet; in shared memory, when it was published."""
     received_ns: int
-    way: Way
+    way: DirectWay
     session: int
     """Which publisher, since its start."""
     number: int
@@ -105,7 +105,7 @@ class _Receiving:
         self._undecodable = self._overrun_before = 0
         self._memory: MemoryReader | None = None
         self._receiver: MulticastReceiver | None = None
-        self.host_delay = {way: HostDelay() for way in Way}
+        self.host_delay = {way: HostDelay() for way in DirectWay}
         """From arrival to the program. In shared memory there is nothing else: it runs from publication."""
 
     def _open(self) -> None:
@@ -132,7 +132,7 @@ class _Receiving:
         for message in self._memory.receive():
             refused = self._seen.take(message.session, message.number)
             if refused is None:
-                yield from self._event(message, message.published_ns, Way.MEMORY)
+                yield from self._event(message, message.published_ns, DirectWay.MEMORY)
             else:
                 self._reassembly.rejected[refused] += 1
 
@@ -147,9 +147,9 @@ class _Receiving:
             arrived_ns = time.time_ns() if stamp_ns is None else stamp_ns
             message = self._reassembly.add(packet, time.monotonic_ns())
             if message is not None:
-                yield from self._event(message, arrived_ns, Way.MULTICAST)
+                yield from self._event(message, arrived_ns, DirectWay.MULTICAST)
 
-    def _event(self, message: Message, arrived_ns: int, way: Way) -> Iterable[DirectEvent]:
+    def _event(self, message: DirectMessage, arrived_ns: int, way: DirectWay) -> Iterable[DirectEvent]:
         session, number, published_ns, payload = message
         value: Any = payload
         if self._typed is not None:

@@ -54,7 +54,7 @@ class Rejection(StrEnum):
     """Of a message so old that nobody remembers whether it has come."""
 
 
-class Message(NamedTuple):
+class DirectMessage(NamedTuple):
     """What a publisher has published."""
 
     session: int
@@ -68,10 +68,10 @@ def topic_mark(topic: str) -> int:
     return int.from_bytes(hashlib.blake2s(topic.encode(), digest_size=4).digest(), "big")
 
 
-def packets_of(message: Message, mark: int, payload_bytes: int) -> list[bytes]:
+def packets_of(message: DirectMessage, mark: int, payload_bytes: int) -> list[bytes]:
     """The packets of a message, each with at most so many octets of it.
 
-    >>> message = Message(session=7, number=1, published_ns=0, payload=bytes(1_300))
+    >>> message = DirectMessage(session=7, number=1, published_ns=0, payload=bytes(1_300))
     >>> [len(packet) - HEADER_BYTES for packet in packets_of(message, topic_mark("ward/3/pulse"), 600)]
     [600, 600, 100]
     """
@@ -90,10 +90,10 @@ def packets_of(message: Message, mark: int, payload_bytes: int) -> list[bytes]:
     ]
 
 
-class Seen:
+class SeenMessages:
     """Which messages of which publishers have come, on whatever way: each counts once, and gaps are known.
 
-    >>> seen = Seen()
+    >>> seen = SeenMessages()
     >>> [seen.take(session=7, number=number) for number in (1, 2, 2, 5)]
     [None, None, <Rejection.DUPLICATE: 'duplicate'>, None]
     >>> seen.received, seen.missing
@@ -196,7 +196,12 @@ class Reassembly:
     """Packets in, messages out. `largest_bytes` is the largest message; time is whatever the caller counts in ns."""
 
     def __init__(
-        self, topic: str, largest_bytes: int, *, seen: Seen | None = None, patience_seconds: float = 1.0
+        self,
+        topic: str,
+        largest_bytes: int,
+        *,
+        seen: SeenMessages | None = None,
+        patience_seconds: float = 1.0,
     ) -> None:
         if largest_bytes < 1:
             raise ParameterError("max_size_bytes", f"must be at least 1, is {largest_bytes}")
@@ -205,14 +210,14 @@ class Reassembly:
         self._most_packets = min(MOST_PACKETS, -(-largest_bytes // SMALLEST_PAYLOAD))
         self._patience_ns = round(patience_seconds * 1e9)
         self._unfinished: OrderedDict[tuple[int, int], _Unfinished] = OrderedDict()
-        self.seen = Seen() if seen is None else seen
+        self.seen = SeenMessages() if seen is None else seen
         self.rejected: Counter[Rejection] = Counter()
         self.given_up = 0
         """Messages of which something, but not all, has come in time."""
         self.held_bytes = 0
         """What is kept of unfinished messages."""
 
-    def add(self, packet: bytes, now_ns: int) -> Message | None:
+    def add(self, packet: bytes, now_ns: int) -> DirectMessage | None:
         """A packet has come; the message that is finished by it."""
         found = self._add(packet, now_ns)
         if isinstance(found, Rejection):
@@ -220,7 +225,7 @@ class Reassembly:
             return None
         return found
 
-    def _add(self, packet: bytes, now_ns: int) -> Message | Rejection | None:
+    def _add(self, packet: bytes, now_ns: int) -> DirectMessage | Rejection | None:
         if len(packet) < HEADER_BYTES:
             return Rejection.MALFORMED
         magic, version, mark, session, number, published_ns, index, count = _HEADER.unpack_from(packet)
@@ -239,12 +244,12 @@ class Reassembly:
         if refused is not None:
             return refused
         if count == 1 and (session, number) not in self._unfinished:
-            return self.seen.take(session, number) or Message(session, number, published_ns, part)
+            return self.seen.take(session, number) or DirectMessage(session, number, published_ns, part)
         return self._keep((session, number), count, published_ns, index, part, now_ns)
 
     def _keep(
         self, key: tuple[int, int], count: int, published_ns: int, index: int, part: bytes, now_ns: int
-    ) -> Message | Rejection | None:
+    ) -> DirectMessage | Rejection | None:
         self._give_up(now_ns)
         message = self._unfinished.get(key)
         if message is None:
@@ -267,7 +272,7 @@ class Reassembly:
             return None
         self._forget(key)
         payload = b"".join(message.parts[index] for index in range(count))
-        return self.seen.take(*key) or Message(*key, published_ns, payload)
+        return self.seen.take(*key) or DirectMessage(*key, published_ns, payload)
 
     def _give_up(self, now_ns: int) -> None:
         while self._unfinished:

@@ -16,7 +16,7 @@ import numpy as np
 from triagemq.coordinator.decide.orders import KeptHop, KeptPromise, Orders, Promised
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
-from triagemq.plan.admission import Asked, Network, asked, book_of
+from triagemq.plan.admission import Asked, PromiseNetwork, asked, book_of
 from triagemq.plan.model import Flows, PortLoads, PromisedHops, Promises, nothing
 from triagemq.scenario import Scenario
 from triagemq.scenario.model import filled
@@ -103,7 +103,7 @@ def promise_orders(
     admitted = np.flatnonzero(plan.promises.admitted).tolist()
     if not admitted:
         return PromiseOrders(Promised(), {}, {}, next_number)
-    network, ports = Network(scenario), scenario.ports.name
+    network, ports = PromiseNetwork(scenario), scenario.ports.name
     kept: dict[str, KeptPromise] = {}
     publications: dict[int, tuple[str, str]] = {}
     copied: dict[int, dict[str, int]] = {}
@@ -189,7 +189,7 @@ def _addresses(
     return found
 
 
-def _proof(network: Network, publication: int, subscription: int, path: Sequence[int]) -> str:
+def _proof(network: PromiseNetwork, publication: int, subscription: int, path: Sequence[int]) -> str:
     """A mark of all that a promise was proven on but the other promises: it changes when its proof does not hold."""
     scenario = network.scenario
     wish = asked(scenario, publication, subscription)
@@ -232,7 +232,7 @@ def restored(scenario: Scenario, orders: Orders) -> Plan | None:
     publications = {_names_of_publication(scenario, row): row for row in range(len(scenario.publications))}
     subscriptions = _subscription_rows(scenario) if orders.promised.promises else {}
     ports = {name: number for number, name in enumerate(scenario.ports.name)}
-    network = Network(scenario)
+    network = PromiseNetwork(scenario)
     rows: list[tuple[int, int, KeptPromise, list[int], list[int]]] = []
     for kept in orders.promised.promises.values():
         publication = publications.get((kept.publisher, kept.topic))

@@ -19,7 +19,7 @@ from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
 from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure, wire_bytes
 from triagemq.live.run import (
-    Promise,
+    PlannedFigures,
     as_sent,
     let_run,
     measured_from,
@@ -51,7 +51,7 @@ class EmulationResult:
     scenario: Scenario
     measured: LiveFigures
     simulated: SimulationResult | None
-    forecast: Promise
+    forecast: PlannedFigures
     trace: Path
 
     def as_json(self) -> dict[str, Any]:

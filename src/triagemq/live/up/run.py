@@ -30,7 +30,14 @@ from triagemq.live.figures import (
     of_scenario,
     utility_figures,
 )
-from triagemq.live.run import Promise, let_run, measured_from, planner_settings, promise, stop_publishing
+from triagemq.live.run import (
+    PlannedFigures,
+    let_run,
+    measured_from,
+    planner_settings,
+    promise,
+    stop_publishing,
+)
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.plan import dump_plan
 from triagemq.scenario import Integers, Scenario, load
@@ -146,7 +153,7 @@ class Glance:
 
     seen: Snapshot | None
     so_far: SoFar
-    forecast: Promise
+    forecast: PlannedFigures
 
 
 OnTick = Callable[[Exchange, Glance, float], None]
@@ -159,7 +166,7 @@ class LiveResult:
 
     scenario: Scenario
     measured: LiveFigures
-    forecast: Promise
+    forecast: PlannedFigures
     restarts: dict[str, int]
     gone: list[str]
     """Why a process did not run any more at the end."""
@@ -214,6 +221,6 @@ async def run_live(
     return LiveResult(scenario, measured, expected, restarts, exchange.gone)
 
 
-def _forecast_classes(forecast: Promise) -> list[dict[str, Any]]:
+def _forecast_classes(forecast: PlannedFigures) -> list[dict[str, Any]]:
     rows = {row["priority_class"]: row for row in forecast.figures["classes"]}
     return [{**rows.get(row["priority_class"], {}), **row} for row in forecast.by_level]

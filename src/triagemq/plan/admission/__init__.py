@@ -9,8 +9,8 @@ a plan, which `words` tell.
 
 from triagemq.plan.admission.book import Admitted, Book, Refused
 from triagemq.plan.admission.carrying import book_of, reconfiguration
-from triagemq.plan.admission.planning import Promised, promised
-from triagemq.plan.admission.promises import Asked, Message, Network, asked, matching
+from triagemq.plan.admission.planning import Secured, promised
+from triagemq.plan.admission.promises import Asked, PromisedMessage, PromiseNetwork, asked, matching
 from triagemq.plan.admission.reconfiguration import LevelStep
 from triagemq.plan.admission.words import explain_promises, promise_rows
 
@@ -19,10 +19,10 @@ __all__ = [
     "Asked",
     "Book",
     "LevelStep",
-    "Message",
-    "Network",
-    "Promised",
+    "PromiseNetwork",
+    "PromisedMessage",
     "Refused",
+    "Secured",
     "asked",
     "book_of",
     "explain_promises",

@@ -15,7 +15,7 @@ import numpy as np
 
 from triagemq.plan.admission.links import (
     NEARLY,
-    Arrival,
+    LinkArrival,
     LinkFlows,
     Missed,
     Placed,
@@ -23,7 +23,7 @@ from triagemq.plan.admission.links import (
     place,
     smallest_deadline,
 )
-from triagemq.plan.admission.promises import Asked, Network, Way, above
+from triagemq.plan.admission.promises import Asked, PathWay, PromiseNetwork, above
 from triagemq.plan.admission.reconfiguration import LevelStep
 from triagemq.scenario import Floats
 from triagemq.theory import path_arrivals
@@ -34,7 +34,7 @@ class Kept:
     """A promise as it was admitted: its path, and per link the deadline and the jitter that were fixed then."""
 
     asked: Asked
-    way: Way
+    way: PathWay
     deadline: Floats
     jitter: Floats
 
@@ -60,7 +60,7 @@ class Refused:
 class Book:
     """Admitted promises over one network, in the order of their admission."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: PromiseNetwork) -> None:
         self.network = network
         self.links: dict[int, LinkFlows] = {}
         self.kept: dict[tuple[int, int], Kept] = {}
@@ -127,7 +127,7 @@ class Book:
         flows = (self.links[link] for link in kept.way.links)
         return np.array([float(each.bound[each.row(kept.asked.publication)]) for each in flows])
 
-    def arrivals(self, kept: Kept) -> list[Arrival]:
+    def arrivals(self, kept: Kept) -> list[LinkArrival]:
         """How a promise's flow comes to its links, with the jitters that were fixed."""
         found = self._arrivals(kept.asked, kept.way, kept.deadline)
         return [
@@ -173,7 +173,7 @@ class Book:
             return "events of utility traffic have no largest packet; state mtu_bytes and fragmentation"
         return None
 
-    def _no_room(self, asked: Asked, way: Way) -> str | None:
+    def _no_room(self, asked: Asked, way: PathWay) -> str | None:
         """What but time a path lacks for a promise."""
         switches = self.network.scenario.switches
         others = self._of.get(asked.publication, [])
@@ -195,7 +195,7 @@ class Book:
             return f"switch {switches.name[first]} has no rate limiter left of its {switches.rate_limiters[first]:.0f}"
         return None
 
-    def _along(self, asked: Asked, way: Way, *, offer: bool) -> Admitted | Refused:
+    def _along(self, asked: Asked, way: PathWay, *, offer: bool) -> Admitted | Refused:
         """Whether a promise can be made over a path; and what can be offered, if that is not known of another one."""
         budget = asked.max_latency_seconds - way.fixed_seconds
         missed: Missed | None = None
@@ -243,7 +243,7 @@ class Book:
             f"{missed.deadline_seconds:.4g} s it has there"
         )
 
-    def _arrivals(self, asked: Asked, way: Way, deadline: Floats) -> list[Arrival]:
+    def _arrivals(self, asked: Asked, way: PathWay, deadline: Floats) -> list[LinkArrival]:
         """How the flow comes to each link, if it keeps these deadlines."""
         links = [self.network.link(link) for link in way.links]
         rate = np.array([link.bytes_per_second for link in links])
@@ -256,7 +256,7 @@ class Book:
         quicker = np.cumsum(packet - self.network.scenario.overhead_bytes / rate + way.multiplexing_seconds)
         jitter = came.jitter + np.append(0.0, quicker[:-1])
         return [
-            Arrival(*values)
+            LinkArrival(*values)
             for values in zip(
                 transmission.tolist(),
                 [asked.separation_seconds] * len(links),
@@ -268,7 +268,7 @@ class Book:
             )
         ]
 
-    def _splits(self, asked: Asked, way: Way, budget: float) -> list[Floats]:
+    def _splits(self, asked: Asked, way: PathWay, budget: float) -> list[Floats]:
         """Deadlines by equal parts and by load, those with more room first; none if there is nothing to split.
 
         Where the publication crosses a link already it keeps the deadline that it has there.
@@ -300,7 +300,7 @@ class Book:
         splits = [needed + slack * weight / weight.sum() for weight in (equal, load)]
         return sorted(splits, key=lambda split: -float((split / (needed + queued))[equal > 0].min()))
 
-    def _smallest(self, asked: Asked, way: Way) -> Floats | Missed:
+    def _smallest(self, asked: Asked, way: PathWay) -> Floats | Missed:
         """The smallest deadline that each link can keep, one after the other."""
         deadline = np.zeros(len(way.links))
         for hop, link in enumerate(way.links):
@@ -312,7 +312,7 @@ class Book:
             deadline[hop] = found
         return deadline
 
-    def _tried(self, asked: Asked, way: Way, deadline: Floats) -> Admitted | Missed:
+    def _tried(self, asked: Asked, way: PathWay, deadline: Floats) -> Admitted | Missed:
         """Place the flow on every link of a path with these deadlines."""
         arrivals = self._arrivals(asked, way, deadline)
         changed: dict[int, LinkFlows] = {}

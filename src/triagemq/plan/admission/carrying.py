@@ -10,7 +10,7 @@ import numpy as np
 
 from triagemq.plan.admission.book import NONE, Book, Kept
 from triagemq.plan.admission.links import LinkFlows
-from triagemq.plan.admission.promises import Asked, Network, asked, matching
+from triagemq.plan.admission.promises import Asked, PromiseNetwork, asked, matching
 from triagemq.plan.admission.reconfiguration import LevelStep, safe_order
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario
@@ -19,7 +19,7 @@ ROUNDING = 1.0 + 1e-12
 
 
 def carried(
-    network: Network,
+    network: PromiseNetwork,
     wanted: dict[tuple[int, int], Asked],
     previous: Plan | None,
     before: Scenario | None,
@@ -35,7 +35,7 @@ def carried(
     before = scenario if before is None else before
     previous.require(before)
     same = before.fingerprint == scenario.fingerprint
-    was = network if same else Network(before)
+    was = network if same else PromiseNetwork(before)
     publications = _renumbered(before, scenario, "publications", ("publisher", "publishers"))
     subscriptions = _renumbered(before, scenario, "subscriptions", ("subscriber", "subscribers"))
     ports = _places(before.ports.name, scenario.ports.name)
@@ -78,7 +78,7 @@ def carried(
 
 
 def _still(
-    network: Network, wish: Asked, path: tuple[int, ...], deadline: Floats, jitter: Floats
+    network: PromiseNetwork, wish: Asked, path: tuple[int, ...], deadline: Floats, jitter: Floats
 ) -> Kept | None:
     """The promise over the path that it had, if there is such a path and its deadlines are soon enough."""
     subscriber = int(network.scenario.subscriptions.subscriber[wish.subscription])
@@ -90,7 +90,9 @@ def _still(
     return Kept(wish, way, deadline, jitter)
 
 
-def _unchanged(was: Network, network: Network, old: tuple[int, int], kept: Kept, ports: Integers) -> bool:
+def _unchanged(
+    was: PromiseNetwork, network: PromiseNetwork, old: tuple[int, int], kept: Kept, ports: Integers
+) -> bool:
     """Whether a promise's messages and links are what they were when it was admitted."""
     wish = asked(was.scenario, *old)
     if isinstance(wish, str):
@@ -132,7 +134,7 @@ def _places(before: Sequence[object], after: Sequence[object]) -> Integers:
 
 def book_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) -> Book:
     """The book of a plan's promises, as far as this scenario still has them."""
-    network = Network(scenario)
+    network = PromiseNetwork(scenario)
     publication, subscription, often = matching(scenario)
     wanted = {}
     for key in zip(publication[often > 0].tolist(), subscription[often > 0].tolist(), strict=True):

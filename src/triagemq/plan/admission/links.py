@@ -35,7 +35,7 @@ MOST_MOVED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PromiseLink:
     """A transmitter as promises see it. `levels` is what its queues have room for, `in_order` that it has but one.
 
     `blocking_seconds` is the longest packet of utility traffic, `control_seconds` one of control traffic.
@@ -50,7 +50,7 @@ class Link:
     in_order: bool
 
 
-class Arrival(NamedTuple):
+class LinkArrival(NamedTuple):
     """A flow as it comes to a link, and by when it has to leave; seconds."""
 
     transmission: float
@@ -85,7 +85,7 @@ class LinkFlows:
         found = np.flatnonzero(self.publication == publication)
         return int(found[0]) if found.size else -1
 
-    def with_flow(self, publication: int, arrival: Arrival) -> tuple[LinkFlows, int]:
+    def with_flow(self, publication: int, arrival: LinkArrival) -> tuple[LinkFlows, int]:
         """The same with one more flow, and its row. A flow that is there already has the sharper of two deadlines, and
         the larger of two jitters."""
         row = self.row(publication)
@@ -113,7 +113,7 @@ class LinkFlows:
     def load(self) -> float:
         return float((self.transmission / self.separation).sum())
 
-    def bounds(self, link: Link, level: Rows) -> Floats:
+    def bounds(self, link: PromiseLink, level: Rows) -> Floats:
         """The bound of every flow if these were their levels."""
         control = (link.control_seconds, link.control_separation_seconds, 0.0, 0 if link.in_order else -1)
         columns = (self.transmission, self.separation, self.jitter, level)
@@ -128,7 +128,7 @@ class LinkFlows:
             lower_priority_blocking=link.blocking_seconds,
         )[:-1]
 
-    def judge(self, link: Link) -> Callable[[Rows], bool]:
+    def judge(self, link: PromiseLink) -> Callable[[Rows], bool]:
         """Whether every deadline would be kept with given levels; which takes less than to know all bounds."""
         flows = port_flows(
             np.append(self.transmission, link.control_seconds),
@@ -153,7 +153,7 @@ class LinkFlows:
 
         return keeps
 
-    def keeps(self, link: Link, level: Rows) -> bool:
+    def keeps(self, link: PromiseLink, level: Rows) -> bool:
         """Whether every deadline would be kept with these levels."""
         return self.judge(link)(level)
 
@@ -177,7 +177,7 @@ class Missed:
     no_safe_order: bool = False
 
 
-def place(link: Link, flows: LinkFlows, new: int) -> Placed | Missed:
+def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
     """Levels for these flows, of which the one in row `new` has come or wants to be sooner.
 
     The others stay where they are if the new one keeps its deadline in any of their levels, the lowest first. If not,
@@ -220,7 +220,7 @@ def place(link: Link, flows: LinkFlows, new: int) -> Placed | Missed:
 
 
 def _placed_in(
-    link: Link, flows: LinkFlows, new: int, tried: int, keeps: Callable[[Rows], bool]
+    link: PromiseLink, flows: LinkFlows, new: int, tried: int, keeps: Callable[[Rows], bool]
 ) -> Placed | None:
     """The new flow in this level and all others where they are, if that keeps every deadline."""
     level = flows.level.copy()
@@ -233,11 +233,11 @@ def _placed_in(
     return Placed(replace(flows, level=level, bound=bound), move)
 
 
-def _missed(link: Link, flows: LinkFlows, row: int, bound: float) -> Missed:
+def _missed(link: PromiseLink, flows: LinkFlows, row: int, bound: float) -> Missed:
     return Missed(link.name, int(flows.publication[row]), bound, float(flows.deadline[row]))
 
 
-def least_bound(link: Link, flows: LinkFlows, arrival: Arrival) -> float:
+def least_bound(link: PromiseLink, flows: LinkFlows, arrival: LinkArrival) -> float:
     """What a flow's bound is at least, wherever it is placed: above all other promises, or among all in order."""
     if link.in_order:
         among, row = flows.with_flow(-1, arrival)
@@ -247,7 +247,9 @@ def least_bound(link: Link, flows: LinkFlows, arrival: Arrival) -> float:
     return float(alone.bounds(replace(link, blocking_seconds=longest), np.zeros(1, dtype=np.int64))[0])
 
 
-def smallest_deadline(link: Link, flows: LinkFlows, publication: int, arrival: Arrival) -> float | Missed:
+def smallest_deadline(
+    link: PromiseLink, flows: LinkFlows, publication: int, arrival: LinkArrival
+) -> float | Missed:
     """The smallest deadline with which a flow can be placed: in the highest level that takes it while the others stay
     where they are, or with less if a few tries find how others can move for that."""
     among, row = flows.with_flow(publication, arrival._replace(deadline=LONGEST_SECONDS))
@@ -270,7 +272,7 @@ def smallest_deadline(link: Link, flows: LinkFlows, publication: int, arrival: A
     return high
 
 
-def _highest(link: Link, flows: LinkFlows, new: int) -> float | Missed:
+def _highest(link: PromiseLink, flows: LinkFlows, new: int) -> float | Missed:
     """What the bound of a flow would be in the highest level that takes it."""
     levels = [] if link.in_order else range(min(int(flows.level.max(initial=-1)) + 2, link.levels))
     keeps = flows.judge(link)

@@ -12,7 +12,7 @@ import numpy as np
 
 from triagemq.plan.admission.book import Book, Refused
 from triagemq.plan.admission.carrying import carried
-from triagemq.plan.admission.promises import Asked, Network, asked, matching
+from triagemq.plan.admission.promises import Asked, PromiseNetwork, asked, matching
 from triagemq.plan.model import (
     NO_HOPS,
     NO_LIMITERS,
@@ -28,7 +28,7 @@ from triagemq.scenario.model import filled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Promised:
+class Secured:
     """What a plan holds of promises, and the load they put on every port."""
 
     promises: Promises
@@ -39,12 +39,12 @@ class Promised:
     levels: int
 
 
-def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None) -> Promised:
+def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None) -> Secured:
     """Decide on all promises that a scenario asks for."""
     publication, subscription, often = matching(scenario)
     if not len(subscription) and not scenario.subscriptions.guaranteed.any():
-        return Promised(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
-    network = Network(scenario)
+        return Secured(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
+    network = PromiseNetwork(scenario)
     wanted: dict[tuple[int, int], Asked] = {}
     refused: dict[tuple[int, int], Refused] = {}
     for row in np.lexsort((publication, subscription)).tolist():
@@ -62,7 +62,7 @@ def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario 
         decided = book.admit(wanted[key])
         if isinstance(decided, Refused):
             refused[key] = decided
-    return Promised(
+    return Secured(
         *_tables(book, refused),
         tuple(
             _decision(scenario, key, why, earlier.get(key))

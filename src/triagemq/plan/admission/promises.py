@@ -15,7 +15,7 @@ from itertools import count, islice
 
 import numpy as np
 
-from triagemq.plan.admission.links import Link
+from triagemq.plan.admission.links import PromiseLink
 from triagemq.scenario import (
     Discipline,
     Floats,
@@ -46,7 +46,7 @@ MOST_PATHS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PromisedMessage:
     """The largest message of a publication, with the overhead of its packets: full ones and a last, shorter one."""
 
     packets: int
@@ -54,10 +54,10 @@ class Message:
     packet_bytes: float
 
     @classmethod
-    def of(cls, size_bytes: float, packet_bytes: float, overhead_bytes: float) -> Message:
+    def of(cls, size_bytes: float, packet_bytes: float, overhead_bytes: float) -> PromisedMessage:
         """
-        >>> Message.of(4000.0, 1500.0, 100.0)
-        Message(packets=3, wire_bytes=4300.0, packet_bytes=1500.0)
+        >>> PromisedMessage.of(4000.0, 1500.0, 100.0)
+        PromisedMessage(packets=3, wire_bytes=4300.0, packet_bytes=1500.0)
         """
         packets = max(1, math.ceil(size_bytes / (packet_bytes - overhead_bytes)))
         wire_bytes = size_bytes + packets * overhead_bytes
@@ -71,7 +71,7 @@ class Asked:
     publication: int
     subscription: int
     publisher: int
-    message: Message
+    message: PromisedMessage
     separation_seconds: float
     max_latency_seconds: float
 
@@ -81,7 +81,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class PathWay:
     """A path for a promise: its links, the access link first, and what lies behind each of them.
 
     `multiplexing_seconds` is what the next switch may take at most, `fixed_seconds` all of these and the propagation.
@@ -93,13 +93,13 @@ class Way:
     fixed_seconds: float
 
 
-class Network:
+class PromiseNetwork:
     """A scenario as links: its output ports by their rows, and the access link of every publisher behind them."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self._paths: dict[tuple[int, int], tuple[list[Path], Iterator[Path]]] = {}
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, PromiseLink] = {}
 
     def access_link(self, publisher: int) -> int:
         return len(self.scenario.ports) + publisher
@@ -108,22 +108,24 @@ class Network:
         """The output port that a link is, -1 for access links."""
         return link if link < len(self.scenario.ports) else -1
 
-    def link(self, number: int) -> Link:
+    def link(self, number: int) -> PromiseLink:
         """What promises need to know of a link."""
         if number not in self._links:
             self._links[number] = self._made(number)
         return self._links[number]
 
-    def _made(self, number: int) -> Link:
+    def _made(self, number: int) -> PromiseLink:
         scenario, ports = self.scenario, self.scenario.ports
         if number >= len(ports):
             publisher = number - len(ports)
             rate = min(float(scenario.publishers.access_bps[publisher]), MOST_BPS) / 8
             name = f"the access link of {scenario.publishers.name[publisher]}"
             # Utility traffic leaves the publisher another way, through its unmanaged switch or link to the broker.
-            return Link(name, rate, 1, 0.0, CONTROL_BYTES / rate, CONTROL_SEPARATION_SECONDS, in_order=True)
+            return PromiseLink(
+                name, rate, 1, 0.0, CONTROL_BYTES / rate, CONTROL_SEPARATION_SECONDS, in_order=True
+            )
         rate = min(float(ports.bandwidth_bps[number]), MOST_BPS) / 8
-        return Link(
+        return PromiseLink(
             f"port {ports.name[number]}",
             rate,
             self.most_levels,
@@ -164,7 +166,7 @@ class Network:
             largest = max(largest, size + scenario.overhead_bytes)
         return largest
 
-    def ways(self, publisher: int, subscriber: int) -> Iterator[Way]:
+    def ways(self, publisher: int, subscriber: int) -> Iterator[PathWay]:
         """The paths from a publisher to a subscriber, the shortest first; each is looked for when it is asked for."""
         scenario = self.scenario
         between = (
@@ -200,7 +202,7 @@ class Network:
             and scenario.ports.discipline[last] == Discipline.PRIORITY
         )
 
-    def way(self, path: Path, publisher: int, subscriber: int) -> Way:
+    def way(self, path: Path, publisher: int, subscriber: int) -> PathWay:
         """A path with all that lies on it."""
         scenario, ports = self.scenario, self.scenario.ports
         switches = tuple(int(ports.switch[port]) for port in path)
@@ -212,7 +214,7 @@ class Network:
             + float(scenario.subscribers.propagation_seconds[subscriber])
         )
         links = (self.access_link(publisher), *path)
-        return Way(links, switches, multiplexing, wires + float(multiplexing.sum()))
+        return PathWay(links, switches, multiplexing, wires + float(multiplexing.sum()))
 
 
 def matching(scenario: Scenario) -> tuple[Integers, Integers, Codes]:
@@ -262,7 +264,7 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
         publication,
         subscription,
         publisher,
-        Message.of(size, packet, overhead),
+        PromisedMessage.of(size, packet, overhead),
         separation / slack**2,
         latency,
     )

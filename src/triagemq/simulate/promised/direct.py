@@ -139,7 +139,7 @@ class Direct(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Promised:
+class PromisedRows:
     """One row per pair of publication and subscription that has a direct way in some epoch."""
 
     publication: Integers
@@ -208,7 +208,7 @@ def needs_event_list(scenario: Scenario, plans: Sequence[Ways]) -> bool:
 
 def lay_out(
     scenario: Scenario, plans: Sequence[Ways], flow: Integers, present: NDArray[Any]
-) -> tuple[Direct, Promised]:
+) -> tuple[Direct, PromisedRows]:
     """The arrays of a run in which these ways are in force epoch by epoch, and `flow` those of the brokered copies."""
     pairs = sorted({(way.publication, way.subscription) for each in plans for way in each.ways})
     bounds = dict.fromkeys(pairs, 0.0)
@@ -233,7 +233,7 @@ def lay_out(
             stream[epoch, publication] = trees.add(publication, ways, each.limits.get(publication))
             brokered[epoch, publication] = scenario.publications.topic[publication] in asked
     columns = np.array(pairs, dtype=np.int32).reshape(-1, 2).T
-    promised = Promised(columns[0], columns[1], np.array(list(bounds.values())))
+    promised = PromisedRows(columns[0], columns[1], np.array(list(bounds.values())))
     return trees.arrays(stream, brokered, present.astype(np.uint8), flow), promised
 
 

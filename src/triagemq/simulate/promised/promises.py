@@ -12,7 +12,7 @@ from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Scenario, Table
 from triagemq.scenario.model import Names
 from triagemq.simulate.endings import ratio
-from triagemq.simulate.promised.direct import Promised
+from triagemq.simulate.promised.direct import PromisedRows
 from triagemq.simulate.promised.under_way import PromiseTally
 from triagemq.trace.schema import Outcome
 
@@ -57,7 +57,7 @@ def add_promise_tallies(tallies: Sequence[PromiseTally]) -> PromiseTally:
     )
 
 
-def promise_results(scenario: Scenario, promised: Promised, tally: PromiseTally) -> PromiseResults:
+def promise_results(scenario: Scenario, promised: PromisedRows, tally: PromiseTally) -> PromiseResults:
     publications, wanted = scenario.publications, scenario.subscriptions
     publisher = publications.publisher[promised.publication]
     topic, subscriber = wanted.topic[promised.subscription], wanted.subscriber[promised.subscription]
