@@ -14,7 +14,7 @@ filters), `publishing` (what goes out) and `events` (what comes in); they see th
 
 from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber
 from triagemq.client.connection import Connection, ConnectionCounters
-from triagemq.client.coordinator import Assignment, Coordinator
+from triagemq.client.coordinator import Assignment, Coordinator, Promise
 from triagemq.client.events import Event, Overflow
 from triagemq.client.publisher import Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
@@ -48,6 +48,7 @@ __all__ = [
     "Event",
     "GatewayUnreachableError",
     "Overflow",
+    "Promise",
     "Publisher",
     "RefusedError",
     "Subscriber",
