@@ -15,7 +15,7 @@ have a promise.
 
 from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber
 from triagemq.client.connection import Connection, ConnectionCounters
-from triagemq.client.coordinator import Assignment, Coordinator
+from triagemq.client.coordinator import Assignment, Coordinator, Promise
 from triagemq.client.events import Event, Overflow
 from triagemq.client.publisher import Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
@@ -49,6 +49,7 @@ __all__ = [
     "Event",
     "GatewayUnreachableError",
     "Overflow",
+    "Promise",
     "Publisher",
     "RefusedError",
     "Subscriber",

@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from triagemq.client.connection import ConnectionCounters
+from triagemq.client.coordinator import Promise
 from triagemq.client.events import Event
 from triagemq.client.publisher import Publisher
 from triagemq.client.subscriber import Subscriber
@@ -101,6 +102,10 @@ class BlockingPublisher(_Blocking[Publisher]):
         """See Publisher."""
         self._loop.call(self._inner.declare_all(declared))
 
+    def addresses(self) -> dict[str, str]:
+        """See Publisher."""
+        return self._loop.call(self._inner.addresses())
+
     def publish(
         self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True
     ) -> None:
@@ -135,6 +140,10 @@ class BlockingSubscriber(_Blocking[Subscriber]):
     def unsubscribe(self, *topics: str | int) -> None:
         """See Subscriber."""
         self._loop.call(self._inner.unsubscribe(*topics))
+
+    def promise(self, topic: str, timeout_seconds: float = 10.0) -> Promise | None:
+        """See Subscriber."""
+        return self._loop.call(self._inner.promise(topic, timeout_seconds))
 
     def __iter__(self) -> Iterator[Event]:
         while True:

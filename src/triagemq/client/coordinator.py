@@ -317,10 +317,18 @@ class Coordinator(HttpClient):
         """
         path = f"{_path('subscribers', name)}/promises?wait_seconds={wait_seconds:g}"
         answer = await self.ask("GET", path, wait_seconds=wait_seconds)
+        found = self._promises(answer)
+        return found if answer.get("in_force") is True else []
+
+    async def promises_of(self, kind: str, name: str) -> list[Promise]:
+        """What is decided now about all that somebody publishes or subscribes to."""
+        return self._promises(await self.ask("GET", _path(kind, name)))
+
+    def _promises(self, answer: Mapping[str, Any]) -> list[Promise]:
         rows = answer.get("promises")
         if not isinstance(rows, list):
             raise self._strange_answer()
-        return [self._promise(_object(row)) for row in rows] if answer.get("in_force") is True else []
+        return [self._promise(_object(row)) for row in rows]
 
     def _promise(self, row: Mapping[str, Any]) -> Promise:
         try:

@@ -103,6 +103,13 @@ class Publisher(Participant[Declared]):
         new = {each.topic: each for each in declared}
         await self._ask(lambda before: new)
 
+    async def addresses(self) -> dict[str, str]:
+        """The topics of which something is promised to somebody, and the multicast addresses that it goes to."""
+        if self._coordinator is None:
+            raise ParameterError("addresses", "promises need a coordinator, not a gateway alone")
+        found = await self._coordinator.promises_of("publishers", self.name)
+        return {each.topic: each.address for each in found if each.address is not None}
+
     def _terms(self) -> PublisherTerms:
         return PublisherTerms(tuple(self._asked.values()), self._lease_seconds)
 
