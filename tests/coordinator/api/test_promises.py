@@ -166,7 +166,9 @@ def test_the_next_stage_waits_until_queues_and_switches_have_carried_one_out(tmp
                 kind = "publishers" if isinstance(intent, PublisherIntent) else "subscribers"
                 await here.client.put(f"/v1/{kind}/{intent.name}", json=intent.as_json())
             runtime = here.coordinator.runtime
-            await here.until(lambda: len(runtime._stages) > 1)
+            await here.until(
+                lambda: len(runtime._stages) > 1 and link.told_orders[-1].generation > link.carried
+            )
             seen = []
             while len(runtime._stages) != 1 or not runtime.is_in_force(("subscriber", "nurse")):
                 generation = link.told_orders[-1].generation
