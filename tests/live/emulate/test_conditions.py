@@ -16,8 +16,8 @@ from triagemq.trace import Trace
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
-# Publishers have 10 s to begin once they have announced themselves, some tenths of a second before the first event: before
-# that time is over no silence is news.
+# Publishers have 10 s to begin once they have announced themselves, some tenths of a second before the first event:
+# until then no silence is news.
 CUT, SILENT, LEFT, JOINED, LINK_LOST, LINK_BACK, END = 1.5, 2.0, 3.0, 5.5, 7.0, 9.0, 13.5
 HAPPENINGS = f"""
 conditions:
