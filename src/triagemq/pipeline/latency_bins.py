@@ -11,31 +11,23 @@ from pyspark.sql import functions as F  # noqa: N812  (the name everybody uses f
 
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
-_COUNT_BITS = 48
+COUNT_BITS = 48
 
 
-def bin_of(value: Column, exponent: Column | None = None) -> Column:
+def bin_of(value: Column) -> Column:
     """The bin of a whole number: 0 for 0, else 64 for each doubling, divided evenly in between.
 
-    Whole numbers only, so that the result does not depend on how a machine rounds. Give the exponent as a column of its
-    own where there are many rows: Spark computes an expression in each place where it stands.
+    Whole numbers only, so that the result does not depend on how a machine rounds. The exponent is how often the number
+    can be halved: all bits below the highest are set and counted, since a logarithm would be a call out of Java.
     """
     positive = F.greatest(value, F.lit(1).cast("bigint"))
-    exponent = exponent_of(value) if exponent is None else exponent
+    bits = positive
+    for places in (1, 2, 4, 8, 16, 32):
+        bits = bits.bitwiseOR(F.shiftright(bits, places))
+    exponent = F.bit_count(bits) - 1
     part = F.call_function("shiftright", F.shiftleft(positive, 6), exponent).cast("int")
     numbered = exponent * PARTS_PER_DOUBLING + part - (PARTS_PER_DOUBLING - 1)
     return F.when(value < 1, 0).otherwise(numbered).cast("int")
-
-
-def exponent_of(value: Column) -> Column:
-    """How often a number from 1 on can be halved; 0 for those below.
-
-    All bits below the highest are set and counted: a logarithm would be a call out of Java for every row.
-    """
-    bits = F.greatest(value, F.lit(1).cast("bigint"))
-    for places in (1, 2, 4, 8, 16, 32):
-        bits = bits.bitwiseOR(F.shiftright(bits, places))
-    return F.bit_count(bits) - 1
 
 
 def bin_middle(bin_number: Column) -> Column:
@@ -49,12 +41,12 @@ def bin_middle(bin_number: Column) -> Column:
 
 def packed_bin(bin_number: Column, count: Column) -> Column:
     """A bin and its count as one number: numbers are collected, sorted and walked over many times faster than pairs."""
-    return F.shiftleft(bin_number.cast("bigint"), _COUNT_BITS) + count
+    return F.shiftleft(bin_number.cast("bigint"), COUNT_BITS) + count
 
 
 def unpacked_bin(packed: Column) -> tuple[Column, Column]:
     """The bin and the count."""
-    return F.shiftright(packed, _COUNT_BITS).cast("int"), packed.bitwiseAND(F.lit((1 << _COUNT_BITS) - 1))
+    return F.shiftright(packed, COUNT_BITS).cast("int"), packed.bitwiseAND(F.lit((1 << COUNT_BITS) - 1))
 
 
 def percentile_bin(packed: Column, total: Column, share: float) -> Column:
@@ -64,8 +56,8 @@ def percentile_bin(packed: Column, total: Column, share: float) -> Column:
     """
 
     def step(state: Column, entry: Column) -> Column:
-        left = state - entry.bitwiseAND(F.lit((1 << _COUNT_BITS) - 1))
-        found = -1 - F.shiftright(entry, _COUNT_BITS)
+        left = state - entry.bitwiseAND(F.lit((1 << COUNT_BITS) - 1))
+        found = -1 - F.shiftright(entry, COUNT_BITS)
         return F.when(state < 0, state).when(left <= 0, found).otherwise(left)
 
     rank = F.ceil(total * share).cast("bigint")

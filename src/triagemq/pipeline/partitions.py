@@ -41,6 +41,28 @@ def by_group(
     return few_rows(rows.sparkSession, made, schema)
 
 
+def in_pieces(
+    rows: DataFrame, function: Callable[[pa.Table], pa.Table], schema: str, rows_at_once: int
+) -> DataFrame:
+    """What a function makes of every so many rows, whichever they are; where that is done, see `by_group`."""
+    if partitions_of(rows.sparkSession) == 1:
+        return few_rows(rows.sparkSession, [function(rows.toArrow())], schema)
+
+    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        piece: list[pa.RecordBatch] = []
+        for batch in batches:
+            if piece and sum(map(len, piece)) + len(batch) > rows_at_once:
+                yield from function(pa.Table.from_batches(piece)).to_batches()
+                piece = []
+            piece.append(batch)
+        if piece:
+            yield from function(pa.Table.from_batches(piece)).to_batches()
+
+    return rows.mapInArrow(made, schema)
+
+
 def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str) -> DataFrame:
     """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
     import pyarrow as pa
