@@ -205,9 +205,11 @@ def make_plan(
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 
 
-def _utility_rows(scenario: Scenario, secured: Secured) -> NDArray[np.int64]:
+def _utility_rows(scenario: Scenario, secured: Secured) -> ranking.Rows | slice:
     """The subscriptions that no promise carries, but for those that are worth nothing without one."""
     asking = secured.promises.subscription
+    if not len(asking):
+        return slice(None)
     kept = secured.promises.admitted > 0
     left = np.ones(len(scenario.subscriptions), dtype=bool)
     left[asking[kept | (scenario.subscriptions.utility_weight[asking] <= 0)]] = False
@@ -323,7 +325,7 @@ def _drop_problem(
     scenario: Scenario,
     flows: Flows,
     flow: Integers,
-    rows: NDArray[np.int64],
+    rows: ranking.Rows | slice,
     asked: Demand,
     choice: PlannerChoice,
     freshness: Floats,
@@ -332,6 +334,7 @@ def _drop_problem(
     survival = survival_to_port(scenario)
     capacity = scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
     capacity = np.maximum(capacity - secured.port_bytes_per_second, 0.0)
+    wanted = with_margin(scenario, asked)
     return DropProblem(
         flow_load_bytes_per_second=flows.load_bytes_per_second,
         flow_class=flows.priority_class,
@@ -342,7 +345,7 @@ def _drop_problem(
         subscription_flow=flow,
         subscription_success=asked.ideal_success[rows],
         subscription_freshness=freshness[rows],
-        subscriptions=take(with_margin(scenario, asked), rows),
+        subscriptions=wanted if isinstance(rows, slice) else take(wanted, rows),
         port_survival=survival,
     )
 
