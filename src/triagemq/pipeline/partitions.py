@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from triagemq.pipeline import latency_bins
+from triagemq.trace import latency_bins as bins
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 
 def partitions_of(spark: SparkSession) -> int:
@@ -36,17 +41,25 @@ def by_group(
     Python workers do it where the rows are; the few rows of a small session are done with here before they are ready.
     """
     if partitions_of(rows.sparkSession) > 1:
+        _send_code_of(function)
         return rows.groupBy(*keys).applyInArrow(function, schema)
     made = [function(group) for group in _groups(rows.toArrow(), keys)]
     return few_rows(rows.sparkSession, made, schema)
 
 
 def in_pieces(
-    rows: DataFrame, function: Callable[[pa.Table], pa.Table], schema: str, rows_at_once: int
+    rows: DataFrame,
+    function: Callable[[pa.Table], pa.Table],
+    schema: str | StructType,
+    rows_at_once: int = sys.maxsize,
 ) -> DataFrame:
-    """What a function makes of every so many rows, whichever they are; where that is done, see `by_group`."""
+    """What a function makes of every so many rows of a partition; where that is done, see `by_group`."""
     if partitions_of(rows.sparkSession) == 1:
         return few_rows(rows.sparkSession, [function(rows.toArrow())], schema)
+    _send_code_of(function)
+    _send_code_of(in_pieces)
+    wanted = _struct(schema)
+    names = wanted.names
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -54,27 +67,37 @@ def in_pieces(
         piece: list[pa.RecordBatch] = []
         for batch in batches:
             if piece and sum(map(len, piece)) + len(batch) > rows_at_once:
-                yield from function(pa.Table.from_batches(piece)).to_batches()
+                yield from function(pa.Table.from_batches(piece)).select(names).to_batches()
                 piece = []
             piece.append(batch)
         if piece:
-            yield from function(pa.Table.from_batches(piece)).to_batches()
+            yield from function(pa.Table.from_batches(piece)).select(names).to_batches()
 
-    return rows.mapInArrow(made, schema)
+    return rows.mapInArrow(made, wanted)
 
 
-def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str) -> DataFrame:
+def _send_code_of(function: Callable[..., object]) -> None:
+    """Workers get the functions of a module instead of importing it, and half of this package with it."""
+    for name in (function.__module__, latency_bins.__name__, bins.__name__):
+        register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+
+
+def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str | StructType) -> DataFrame:
     """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
-    wanted = StructType.fromDDL(schema)
-    assert isinstance(wanted, StructType)
-    together = pa.concat_tables(
-        [to_arrow_schema(wanted).empty_table(), *tables], promote_options="permissive"
-    )
+    wanted = _struct(schema)
+    arrow = to_arrow_schema(wanted)
+    ordered = [table.select(arrow.names) for table in tables]
+    together = pa.concat_tables([arrow.empty_table(), *ordered], promote_options="permissive")
     return from_arrow(spark, together, wanted).coalesce(1)
+
+
+def _struct(schema: str | StructType) -> StructType:
+    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(found, StructType)
+    return found
 
 
 def from_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import IntegerType, StructField, StructType
 
-from triagemq.pipeline.latency_bins import bin_middle, packed_bin, percentile_bin, unpacked_bin
+from triagemq.pipeline.latency_bins import bin_middle, percentile_bins
+from triagemq.pipeline.partitions import in_pieces
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FIGURES = f"""
     count                 bigint  COMMENT 'copies of events published after warm-up',
@@ -47,19 +54,6 @@ def add_up(histogram: DataFrame, *keys: str, also: tuple[Column, ...] = ()) -> D
     )
 
 
-def add_bins_up(histogram: DataFrame, *keys: str) -> DataFrame:
-    """The latencies of the same as one histogram: the counts of equal bins as one."""
-    bin_number, count = unpacked_bin(F.col("packed"))
-    return (
-        histogram.select(*keys, F.explode("bins").alias("packed"))
-        .select(*keys, bin_number.alias("bin"), count.alias("count"))
-        .groupBy(*keys, "bin")
-        .agg(F.sum("count").alias("count"))
-        .groupBy(*keys)
-        .agg(F.collect_list(packed_bin(F.col("bin"), F.col("count"))).alias("bins"))
-    )
-
-
 def shares(added: DataFrame) -> DataFrame:
     """Add count, success_rate, mean_latency_seconds and max."""
     mean_ns = F.col("latency_sum_ns").cast("double") / F.col("delivered")
@@ -72,20 +66,22 @@ def shares(added: DataFrame) -> DataFrame:
 
 
 def figures(added: DataFrame) -> DataFrame:
-    """The same, and p50, p95 and p99 from `bins`."""
-    found = shares(added).withColumn("packed", F.sort_array("bins"))
-    # Columns of their own: an expression that is used in several places is computed in each of them.
-    found = found.withColumns(
-        {
-            f"{name}_bin": percentile_bin(F.col("packed"), F.col("delivered"), share)
-            for name, share in _SHARES.items()
-        }
-    )
+    """The same, and p50, p95 and p99, in the place of `bins`."""
+    others = [each for each in added.schema if each.name != "bins"]
+    wanted = StructType([*others, *(StructField(f"{name}_bin", IntegerType()) for name in _SHARES)])
+    found = shares(in_pieces(added, _percentiles, wanted))
     # The middle of a bin may lie above everything in it.
     longest = F.col("latency_max_ns").cast("double")
     return found.withColumns(
         {name: F.least(bin_middle(F.col(f"{name}_bin")), longest) * _SECONDS for name in _SHARES}
-    ).drop("packed", *(f"{name}_bin" for name in _SHARES))
+    ).drop(*(f"{name}_bin" for name in _SHARES))
+
+
+def _percentiles(rows: pa.Table) -> pa.Table:
+    found = percentile_bins(rows["bins"].combine_chunks(), list(_SHARES.values()))
+    for name, number in zip(_SHARES, found, strict=True):
+        rows = rows.append_column(f"{name}_bin", number)
+    return rows
 
 
 def exact_mean(column: str) -> Column:
