@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -107,7 +106,8 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
 
     def place(figure: Drawing) -> int:
         """The number of a figure that the page draws."""
-        drawn.append(_finite({name: figure[name] for name in ("data", "layout")}))
+        stated = json.dumps({name: figure[name] for name in ("data", "layout")})
+        drawn.append(json.loads(stated, parse_float=_short, parse_constant=lambda _: None))
         return len(drawn) - 1
 
     return templates.get_template("page.html").render(
@@ -122,15 +122,9 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
     )
 
 
-def _finite(value: Any) -> Any:
+def _short(number: str) -> float:
     """Five digits are more than a figure can show, and halve the size of the page."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return value
+    return float(f"{float(number):.5g}")
 
 
 def _plotly() -> str:
