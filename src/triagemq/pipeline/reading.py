@@ -28,7 +28,10 @@ class Tables:
 
     def __init__(self, directory: str | Path) -> None:
         self._place = Location(directory)
-        self._manifest = self._read_manifest()
+        self.place = self._place.path
+        """The directory, as its file system calls it."""
+        self.manifest = self._read_manifest()
+        """The runs, and which files belong to them."""
 
     def _read_manifest(self) -> TablesManifest:
         manifest = current_manifest(self._place)
@@ -40,25 +43,15 @@ class Tables:
         return manifest
 
     @property
-    def place(self) -> str:
-        """The directory, as its file system calls it."""
-        return self._place.path
-
-    @property
-    def manifest(self) -> TablesManifest:
-        """The runs, and which files belong to them."""
-        return self._manifest
-
-    @property
     def rows(self) -> dict[str, int]:
         """Number of rows of every table."""
-        return self._manifest.tables()
+        return self.manifest.tables()
 
     def files(self, table: str, run_id: str | None = None) -> list[str]:
         """The Parquet files that make up a table, or one run's part of it, as any reader takes them."""
         if table not in self.rows:
             raise ParameterError(self._place.given, f"no table {table!r}; there are {', '.join(self.rows)}")
-        runs = self._manifest.runs
+        runs = self.manifest.runs
         if run_id is not None and run_id not in runs:
             raise ParameterError(self._place.given, f"no run {run_id!r}; there are {', '.join(runs)}")
         chosen = [runs[run_id]] if run_id is not None else list(runs.values())
@@ -79,7 +72,7 @@ class Tables:
                 return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
             except FileNotFoundError:
                 # A run was replaced meanwhile, and its files are gone: all is read by the new manifest.
-                self._manifest = self._read_manifest()
+                self.manifest = self._read_manifest()
         return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
 
     def records(self, name: str, **choice: Any) -> list[dict[str, Any]]:
