@@ -65,15 +65,18 @@ class TableStore:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str) -> Iterator[TableStore]:
+    def open(
+        cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str, mode: int = 0o777
+    ) -> Iterator[TableStore]:
         """Take the directory, remove what a killed command left in it, and give it back at the end.
 
-        It must be empty or hold results of this kind, and neither be, hold nor lie in one of the `inputs`.
+        It must be empty or hold results of this kind, and neither be, hold nor lie in one of the `inputs`. On this
+        machine's disks one that is not there is made, with this mode.
         """
         place = Location(out, published=True)
         _refuse_overlap(place, inputs)
         _own_manifest(place, kind)
-        with _held(place):
+        with _held(place, mode):
             manifest = _own_manifest(place, kind)
             store = cls(place, manifest or TablesManifest(secrets.token_hex(8), kind))
             if manifest is None:
@@ -325,13 +328,13 @@ def _resolved(place: Location) -> str:
 
 
 @contextlib.contextmanager
-def _held(place: Location) -> Iterator[None]:
+def _held(place: Location, mode: int) -> Iterator[None]:
     """Keep other commands out, where there are locks; elsewhere the second to publish a version is refused."""
     if place.local is None:
         yield
         return
     try:
-        place.local.mkdir(parents=True, exist_ok=True)
+        place.local.mkdir(mode, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), (place.local / _LOCK_NAME).open("xb") as made:
             made.write(_LOCK)
         lock = (place.local / _LOCK_NAME).open("ab")
