@@ -89,7 +89,8 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
     if scenario is None:
         return {}
     promised, class_promised = _forecasts(run, scenario)
-    ports, subscribers, subscriptions = scenario.ports, scenario.subscribers, scenario.subscriptions
+    topics, publishers, ports = scenario.topics, scenario.publishers, scenario.ports
+    subscribers, subscriptions = scenario.subscribers, scenario.subscriptions
     alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
     share = subscriptions.max_latency_share
     asked = {
@@ -97,11 +98,8 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
         for name in ("utility_shape", "utility_weight", "utility_threshold", "freshness_seconds")
     }
     return {
-        "topics": {"topic_id": np.arange(len(scenario.topics)), "topic": scenario.topics.name},
-        "publishers": {
-            "publisher_id": np.arange(len(scenario.publishers)),
-            "publisher": scenario.publishers.name,
-        },
+        "topics": {"topic_id": np.arange(len(topics)), "topic": topics.name},
+        "publishers": {"publisher_id": np.arange(len(publishers)), "publisher": publishers.name},
         "ports": {"port_id": np.arange(len(ports)), "port": ports.name, "bandwidth_bps": ports.bandwidth_bps},
         "subscribers": {"subscriber_id": alone, "port_id": subscribers.port[alone]},
         "subscriptions": {
@@ -109,7 +107,7 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
             "subscriber_id": subscriptions.subscriber,
             "subscriber": np.array(subscribers.name, dtype=object)[subscriptions.subscriber],
             "topic_id": subscriptions.topic,
-            "topic": np.array(scenario.topics.name, dtype=object)[subscriptions.topic],
+            "topic": np.array(topics.name, dtype=object)[subscriptions.topic],
             "max_latency_seconds": subscriptions.max_latency_seconds,
             "max_latency_share": np.where(share > 0, share, np.nan),
             **asked,

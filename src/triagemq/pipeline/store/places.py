@@ -227,7 +227,8 @@ class Location:
         if spark is not None and (published or self.given.startswith(("hdfs:", "viewfs:"))):
             return HadoopFiles(spark)
         try:
-            system, path = fs.FileSystem.from_uri(_arrow_url(self.given))
+            # Hadoop calls Amazon's storage s3a, Arrow s3.
+            system, path = fs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", self.given))
         except (pa.ArrowException, OSError, ValueError) as error:
             if spark is not None:
                 return HadoopFiles(spark)
@@ -363,11 +364,6 @@ def _on_this_machine(given: str) -> Path | None:
 
 def _as_it_is(url: str) -> str:
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", url)
-
-
-def _arrow_url(url: str) -> str:
-    # Hadoop calls Amazon's storage s3a, Arrow s3.
-    return re.sub(r"^s3[an]://", "s3://", url)
 
 
 def active_session() -> Any:

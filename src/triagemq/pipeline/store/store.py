@@ -269,16 +269,13 @@ def crowded(files: Iterable[TableFile]) -> list[TableFile]:
 def _remove_made(folder: Location, name: str, listed: set[str]) -> None:
     """Remove what Spark or a store wrote here and no manifest lists, and the folders that are empty then."""
     for entry in folder.entries():
+        # A checksum belongs to the file that a manifest lists.
+        file = f"{name}/{entry.name.removeprefix('.').removesuffix('.crc')}"
         if entry.is_directory:
             _remove_made(folder / entry.name, f"{name}/{entry.name}", listed)
-        elif _MADE.fullmatch(entry.name) and _listed_as(name, entry.name) not in listed:
+        elif _MADE.fullmatch(entry.name) and file not in listed:
             (folder / entry.name).remove()
     folder.remove_empty()
-
-
-def _listed_as(folder: str, name: str) -> str:
-    """The file that a manifest lists: a checksum belongs to it."""
-    return f"{folder}/{name[1:].removesuffix('.crc') if name.endswith('.crc') else name}"
 
 
 def _own_manifest(place: Location, kind: str) -> TablesManifest | None:
