@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from triagemq.pipeline.report.figures import Drawing
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.pipeline.report.words import FILTERS
+from triagemq.scenario.files.saving import write_all
 
 TABLES = (
     "run_summary",
@@ -80,17 +79,9 @@ def write_report(
     path = Path(path)
     _refuse_foreign(path)
     text = _page(title, notes, Inputs.of(tables, run_names or {}, left_out))
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A name may hold half of a character pair, which no encoding can write.
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
-    finally:
-        if unfinished.parent.is_dir():
-            unfinished.unlink(missing_ok=True)
+    # A name may hold half of a character pair, which no encoding can write.
+    content = text.encode("utf-8", errors="backslashreplace")
+    write_all({path: lambda place: place.write_bytes(content)})
     return path
 
 

@@ -114,14 +114,7 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
     [0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]
     """
     if "rate" in settings:
-        factor, publications = float(settings["rate"]), scenario.publications
-        publications = replace(
-            publications,
-            rate_per_second=publications.rate_per_second * factor,
-            min_separation_seconds=publications.min_separation_seconds / factor,
-            max_separation_seconds=publications.max_separation_seconds / factor,
-        )
-        scenario = replace(scenario, publications=publications)
+        scenario = replace(scenario, publications=scenario.publications.times(float(settings["rate"])))
     changed: dict[str, Any] = {
         name: np.full(len(scenario.ports), float(settings[name]))
         for name in ("bandwidth_bps", "buffer_packets")
