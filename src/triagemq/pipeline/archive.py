@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import Input, LogInput, TraceInput, find_inputs, published
@@ -139,8 +141,6 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
 
 def _give_up(store: TableStore, keep_days: int) -> int:
     """Take files out of the manifest whose last event is older than so many days; returns how many events went."""
-    import pyarrow.compute as pc
-
     oldest_ns = time.time_ns() - keep_days * _DAY_NS
     events = sum(file.rows for file in store.manifest.files(EVENTS))
     changed = {}

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.store import InputFile, Location, PublishedRun, TableFile
@@ -305,8 +307,6 @@ def _beginning(file: InputFile) -> str:
     content = Location(file.url.removeprefix("file://")).read(_HEADER_BYTES)
     codec = _COMPRESSIONS.get(Path(file.name).suffix)
     if codec is not None:
-        import pyarrow as pa
-
         try:
             content = pa.CompressedInputStream(pa.BufferReader(content), codec).read(_COMPRESSED_HEADER_BYTES)
         except OSError as error:

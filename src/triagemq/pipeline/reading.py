@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from triagemq.errors import ParameterError
 from triagemq.pipeline.store import Location, TablesManifest, current_manifest
 from triagemq.plain import plain
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ATTEMPTS = 5
 _MOST_SORTED_ROWS = 500_000
@@ -90,7 +89,6 @@ class Tables:
         where: Mapping[str, str],
         limit: int | None,
     ) -> pa.Table:
-        import pyarrow as pa
         import pyarrow.dataset as ds
 
         if not files:
@@ -117,8 +115,6 @@ class Tables:
 
 
 def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:
-    import pyarrow as pa
-
     try:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowException, ValueError) as error:

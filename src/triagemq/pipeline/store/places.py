@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.trace.manifest import flush_directory
 
@@ -105,8 +109,6 @@ class LocalFiles:
             os.rmdir(path)
 
     def finished(self, path: str) -> int:
-        import pyarrow.parquet as pq
-
         with open(path, "rb") as written:
             os.fsync(written.fileno())
         return int(pq.read_metadata(path).num_rows)
@@ -119,16 +121,12 @@ class ArrowFiles:
         self.system = system
 
     def entry(self, path: str) -> Facts:
-        from pyarrow import fs
-
         info = self.system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(path)
         return _arrow_facts(info)
 
     def entries(self, path: str) -> list[Facts]:
-        from pyarrow import fs
-
         return [_arrow_facts(info) for info in self.system.get_file_info(fs.FileSelector(path))]
 
     def read(self, path: str, most_bytes: int | None) -> bytes:
@@ -219,9 +217,6 @@ class Location:
             self._files = self._remote(published)
 
     def _remote(self, published: bool) -> ArrowFiles | HadoopFiles:
-        import pyarrow as pa
-        from pyarrow import fs
-
         spark = active_session()
         # Arrow would load a second Java into this process for Hadoop's own file systems.
         if spark is not None and (published or self.given.startswith(("hdfs:", "viewfs:"))):

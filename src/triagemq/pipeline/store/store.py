@@ -12,7 +12,10 @@ import secrets
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.pipeline.store.manifest import (
@@ -26,9 +29,6 @@ from triagemq.pipeline.store.manifest import (
 )
 from triagemq.pipeline.store.places import Location
 from triagemq.trace.manifest import flush_directory
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WORK = "_work"
 _LOCK_NAME = ".lock"
@@ -122,8 +122,6 @@ class TableStore:
 
     def write(self, table: str, rows: pa.Table, *, run: int = 0) -> TableFile:
         """Write rows that are in this process."""
-        import pyarrow.parquet as pq
-
         content = io.BytesIO()
         pq.write_table(rows, content, compression="zstd", compression_level=1)
         name = f"{table}/{self.token}/run={run}/part-{next(self._numbers):09d}.parquet"
@@ -133,9 +131,6 @@ class TableStore:
 
     def read(self, files: Iterable[TableFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         """What is in some files, each a table."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         tables = []
         for place in (self.place / file.name for file in files):
             try:
@@ -147,8 +142,6 @@ class TableStore:
 
     def appended(self, files: Sequence[TableFile], table: str, rows: pa.Table) -> tuple[TableFile, ...]:
         """These files, or the one that is made of too many of them, and more rows."""
-        import pyarrow as pa
-
         same = crowded(files)
         rows = pa.concat_tables([*self.read(same), rows])
         return (*(file for file in files if file not in same), self.write(table, rows))
