@@ -261,13 +261,11 @@ def _log(
             f"{place.given}: is no trace; if it is a log, say what its columns mean with --mapping FILE"
         )
     files = _fitting(place, files, mapping, skipped)
-    formats = {mapping.format or _format_of(file.name) for file in files}
-    if len(formats) != 1 or None in formats:
+    kind, *others = {mapping.format or _format_of(file.name) for file in files}
+    if others or kind is None:
         raise PipelineError(
             f"{place.given}: cannot tell whether it is CSV, JSON lines or Parquet; add format: to the mapping"
         )
-    kind = formats.pop()
-    assert kind is not None
     beginnings = {} if kind == "parquet" else {file.url: _beginning(file) for file in files}
     columns = _csv_columns(beginnings, mapping) if kind == "csv" else None
     if columns is not None:

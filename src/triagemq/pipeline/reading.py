@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,10 +75,7 @@ class Tables:
 
     def records(self, name: str, **choice: Any) -> list[dict[str, Any]]:
         """A table's rows as plain values that JSON can hold; takes what `table` takes."""
-        return [
-            {column: plain(value) for column, value in row.items()}
-            for row in self.table(name, **choice).to_pylist()
-        ]
+        return plain(self.table(name, **choice).to_pylist())  # type: ignore[no-any-return]
 
     def _scan(
         self,
@@ -119,18 +115,3 @@ def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise ParameterError(f"{table}.{column}", f"{text!r} is not a {kind}") from error
-
-
-def where_clauses(given: Sequence[str]) -> dict[str, str]:
-    """`column=value` as typed on the command line.
-
-    >>> where_clauses(["priority_class=0", "topic=fire/hall=2"])
-    {'priority_class': '0', 'topic': 'fire/hall=2'}
-    """
-    clauses = {}
-    for clause in given:
-        column, equals, value = clause.partition("=")
-        if not equals or not column:
-            raise ParameterError(f"--where {json.dumps(clause)}", "write column=value")
-        clauses[column.strip()] = value
-    return clauses

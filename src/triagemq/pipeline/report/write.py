@@ -121,8 +121,7 @@ def _short(number: str) -> float:
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    program: str = get_plotlyjs()
-    return program.replace("</script", "<\\/script")
+    return str(get_plotlyjs()).replace("</script", "<\\/script")
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -91,8 +91,7 @@ class LocalFiles:
             os.fsync(file.fileno())
 
     def create(self, path: str, content: bytes, hidden: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(hidden)
+        self.remove(hidden)
         self.write(hidden, content)
         try:
             os.link(hidden, path)
