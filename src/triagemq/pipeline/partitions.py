@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 def partitions_of(spark: SparkSession) -> int:
@@ -48,6 +49,8 @@ def in_pieces(
         return few_rows(rows.sparkSession, [function(rows.toArrow())], schema)
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         piece: list[pa.RecordBatch] = []
         for batch in batches:
             if piece and sum(map(len, piece)) + len(batch) > rows_at_once:
@@ -62,16 +65,26 @@ def in_pieces(
 
 def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str) -> DataFrame:
     """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
     together = pa.concat_tables(
         [to_arrow_schema(wanted).empty_table(), *tables], promote_options="permissive"
     )
-    # In one chunk: Spark takes an empty one for the end of those that follow.
-    return spark.createDataFrame(together.combine_chunks(), wanted).coalesce(1)
+    return from_arrow(spark, together, wanted).coalesce(1)
+
+
+def from_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """All rows of a table: Spark takes an empty chunk for the end of those that follow."""
+    return spark.createDataFrame(table.combine_chunks(), schema)
 
 
 def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
+    import numpy as np
+
     ordered = table.sort_by([(key, "ascending") for key in keys])
     columns = np.array([ordered[key].to_numpy() for key in keys])
     changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
