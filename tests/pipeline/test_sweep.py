@@ -26,19 +26,11 @@ from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location, current_manifest
-from triagemq.pipeline.sweep import (
-    SCHEMA,
-    VARIABLES,
-    Case,
-    jobs,
-    parse_vary,
-    run_sweep,
-    simulate_cases,
-    sweep_summary,
-)
+from triagemq.pipeline.sweep import jobs, parse_vary, run_sweep, sweep_summary
+from triagemq.pipeline.sweep.cases import Case, simulate_cases
 from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.run import SWEEP
-from triagemq.pipeline.sweep.variables import planner_settings, varied_scenario
+from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
+from triagemq.pipeline.sweep.variables import VARIABLES, planner_settings, varied_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
 from triagemq.scenario.generators import table2

@@ -13,7 +13,7 @@ from rich.table import Table
 from triagemq.cli import options
 from triagemq.cli.options import Json, print_json, screen
 from triagemq.cli.pipeline_stream import stream
-from triagemq.errors import PipelineError
+from triagemq.errors import ParameterError, PipelineError
 
 if TYPE_CHECKING:
     from triagemq.pipeline import PipelineResult
@@ -102,7 +102,7 @@ def show(
     json: Json = False,
 ) -> None:
     """List the tables, or print the rows of one. Spark is not started."""
-    from triagemq.pipeline.reading import Tables, where_clauses
+    from triagemq.pipeline import Tables
 
     tables = Tables(directory)
     if table is None:
@@ -120,11 +120,26 @@ def show(
             _print_tables(screen(), tables.rows)
         return
     most = limit if limit is not None or json else 20
-    rows = tables.records(table, where=where_clauses(where or []), limit=most)
+    rows = tables.records(table, where=_where(where or []), limit=most)
     if json:
         print_json({"table": table, "rows": rows})
         return
     _print_rows(screen(), table, rows)
+
+
+def _where(given: list[str]) -> dict[str, str]:
+    """`column=value` as it is typed.
+
+    >>> _where(["priority_class=0", "topic=fire/hall=2"])
+    {'priority_class': '0', 'topic': 'fire/hall=2'}
+    """
+    clauses = {}
+    for clause in given:
+        column, equals, value = clause.partition("=")
+        if not equals or not column:
+            raise ParameterError(f"--where {clause!r}", "write column=value")
+        clauses[column.strip()] = value
+    return clauses
 
 
 @app.command()

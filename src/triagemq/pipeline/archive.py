@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import explained
-from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
+from triagemq.pipeline.inputs import Input, LogInput, TraceInput, find_inputs, published
 from triagemq.pipeline.mapping import Mapping
+from triagemq.pipeline.run import Processed
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
 from triagemq.pipeline.store import Location, PublishedRun, TableStore
 
@@ -40,18 +42,10 @@ _OWNER_ALONE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class Archived(Processed):
     """What a command did: logs that were archived or had been, rows of the former, and what is in the archive now."""
 
-    out: str
     archived: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    skipped: tuple[Skipped, ...]
-    rows_in: int
-    quarantined: int
-    reasons: dict[str, int]
-    useless: tuple[str, ...]
-    """Logs of which every row was set aside."""
     expired: int
     """Events that were given up because of their age."""
     events: int
@@ -75,15 +69,9 @@ def archive(
             stack.enter_context(spark_session(replace(wanted, rows=SMALL_ROWS)))
         found, skipped = find_inputs(inputs, mapping)
         logs = [_with_payloads(each) for each in found]
-        directory = Location(out, published=True).local
-        if directory is not None:
-            with contextlib.suppress(FileExistsError):
-                directory.mkdir(mode=_OWNER_ALONE, parents=True)
-        store = stack.enter_context(TableStore.open(out, inputs, kind="archive"))
-        before = store.manifest.runs
-        todo = [
-            log for log in logs if log.run_id not in before or before[log.run_id].identity != log.identity
-        ]
+        store = stack.enter_context(TableStore.open(out, inputs, kind="archive", mode=_OWNER_ALONE))
+        have = {run_id: run.identity for run_id, run in store.manifest.runs.items()}
+        todo = [log for log in logs if have.get(log.run_id) != log.identity]
         if todo:
             with spark_session(wanted) as spark, explained("Spark could not archive"):
                 for log in todo:
@@ -91,24 +79,18 @@ def archive(
                     store.publish({log.run_id: _archive(spark, store, log)})
         expired = _give_up(store, keep_days) if keep_days is not None else 0
         now = store.manifest
-    done = [now.runs[log.run_id] for log in todo]
-    reasons: Counter[str] = sum((Counter(run.reasons) for run in done), Counter())
-    useless = [log for log in logs if now.runs[log.run_id].quarantined and not now.runs[log.run_id].rows_in]
     return Archived(
         out=str(out),
         archived=tuple(log.source for log in todo),
         unchanged=tuple(log.source for log in logs if log not in todo),
         skipped=tuple(skipped),
-        rows_in=sum(run.rows_in for run in done),
-        quarantined=sum(run.quarantined for run in done),
-        reasons=dict(sorted(reasons.items())),
-        useless=tuple(log.source for log in useless),
+        **Processed.counted(now, logs, todo),
         expired=expired,
         events=sum(file.rows for file in now.files(EVENTS)),
     )
 
 
-def _with_payloads(each: TraceInput | LogInput) -> LogInput:
+def _with_payloads(each: Input) -> LogInput:
     if isinstance(each, TraceInput):
         raise PipelineError(
             f"{each.source}: is a trace, which says how large events were and not what was in them; record them with a "
@@ -130,13 +112,7 @@ def _archive(spark: SparkSession, store: TableStore, log: LogInput) -> Published
     parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
     counts = {row["reason"]: row["count"] for row in parsed.rows.groupBy("reason").count().collect()}
     days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")
-    files = tuple(file for day in sorted(days) for file in days[day])
-    rows_in = counts.pop(None, 0)
-    aside = sum(counts.values())
-    reasons = dict(sorted(counts.items()))
-    return PublishedRun(
-        log.identity, log.source, rows_in + aside, rows_in, aside, reasons, {EVENTS: files}, log.notes
-    )
+    return published(log, counts, {EVENTS: tuple(file for day in sorted(days) for file in days[day])})
 
 
 def transform(readings: DataFrame, run_id: str) -> DataFrame:
@@ -165,8 +141,6 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
 
 def _give_up(store: TableStore, keep_days: int) -> int:
     """Take files out of the manifest whose last event is older than so many days; returns how many events went."""
-    import pyarrow.compute as pc
-
     oldest_ns = time.time_ns() - keep_days * _DAY_NS
     events = sum(file.rows for file in store.manifest.files(EVENTS))
     changed = {}

@@ -19,6 +19,7 @@ from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
+from triagemq.pipeline.tables.port_load import COUNTERS
 from triagemq.trace import TABLES, Outcome
 
 # What must not come twice, as two numbers for each table.
@@ -28,28 +29,7 @@ _KEYS = {
     "hops": ("publication_id", "shiftleft(bigint(subscription_id), 32) + hop"),
     "queue_samples": ("sampled_ns", "shiftleft(bigint(port_id), 32) + queue"),
 }
-_COUNTERS = (
-    "bytes_in",
-    "packets_in",
-    "bytes_out",
-    "packets_out",
-    "drops",
-    "backlog_bytes",
-    "backlog_packets",
-)
-_NEEDED = {
-    "publications": ("publication_id", "topic_id", "published_ns", "size_bytes"),
-    "deliveries": (
-        "publication_id",
-        "subscription_id",
-        "subscriber_id",
-        "topic_id",
-        "published_ns",
-        "outcome",
-    ),
-    "hops": ("publication_id", "subscription_id", "hop", "port_id", "queue"),
-    "queue_samples": ("port_id", "queue", "sampled_ns", *_COUNTERS),
-}
+_COUNTERS = (*COUNTERS, "backlog_bytes", "backlog_packets")
 _TIMES = {"publications": "published_ns", "deliveries": "published_ns", "queue_samples": "sampled_ns"}
 _SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
 _LARGEST_CLASS = NO_CLASS - 1
@@ -202,9 +182,9 @@ def _reason(table: str, run: TraceInput) -> Column:
         | _unknown(run, "port"),
     }
     times = {"negative time": F.col(_TIMES[table]) < 0} if table in _TIMES else {}
-    missing = {"missing value": _any(*(F.col(name).isNull() for name in _NEEDED[table]))}
+    needed = [F.col(field.name).isNull() for field in TABLES[table] if not field.nullable]
     found = F.lit(None).cast("string")
-    for text, condition in reversed((missing | times | wrong[table]).items()):
+    for text, condition in reversed(({"missing value": _any(*needed)} | times | wrong[table]).items()):
         found = F.when(condition, text).otherwise(found)
     return found
 

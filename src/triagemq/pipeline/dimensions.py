@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from triagemq.forecast import REASONS, best_forecast, figures_by_class
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import from_arrow, in_one_piece
+from triagemq.pipeline.partitions import few_rows
 from triagemq.pipeline.tables.figures import FORECAST
 from triagemq.scenario import Scenario, port_depths
 
@@ -53,21 +52,14 @@ class Dimensions:
     classes: DataFrame
 
     @classmethod
-    def of(cls, spark: SparkSession, runs: Mapping[int, TraceInput], partitions: int) -> Dimensions:
-        """From the scenario and the manifest of each run, by the run's number."""
-        schemas = {name: _arrow_schema(f"run int, {columns}") for name, columns in _COLUMNS.items()}
-        tables: dict[str, list[pa.Table]] = {name: [] for name in schemas}
+    def of(cls, spark: SparkSession, runs: Mapping[int, TraceInput]) -> Dimensions:
+        """From the scenario and the manifest of each run, by the run's number; null in columns that are not known."""
+        said: dict[str, list[pa.Table]] = {name: [] for name in _COLUMNS}
         for run, each in runs.items():
-            for said in (_in_scenario(each), _named(each)):
-                for name, columns in said.items():
-                    tables[name].append(_table(schemas[name], run, columns))
-        frames = {
-            name: in_one_piece(
-                from_arrow(spark, pa.concat_tables([schemas[name].empty_table(), *parts])), partitions
-            )
-            for name, parts in tables.items()
-        }
-        return cls(**frames)
+            for name, columns in (*_in_scenario(each).items(), *_named(each).items()):
+                rows = pa.table({column: _array(values) for column, values in columns.items()})
+                said[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
+        return cls(**{name: few_rows(spark, said[name], f"run int, {_COLUMNS[name]}") for name in _COLUMNS})
 
 
 def _named(run: TraceInput) -> dict[str, Columns]:
@@ -97,7 +89,8 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
     if scenario is None:
         return {}
     promised, class_promised = _forecasts(run, scenario)
-    ports, subscribers, subscriptions = scenario.ports, scenario.subscribers, scenario.subscriptions
+    topics, publishers, ports = scenario.topics, scenario.publishers, scenario.ports
+    subscribers, subscriptions = scenario.subscribers, scenario.subscriptions
     alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
     share = subscriptions.max_latency_share
     asked = {
@@ -105,11 +98,8 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
         for name in ("utility_shape", "utility_weight", "utility_threshold", "freshness_seconds")
     }
     return {
-        "topics": {"topic_id": np.arange(len(scenario.topics)), "topic": scenario.topics.name},
-        "publishers": {
-            "publisher_id": np.arange(len(scenario.publishers)),
-            "publisher": scenario.publishers.name,
-        },
+        "topics": {"topic_id": np.arange(len(topics)), "topic": topics.name},
+        "publishers": {"publisher_id": np.arange(len(publishers)), "publisher": publishers.name},
         "ports": {"port_id": np.arange(len(ports)), "port": ports.name, "bandwidth_bps": ports.bandwidth_bps},
         "subscribers": {"subscriber_id": alone, "port_id": subscribers.port[alone]},
         "subscriptions": {
@@ -117,7 +107,7 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
             "subscriber_id": subscriptions.subscriber,
             "subscriber": np.array(subscribers.name, dtype=object)[subscriptions.subscriber],
             "topic_id": subscriptions.topic,
-            "topic": np.array(scenario.topics.name, dtype=object)[subscriptions.topic],
+            "topic": np.array(topics.name, dtype=object)[subscriptions.topic],
             "max_latency_seconds": subscriptions.max_latency_seconds,
             "max_latency_share": np.where(share > 0, share, np.nan),
             **asked,
@@ -137,7 +127,7 @@ def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
         "forecast_mean_latency_seconds": predicted.latency_seconds,
         "forecast_p95": predicted.percentile_seconds(0.95),
         "forecast_p99": predicted.percentile_seconds(0.99),
-        "forecast_sampled": predicted.sampled,
+        "forecast_sampled": predicted.sampled.astype(np.int32),
         "forecast_flag": [REASONS[code] or None for code in predicted.reason],
         "forecast_latency_error": predicted.latency_error,
         "forecast_success_error": predicted.success_error,
@@ -152,24 +142,7 @@ def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
     return own | {"forecast_share_within_max_latency": predicted.share_within}, by_class
 
 
-def _arrow_schema(columns: str) -> pa.Schema:
-    wanted = StructType.fromDDL(columns)
-    assert isinstance(wanted, StructType)
-    return to_arrow_schema(wanted)
-
-
-def _table(schema: pa.Schema, run: int, columns: Columns) -> pa.Table:
-    """The columns of the schema; null in those that are not given."""
-    length = max(map(len, columns.values()), default=0)
-    given = {"run": np.full(length, run), **columns}
-    return pa.table([_array(given.get(each.name), each.type, length) for each in schema], schema)
-
-
-def _array(values: Any, kind: pa.DataType, length: int) -> pa.Array:
-    if values is None:
-        return pa.nulls(length, kind)
-    if kind == pa.float64():
-        # Infinity stands for "no limit" in a scenario; a table has null for it.
-        numbers = np.asarray(values, dtype=np.float64)
-        return pa.array(numbers, kind, mask=~np.isfinite(numbers))
-    return pa.array(np.asarray(values, dtype=np.int32) if kind == pa.int32() else values, kind)
+def _array(values: Any) -> pa.Array:
+    """Infinity stands for "no limit" in a scenario; a table has null for it."""
+    array = pa.array(values)
+    return pc.if_else(pc.is_finite(array), array, None) if pa.types.is_floating(array.type) else array

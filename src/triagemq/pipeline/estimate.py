@@ -35,7 +35,7 @@ from triagemq.scenario import (
     loads,
 )
 from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
-from triagemq.scenario.model import SomeTable, filled, take
+from triagemq.scenario.model import filled, joined, take
 
 _CLOCKWORK_SHARE = 0.95
 _PERIODIC_BELOW = 0.05
@@ -141,17 +141,16 @@ def _measured_in(base: Scenario, profile: list[Row], name: str) -> Scenario:
         size_samples=np.where(kept.size_samples >= 0, kept.size_samples + len(samples), -1).astype(np.int32),
     )
     # Those that are new publish to the first broker.
-    strangers = tuple(publishers)[len(base.publishers) :]
+    names = tuple(publishers)[len(base.publishers) :]
+    strangers = filled(Publishers, len(names), name=names, broker=0)
     return Scenario.of(
         **{each.name: getattr(base, each.name) for each in fields(base)}
         | {
             "name": name,
             "topics": Topics(tuple(topics)),
-            "publishers": _together(
-                base.publishers, filled(Publishers, len(strangers), name=strangers, broker=0)
-            ),
-            "publications": _together(measured, kept),
-            "size_samples": _together(samples, base.size_samples),
+            "publishers": joined(base.publishers, strangers),
+            "publications": joined(measured, kept),
+            "size_samples": joined(samples, base.size_samples),
         }
     )
 
@@ -159,15 +158,6 @@ def _measured_in(base: Scenario, profile: list[Row], name: str) -> Scenario:
 def _pairs(publications: Publications) -> Iterator[tuple[int, int]]:
     """Topic and publisher of each."""
     return zip(publications.topic.tolist(), publications.publisher.tolist(), strict=True)
-
-
-def _together(one: SomeTable, other: SomeTable) -> SomeTable:
-    """The rows of both."""
-    columns = {}
-    for each in fields(one):  # type: ignore[arg-type]
-        first, second = getattr(one, each.name), getattr(other, each.name)
-        columns[each.name] = first + second if isinstance(first, tuple) else np.concatenate([first, second])
-    return replace(one, **columns)  # type: ignore[type-var]
 
 
 def _guessed(profile: list[Row], base: Scenario | None) -> dict[str, str]:

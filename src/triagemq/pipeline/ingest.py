@@ -13,8 +13,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.errors import PipelineError
-from triagemq.pipeline.inputs import LogInput
+from triagemq.pipeline.inputs import LogInput, require_columns
 from triagemq.pipeline.mapping import TEMPLATE_COLUMN, Mapping, SizeColumn
 from triagemq.pipeline.numbered_lines import numbered_lines
 
@@ -181,12 +180,7 @@ def _first(reasons: dict[str, Column]) -> Column:
 
 def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
     rows = spark.read.parquet(*(file.spark_path for file in log.files))
-    absent = [name for name in log.mapping.needed_columns() if name not in rows.columns]
-    if absent:
-        raise PipelineError(
-            f"{log.source}: has no column {', '.join(absent)}, which the mapping names; "
-            f"it has {', '.join(rows.columns)}"
-        )
+    require_columns(log.source, rows.columns, log.mapping)
     cells = {name: F.col(f"`{name}`").cast("string") for name in log.mapping.needed_columns()}
     # Files are numbered by path; a row's place in all of them needs no more than to be unique and in order.
     urls = F.array(*(F.lit(file.url) for file in log.files))

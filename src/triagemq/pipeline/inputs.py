@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.store import InputFile, Location
+from triagemq.pipeline.store import InputFile, Location, PublishedRun, TableFile
 from triagemq.plan import Plan
 from triagemq.plan.files import parse_plan
 from triagemq.scenario import Scenario, loads_with_conditions
@@ -29,18 +31,15 @@ from triagemq.trace.manifest import (
     SCENARIO_NAME,
     parse_manifest,
 )
+from triagemq.trace.parts import PartFile
 
 COMPUTED_BY = 7
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
-_FORMATS = {
-    ".csv": "csv",
-    ".txt": "csv",
-    ".tsv": "csv",
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".ndjson": "jsonl",
-    ".parquet": "parquet",
+_ENDINGS = {
+    "csv": (".csv", ".txt", ".tsv"),
+    "jsonl": (".jsonl", ".json", ".ndjson"),
+    "parquet": (".parquet",),
 }
 _FOLLOW_CONDITIONS = ("simulate", "emulate")
 """Producers of runs that have a plan for each of a scenario's conditions, and so no one forecast."""
@@ -104,17 +103,9 @@ class LogInput:
     format: str
     files: tuple[InputFile, ...]
     columns: tuple[str, ...] | None
-    ended_by_returns: frozenset[str] = frozenset()
-    """URLs of the text files whose lines end with a carriage return alone."""
+    files_by_line_end: Dictionary[str, Sequence[InputFile]]
+    """Those of a log of lines, by what their lines end with."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def files_by_line_end(self) -> dict[str, list[InputFile]]:
-        """The files of a log of lines, by what their lines end with."""
-        found: dict[str, list[InputFile]] = {}
-        for file in self.files:
-            found.setdefault("\r" if file.url in self.ended_by_returns else "\n", []).append(file)
-        return found
 
     @property
     def rows(self) -> int:
@@ -130,15 +121,27 @@ class Skipped:
     reason: str
 
 
-def find_inputs(
-    given: Sequence[str | Path], mapping: Mapping | None
-) -> tuple[list[TraceInput | LogInput], list[Skipped]]:
+Input = TraceInput | LogInput
+Files = Dictionary[str, tuple[TableFile, ...]]
+Counts = Dictionary[str | None, int]
+"""Rows by the reason for which they are set aside; None for those that are not."""
+
+
+def published(each: Input, counts: Counts, tables: Files) -> PublishedRun:
+    """What a manifest is to say of an input."""
+    reasons = {reason: counts[reason] for reason in sorted(filter(None, counts))}
+    rows_in, aside = counts.get(None, 0), sum(reasons.values())
+    rows_read = rows_in + aside
+    return PublishedRun(each.identity, each.source, rows_read, rows_in, aside, reasons, tables, each.notes)
+
+
+def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[list[Input], list[Skipped]]:
     """Every run and log that the arguments name; runs that are not whole are listed apart.
 
     With a mapping, an argument that is no trace is a log: a file, or a directory of files, also of those in the folders
     below if the mapping says so.
     """
-    found: list[TraceInput | LogInput] = []
+    found: list[Input] = []
     skipped: list[Skipped] = []
     for argument in given:
         place = Location(argument)
@@ -165,8 +168,8 @@ def find_inputs(
     return _distinct(found), skipped
 
 
-def _distinct(found: Sequence[TraceInput | LogInput]) -> list[TraceInput | LogInput]:
-    by_id: dict[str, TraceInput | LogInput] = {}
+def _distinct(found: Sequence[Input]) -> list[Input]:
+    by_id: dict[str, Input] = {}
     for each in found:
         other = by_id.setdefault(each.run_id, each)
         if other.identity != each.identity:
@@ -193,9 +196,10 @@ def _advice(logs: Sequence[InputFile], mapping: Mapping | None) -> str:
     if mapping is None:
         could_be = "; its files could be a log: say what its columns mean with --mapping FILE"
         return nothing + (could_be if logs else "")
+    known = ", ".join(ending for endings in _ENDINGS.values() for ending in endings)
     return (
-        f"{nothing}, and no file that ends in {', '.join(_FORMATS)}; if its files are called otherwise, add format: to "
-        "the mapping, and if they lie in folders, recursive: true"
+        f"{nothing}, and no file that ends in {known}; if its files are called otherwise, add format: to the mapping, "
+        "and if they lie in folders, recursive: true"
     )
 
 
@@ -213,51 +217,40 @@ def _trace(place: Location) -> TraceInput:
     stated = (place / MANIFEST_NAME).read()
     text = (place / SCENARIO_NAME).read().decode("utf-8", errors="replace")
     manifest = parse_manifest(stated, f"{place.given}/{MANIFEST_NAME}")
-    files = {}
-    for table, parts in manifest.tables.items():
-        listed = []
-        for part in parts:
-            file = (place / part.name).file()
-            if file.size_bytes != part.size_bytes:
-                raise TraceError(
-                    f"{place.given}/{part.name}: has {file.size_bytes} bytes instead of {part.size_bytes}; "
-                    "restore it or run again"
-                )
-            listed.append(file)
-        files[table] = tuple(listed)
+    files = {table: tuple(_part(place, part) for part in parts) for table, parts in manifest.tables.items()}
     planned = (place / PLAN_NAME).read() if manifest.has_plan else b""
-    scenario, conditions, notes = _scenario(place, text)
-    if manifest.producer in _FOLLOW_CONDITIONS and conditions.timeline:
-        planned = b""
-    plan, more = _plan(place, planned, scenario)
-    identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode(), planned)
-    return TraceInput(
-        manifest.run_id, place.given, identity, manifest, text, scenario, files, plan, (*notes, *more)
-    )
-
-
-def _scenario(place: Location, text: str) -> tuple[Scenario | None, Conditions, tuple[str, ...]]:
-    """The scenario of a run, with its conditions. One that cannot be read costs the names and utilities, no figures."""
-    if not text.strip():
-        return None, Conditions(), ()
+    scenario: Scenario | None = None
+    plan: Plan | None = None
+    conditions, notes = Conditions(), list[str]()
+    # What cannot be read costs the names and utilities, or the forecast beside the figures, and no figures.
     try:
-        return *loads_with_conditions(text, file=f"{place.given}/{SCENARIO_NAME}"), ()
+        if text.strip():
+            scenario, conditions = loads_with_conditions(text, file=f"{place.given}/{SCENARIO_NAME}")
     except ScenarioError as error:
         first = str(error).splitlines()[0]
-        what = f"its scenario cannot be read, so names and utilities are missing: {first}"
-        return None, Conditions(), (what,)
-
-
-def _plan(place: Location, planned: bytes, scenario: Scenario | None) -> tuple[Plan | None, tuple[str, ...]]:
-    """The plan of a run. One that cannot be used costs the forecast beside the figures, not the figures."""
-    if not planned or scenario is None:
-        return None, ()
+        notes.append(f"its scenario cannot be read, so names and utilities are missing: {first}")
+    if manifest.producer in _FOLLOW_CONDITIONS and conditions.timeline:
+        planned = b""
     try:
-        plan = parse_plan(planned.decode("utf-8", errors="replace"), f"{place.given}/{PLAN_NAME}")
-        plan.require(scenario)
+        if planned and scenario is not None:
+            plan = parse_plan(planned.decode("utf-8", errors="replace"), f"{place.given}/{PLAN_NAME}")
+            plan.require(scenario)
     except PlanError as error:
-        return None, (f"its plan cannot be used, so there is no forecast beside its figures: {error}",)
-    return plan, ()
+        plan = None
+        notes.append(f"its plan cannot be used, so there is no forecast beside its figures: {error}")
+    identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode(), planned)
+    run_id = manifest.run_id
+    return TraceInput(run_id, place.given, identity, manifest, text, scenario, files, plan, tuple(notes))
+
+
+def _part(place: Location, part: PartFile) -> InputFile:
+    file = (place / part.name).file()
+    if file.size_bytes != part.size_bytes:
+        raise TraceError(
+            f"{place.given}/{part.name}: has {file.size_bytes} bytes instead of {part.size_bytes}; "
+            "restore it or run again"
+        )
+    return file
 
 
 def _log(
@@ -268,23 +261,24 @@ def _log(
             f"{place.given}: is no trace; if it is a log, say what its columns mean with --mapping FILE"
         )
     files = _fitting(place, files, mapping, skipped)
-    formats = {mapping.format or _format_of(file.name) for file in files}
-    if len(formats) != 1 or None in formats:
+    kind, *others = {mapping.format or _format_of(file.name) for file in files}
+    if others or kind is None:
         raise PipelineError(
             f"{place.given}: cannot tell whether it is CSV, JSON lines or Parquet; add format: to the mapping"
         )
-    kind = formats.pop()
-    assert kind is not None
     beginnings = {} if kind == "parquet" else {file.url: _beginning(file) for file in files}
     columns = _csv_columns(beginnings, mapping) if kind == "csv" else None
     if columns is not None:
-        _require_columns(place, columns, mapping)
+        require_columns(place.given, columns, mapping)
     seen = json.dumps([[file.url, file.size_bytes, file.modified_ns] for file in files])
     identity = _digest(str(COMPUTED_BY).encode(), mapping.fingerprint.encode(), seen.encode())
     # By its place, so that a log that has grown replaces itself.
     run_id = f"{Path(place.name).stem}-{hashlib.blake2b(place.url.encode(), digest_size=4).hexdigest()}"
-    returns = frozenset(url for url, text in beginnings.items() if "\r" in text and "\n" not in text)
-    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), columns, returns)
+    line_ends: dict[str, list[InputFile]] = {}
+    for file in files:
+        begins = beginnings.get(file.url, "")
+        line_ends.setdefault("\r" if "\r" in begins and "\n" not in begins else "\n", []).append(file)
+    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), columns, line_ends)
 
 
 def _fitting(
@@ -311,8 +305,6 @@ def _beginning(file: InputFile) -> str:
     content = Location(file.url.removeprefix("file://")).read(_HEADER_BYTES)
     codec = _COMPRESSIONS.get(Path(file.name).suffix)
     if codec is not None:
-        import pyarrow as pa
-
         try:
             content = pa.CompressedInputStream(pa.BufferReader(content), codec).read(_COMPRESSED_HEADER_BYTES)
         except OSError as error:
@@ -320,18 +312,19 @@ def _beginning(file: InputFile) -> str:
     return content.decode("utf-8-sig", errors="replace")
 
 
-def _require_columns(place: Location, columns: Sequence[str], mapping: Mapping) -> None:
+def require_columns(source: str, columns: Sequence[str], mapping: Mapping) -> None:
+    """An error if a log does not have, once, what the mapping names."""
     needed = mapping.needed_columns()
     absent = [name for name in needed if name not in columns]
     if absent:
         raise PipelineError(
-            f"{place.given}: has no column {', '.join(absent)}, which the mapping names; "
+            f"{source}: has no column {', '.join(absent)}, which the mapping names; "
             f"it has {', '.join(columns)}"
         )
     twice = [name for name in needed if columns.count(name) > 1]
     if twice:
         raise PipelineError(
-            f"{place.given}: has more than one column {', '.join(twice)}, which the mapping names; "
+            f"{source}: has more than one column {', '.join(twice)}, which the mapping names; "
             "give all columns names of their own with columns: [...]"
         )
 
@@ -360,12 +353,9 @@ def _csv_columns(beginnings: Dictionary[str, str], mapping: Mapping) -> tuple[st
 def _format_of(name: str) -> str | None:
     path = Path(name)
     plain = path.stem if path.suffix in _COMPRESSIONS else path.name
-    return _FORMATS.get(Path(plain).suffix.lower())
+    return next((kind for kind, endings in _ENDINGS.items() if plain.lower().endswith(endings)), None)
 
 
 def _digest(*parts: bytes) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()
+    told_apart = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return hashlib.blake2b(told_apart, digest_size=16).hexdigest()

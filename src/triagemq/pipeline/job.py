@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
-from triagemq.pipeline.inputs import LogInput, TraceInput
+from triagemq.pipeline.inputs import LogInput, TraceInput, published
 from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
@@ -104,7 +104,7 @@ class Batch:
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
         """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._dimensions = Dimensions.of(self._spark, self._traces, self._partitions)
+        self._dimensions = Dimensions.of(self._spark, self._traces)
         self._topics = self._with_log_names(self._dimensions.topics, "topic")
         self._publishers = self._with_log_names(self._dimensions.publishers, "publisher")
         valid = checked["publications"].good()
@@ -216,31 +216,21 @@ class Batch:
     # Counting
 
     def _published(self, run: int) -> PublishedRun:
-        each = self._inputs[run]
         counts = {reason: count for (of, reason), count in self._counts.items() if of == run}
-        rows_in = counts.pop(None, 0)
-        return PublishedRun(
-            identity=each.identity,
-            source=each.source,
-            rows_read=rows_in + sum(counts.values()),
-            rows_in=rows_in,
-            quarantined=sum(counts.values()),
-            reasons={str(reason): counts[reason] for reason in sorted(counts, key=str)},
-            tables={table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)},
-            notes=each.notes,
-        )
+        tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
+        return published(self._inputs[run], counts, tables)
 
     def _summary(self) -> DataFrame:
         known = []
         for run, each in self._inputs.items():
-            published = self._published(run)
+            counted = self._published(run)
             row: dict[str, Any] = {
                 "run": run,
                 "source": each.source,
                 "producer": "log",
                 "measured_from_ns": 0,
             }
-            row |= {name: getattr(published, name) for name in ("rows_read", "rows_in", "quarantined")}
+            row |= {name: getattr(counted, name) for name in ("rows_read", "rows_in", "quarantined")}
             if isinstance(each, TraceInput):
                 stated = ("producer", "started", "finished", "measured_from_ns")
                 row |= {name: getattr(each.manifest, name) for name in stated}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from triagemq.errors import ParameterError
 from triagemq.pipeline.store import Location, TablesManifest, current_manifest
 from triagemq.plain import plain
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ATTEMPTS = 5
 _MOST_SORTED_ROWS = 500_000
@@ -28,7 +26,10 @@ class Tables:
 
     def __init__(self, directory: str | Path) -> None:
         self._place = Location(directory)
-        self._manifest = self._read_manifest()
+        self.place = self._place.path
+        """The directory, as its file system calls it."""
+        self.manifest = self._read_manifest()
+        """The runs, and which files belong to them."""
 
     def _read_manifest(self) -> TablesManifest:
         manifest = current_manifest(self._place)
@@ -40,25 +41,15 @@ class Tables:
         return manifest
 
     @property
-    def place(self) -> str:
-        """The directory, as its file system calls it."""
-        return self._place.path
-
-    @property
-    def manifest(self) -> TablesManifest:
-        """The runs, and which files belong to them."""
-        return self._manifest
-
-    @property
     def rows(self) -> dict[str, int]:
         """Number of rows of every table."""
-        return self._manifest.tables()
+        return self.manifest.tables()
 
     def files(self, table: str, run_id: str | None = None) -> list[str]:
         """The Parquet files that make up a table, or one run's part of it, as any reader takes them."""
         if table not in self.rows:
             raise ParameterError(self._place.given, f"no table {table!r}; there are {', '.join(self.rows)}")
-        runs = self._manifest.runs
+        runs = self.manifest.runs
         if run_id is not None and run_id not in runs:
             raise ParameterError(self._place.given, f"no run {run_id!r}; there are {', '.join(runs)}")
         chosen = [runs[run_id]] if run_id is not None else list(runs.values())
@@ -79,15 +70,12 @@ class Tables:
                 return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
             except FileNotFoundError:
                 # A run was replaced meanwhile, and its files are gone: all is read by the new manifest.
-                self._manifest = self._read_manifest()
+                self.manifest = self._read_manifest()
         return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
 
     def records(self, name: str, **choice: Any) -> list[dict[str, Any]]:
         """A table's rows as plain values that JSON can hold; takes what `table` takes."""
-        return [
-            {column: plain(value) for column, value in row.items()}
-            for row in self.table(name, **choice).to_pylist()
-        ]
+        return plain(self.table(name, **choice).to_pylist())  # type: ignore[no-any-return]
 
     def _scan(
         self,
@@ -97,7 +85,6 @@ class Tables:
         where: Mapping[str, str],
         limit: int | None,
     ) -> pa.Table:
-        import pyarrow as pa
         import pyarrow.dataset as ds
 
         if not files:
@@ -124,24 +111,7 @@ class Tables:
 
 
 def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:
-    import pyarrow as pa
-
     try:
         return pa.scalar(text).cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise ParameterError(f"{table}.{column}", f"{text!r} is not a {kind}") from error
-
-
-def where_clauses(given: Sequence[str]) -> dict[str, str]:
-    """`column=value` as typed on the command line.
-
-    >>> where_clauses(["priority_class=0", "topic=fire/hall=2"])
-    {'priority_class': '0', 'topic': 'fire/hall=2'}
-    """
-    clauses = {}
-    for clause in given:
-        column, equals, value = clause.partition("=")
-        if not equals or not column:
-            raise ParameterError(f"--where {json.dumps(clause)}", "write column=value")
-        clauses[column.strip()] = value
-    return clauses

@@ -5,38 +5,54 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from triagemq.pipeline.causes import explained
-from triagemq.pipeline.inputs import LogInput, Skipped, TraceInput, find_inputs
+from triagemq.pipeline.inputs import Input, Skipped, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-from triagemq.pipeline.store import Location, TableStore
+from triagemq.pipeline.store import Location, TablesManifest, TableStore
 
 _MOST_RUNS_AT_ONCE = 32
 """Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineResult:
-    """What a command did. Rows are those of the runs it processed."""
+class Processed:
+    """What a command did with runs and logs. Rows are those of the ones that it processed."""
 
     out: str
-    added: tuple[str, ...]
-    replaced: tuple[str, ...]
     unchanged: tuple[str, ...]
     skipped: tuple[Skipped, ...]
     rows_read: int
     rows_in: int
     quarantined: int
     reasons: dict[str, int]
-    notes: tuple[str, ...]
     useless: tuple[str, ...]
-    """The runs, also those that were there before, of which every row was set aside."""
+    """Those, also of what was there before, of which every row was set aside."""
+
+    @staticmethod
+    def counted(manifest: TablesManifest, found: Iterable[Input], todo: Iterable[Input]) -> dict[str, Any]:
+        """What was counted, as a manifest says it after the command."""
+        runs, done = ([manifest.runs[each.run_id] for each in some] for some in (found, todo))
+        reasons = sum((Counter(run.reasons) for run in done), Counter[str]())
+        counts = ("rows_read", "rows_in", "quarantined")
+        rows = {name: sum(getattr(run, name) for run in done) for name in counts}
+        useless = tuple(run.source for run in runs if run.quarantined and not run.rows_in)
+        return {**rows, "reasons": dict(sorted(reasons.items())), "useless": useless}
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineResult(Processed):
+    """What `triage pipeline run` did."""
+
+    added: tuple[str, ...]
+    replaced: tuple[str, ...]
+    notes: tuple[str, ...]
     tables: dict[str, int]
     started_spark: bool
     seconds: float
@@ -75,29 +91,21 @@ def run_pipeline(
             _process(todo, store, wanted, progress)
         after = store.manifest
         done = {each.run_id: after.runs[each.run_id] for each in todo}
-        all_runs = [after.runs[each.run_id] for each in found]
-        reasons = sum((Counter(run.reasons) for run in done.values()), Counter[str]())
         return PipelineResult(
             out=str(out),
             added=tuple(run_id for run_id in done if run_id not in before),
             replaced=tuple(run_id for run_id in done if run_id in before),
             unchanged=tuple(each.run_id for each in found if each.run_id not in done),
             skipped=tuple(skipped),
-            rows_read=sum(run.rows_read for run in done.values()),
-            rows_in=sum(run.rows_in for run in done.values()),
-            quarantined=sum(run.quarantined for run in done.values()),
-            reasons=dict(sorted(reasons.items())),
+            **Processed.counted(after, found, todo),
             notes=tuple(f"{run.source}: {note}" for run in done.values() for note in run.notes),
-            useless=tuple(run.source for run in all_runs if run.quarantined and not run.rows_in),
             tables=after.tables(),
             started_spark=bool(todo),
             seconds=time.monotonic() - started,
         )
 
 
-def _process(
-    todo: list[TraceInput | LogInput], store: TableStore, options: SparkOptions, progress: bool
-) -> None:
+def _process(todo: list[Input], store: TableStore, options: SparkOptions, progress: bool) -> None:
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
     with TableProgress(enabled=progress) as shown, spark_session(replace(options, rows=most)) as spark:
@@ -112,9 +120,9 @@ def _process(
                 store.publish(Batch(spark, store, batch, shown).make())
 
 
-def _batches(todo: list[TraceInput | LogInput]) -> Iterator[list[TraceInput | LogInput]]:
+def _batches(todo: list[Input]) -> Iterator[list[Input]]:
     """Small runs together, large ones alone."""
-    batch: list[TraceInput | LogInput] = []
+    batch: list[Input] = []
     for each in todo:
         rows = sum(other.rows for other in [*batch, each])
         if batch and (len(batch) == _MOST_RUNS_AT_ONCE or rows > SMALL_ROWS):

@@ -124,6 +124,15 @@ def take(table: SomeTable, rows: NDArray[np.int64]) -> SomeTable:
     return replace(table, **columns)  # type: ignore[type-var]
 
 
+def joined(one: SomeTable, other: SomeTable) -> SomeTable:
+    """The rows of both."""
+    columns = {}
+    for each in fields(one):  # type: ignore[arg-type]
+        first, second = getattr(one, each.name), getattr(other, each.name)
+        columns[each.name] = first + second if isinstance(first, tuple) else np.concatenate([first, second])
+    return replace(one, **columns)  # type: ignore[type-var]
+
+
 def stated(table: SomeTable, rows: NDArray[np.int64], **columns: Any) -> SomeTable:
     """The given rows of a table, with NONE in those of number -1, and with other columns in the place of some."""
     for column in fields(table):  # type: ignore[arg-type]
@@ -235,6 +244,15 @@ class Publications(Table):
     min_separation_seconds: Floats
     max_separation_seconds: Floats
     max_size_bytes: Floats
+
+    def times(self, factor: float | Floats) -> Publications:
+        """So many times as often: rates are higher and separations shorter; on and off periods stay as long."""
+        return replace(
+            self,
+            rate_per_second=self.rate_per_second * factor,
+            min_separation_seconds=self.min_separation_seconds / factor,
+            max_separation_seconds=self.max_separation_seconds / factor,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -61,16 +61,7 @@ def _with_rates(scenario: Scenario, factors: Mapping[str, float]) -> Scenario:
             raise ParameterError("rate_factors", f"no topic is matched by {pattern!r}")
         by_topic[met] *= factor
     published = scenario.publications
-    factor_of = by_topic[published.topic]
-    return replace(
-        scenario,
-        publications=replace(
-            published,
-            rate_per_second=published.rate_per_second * factor_of,
-            min_separation_seconds=published.min_separation_seconds / factor_of,
-            max_separation_seconds=published.max_separation_seconds / factor_of,
-        ),
-    )
+    return replace(scenario, publications=published.times(by_topic[published.topic]))
 
 
 def _with_bandwidths(scenario: Scenario, widths: Mapping[str, float]) -> Scenario:

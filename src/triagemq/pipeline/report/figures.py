@@ -42,78 +42,50 @@ def level_of(row: Row) -> int:
 def delivered(rows: Rows) -> Drawing:
     """A bar for each class and run."""
     data = [
-        _bars(run, [level_of(row) for row in own], [row["success_rate"] for row in own])
-        | {"hovertemplate": "class %{x}: %{y:.2%} delivered"}
+        _bars(run, _levels(own), _column(own, "success_rate"), "class %{x}: %{y:.2%} delivered")
         for run, own in rows.items()
     ]
-    return {"data": data, "layout": _by_class(_levels(rows), len(rows), "delivered", _SHARES)}
+    return _by_class(data, map(_levels, rows.values()), _axis("delivered", **_SHARES))
 
 
 def latencies(rows: Rows) -> Drawing:
     """A dot, a diamond and a line for each class and run."""
     data, shown = [], []
     for place, (run, own) in enumerate(rows.items()):
-        shift = _SPREAD * ((place + 0.5) / len(rows) - 0.5)
         known = [row for row in own if row["p50"] is not None]
-        shown += [row[name] for row in known for name in ("p50", "p99")]
-        shared = _scatter(run, [level_of(row) + shift for row in known], "markers")
-        up_to_99 = {
-            "type": "data",
-            "symmetric": False,
-            "array": [row["p99"] - row["p50"] for row in known],
-            "arrayminus": [0.0] * len(known),
-            "color": run.color,
-            "thickness": 2,
-            "width": 5,
-        }
-        data += [
-            shared
-            | {
-                "y": [row["p50"] for row in known],
-                "error_y": up_to_99,
-                "marker": {"color": run.color, "size": 10},
-                "hovertemplate": "half of them within %{y:.3s}s",
-            },
-            shared
-            | {
-                "showlegend": False,
-                "y": [row["p95"] for row in known],
-                "marker": {"color": run.color, "size": 9, "symbol": "diamond-open", "line": {"width": 2}},
-                "hovertemplate": "95 % of them within %{y:.3s}s",
-            },
-        ]
-    return {"data": data, "layout": _by_class(_levels(rows), len(rows), "latency", _time_axis(shown))}
+        p50, p95, p99 = (_column(known, name) for name in ("p50", "p95", "p99"))
+        shown += p50 + p99
+        shift = _SPREAD * ((place + 0.5) / len(rows) - 0.5)
+        x = [level + shift for level in _levels(known)]
+        dots = _scatter(run, "markers", x, p50, "half of them within %{y:.3s}s")
+        dots["marker"] = {"color": run.color, "size": 10}
+        up_to_99 = [high - low for low, high in zip(p50, p99, strict=True)]
+        dots["error_y"] = {"array": up_to_99, "arrayminus": [0.0] * len(x), "color": run.color, "width": 5}
+        diamonds = _scatter(run, "markers", x, p95, "95 % of them within %{y:.3s}s", showlegend=False)
+        diamonds["marker"] = {"color": run.color, "size": 9, "symbol": "diamond-open", "line": {"width": 2}}
+        data += [dots, diamonds]
+    return _by_class(data, map(_levels, rows.values()), _axis("latency", **_time_axis(shown)))
 
 
 def utility_captured(rows: Utilities) -> Drawing:
     """A bar of what each run captured, within one of all that there was to have."""
     shared = {"type": "bar", "orientation": "h", "hoverinfo": "skip"}
-    data = [
-        shared | {"x": [1.0] * len(rows), "y": list(range(len(rows))), "marker": {"color": "--empty"}},
-    ]
+    whole = {"x": [1.0] * len(rows), "y": list(range(len(rows))), "marker": {"color": "--empty"}}
+    data = [shared | whole]
     for place, (run, own) in enumerate(rows.items()):
         captured, most = (sum(column) for column in zip(*own.values(), strict=True))
         share = captured / most if most else 0.0
-        data.append(
-            shared
-            | {
-                "x": [share],
-                "y": [place],
-                "marker": {"color": run.color},
-                "text": [plot_text(f"{percent(share)} ({number(captured)} of {number(most)})")],
-                "textposition": "inside" if share > 0.4 else "outside",
-                "insidetextanchor": "end",
-                "insidetextfont": {"color": "--on-series"},
-            }
-        )
-    layout = {
-        "barmode": "overlay",
-        "bargap": 0.35,
-        "showlegend": False,
-        "xaxis": _titled("share of the maximum utility") | _SHARES | {"range": [0, 1.005]},
-        "yaxis": _names_axis(run.name for run in rows),
-    }
-    return {"data": data, "layout": layout, "height": 110 + 48 * len(rows)}
+        words = {
+            "text": [plot_text(f"{percent(share)} ({number(captured)} of {number(most)})")],
+            "textposition": "inside" if share > 0.4 else "outside",
+            "insidetextanchor": "end",
+            "insidetextfont": {"color": "--on-series"},
+        }
+        data.append(shared | {"x": [share], "y": [place], "marker": {"color": run.color}} | words)
+    shares = _axis("share of the maximum utility", tickformat=_SHARES["tickformat"], range=[0, 1.005])
+    names = _names_axis(run.name for run in rows)
+    drawing = _drawing(data, shares, names, legend=False, barmode="overlay", bargap=0.35)
+    return drawing | {"height": 110 + 48 * len(rows)}
 
 
 def utility_by_class(rows: Utilities) -> Drawing:
@@ -121,26 +93,15 @@ def utility_by_class(rows: Utilities) -> Drawing:
     data = []
     for place, (run, own) in enumerate(rows.items()):
         captured, lost = [had for had, _ in own.values()], [most - had for had, most in own.values()]
-        shared = {"offsetgroup": str(place), "legendgroup": run.run_id}
+        shares = [had / most if most else 0.0 for had, most in own.values()]
+        together = {"offsetgroup": str(place), "legendgroup": run.run_id}
+        said = "class %{x}: %{y:.4g}, %{customdata:.1%} of its maximum"
+        on_top = {"base": captured, "name": "lost", "showlegend": False, "marker": {"color": "--empty"}}
         data += [
-            _bars(run, list(own), captured)
-            | shared
-            | {
-                "customdata": [had / most if most else 0.0 for had, most in own.values()],
-                "hovertemplate": "class %{x}: %{y:.4g}, %{customdata:.1%} of its maximum",
-            },
-            _bars(run, list(own), lost)
-            | shared
-            | {
-                "base": captured,
-                "name": "lost",
-                "showlegend": False,
-                "marker": {"color": "--empty"},
-                "hovertemplate": "lost %{y:.4g}",
-            },
+            _bars(run, list(own), captured, said, customdata=shares, **together),
+            _bars(run, list(own), lost, "lost %{y:.4g}", **together) | on_top,
         ]
-    levels = {level for own in rows.values() for level in own}
-    return {"data": data, "layout": _by_class(levels, len(rows), "utility", {"rangemode": "tozero"})}
+    return _by_class(data, rows.values(), _axis("utility", rangemode="tozero"))
 
 
 def curve_of_bins(packed: Sequence[int], copies: int, longest_seconds: float | None) -> Curve:
@@ -165,108 +126,94 @@ def curve_of_bins(packed: Sequence[int], copies: int, longest_seconds: float | N
 
 def distributions(curves: Mapping[Run, Curve] | Mapping[int, Curve]) -> Drawing:
     """A line for each run, or for each class of one run."""
-    data = []
+    data, shown = [], []
     for each, (seconds, share) in curves.items():
         if isinstance(each, Run):
             called, color = plot_text(each.name), each.color
         else:
             called = "no class" if each < 0 else f"class {each}"
             color = f"--level-{min(max(each, 0), LEVELS - 1)}"
+        line = {"color": color, "shape": "hv", "width": 2}
         data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": called,
-                "x": seconds,
-                "y": share,
-                "line": {"color": color, "shape": "hv", "width": 2},
-                "hovertemplate": "%{y:.1%} within %{x:.3s}s",
-            }
+            _trace("scatter", called, seconds, share, "%{y:.1%} within %{x:.3s}s", mode="lines", line=line)
         )
-    layout = {
-        "showlegend": len(curves) > 1,
-        "xaxis": _titled("latency")
-        | _time_axis([each for seconds, _ in curves.values() for each in seconds]),
-        "yaxis": _titled("share of copies") | _SHARES,
-    }
-    return {"data": data, "layout": layout}
+        shown += seconds
+    latency, share_of_copies = _axis("latency", **_time_axis(shown)), _axis("share of copies", **_SHARES)
+    return _drawing(data, latency, share_of_copies, legend=len(curves) > 1)
 
 
 def load(rows: Rows) -> Drawing:
     """What a port carried and what was offered to it, over time."""
     data = []
     for run, own in rows.items():
-        shared = _scatter(run, [row["seconds"] for row in own], "lines")
-        data += [
-            shared
-            | {
-                "y": [row["load"] for row in own],
-                "line": {"color": run.color, "width": 2},
-                "customdata": [row["backlog_packets"] for row in own],
-                "hovertemplate": "carried %{y:.1%}, %{customdata:.4~s} packets waiting",
-            },
-            shared
-            | {
-                "name": f"{plot_text(run.name)}, offered",
-                "showlegend": False,
-                "y": [row["offered_load"] for row in own],
-                "line": {"color": run.color, "width": 1.5, "dash": "dot"},
-                "hovertemplate": "offered %{y:.1%}",
-            },
-        ]
+        seconds, carried, offered = (_column(own, name) for name in ("seconds", "load", "offered_load"))
+        said = "carried %{y:.1%}, %{customdata:.4~s} packets waiting"
+        solid = _scatter(run, "lines", seconds, carried, said)
+        solid |= {"customdata": _column(own, "backlog_packets"), "line": {"color": run.color, "width": 2}}
+        dotted = _scatter(run, "lines", seconds, offered, "offered %{y:.1%}", showlegend=False)
+        dotted["name"] += ", offered"
+        dotted["line"] = {"color": run.color, "width": 1.5, "dash": "dot"}
+        data += [solid, dotted]
     full = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1}
-    layout = {
-        "showlegend": len(rows) > 1,
-        "xaxis": _titled("seconds since the end of warm-up") | {"ticksuffix": " s"},
-        "yaxis": _titled("load") | {"tickformat": ".0%", "rangemode": "tozero"},
-        "shapes": [full | {"line": {"color": "--quiet", "width": 1, "dash": "dash"}}],
-    }
-    return {"data": data, "layout": layout}
+    return _drawing(
+        data,
+        _axis("seconds since the end of warm-up", ticksuffix=" s"),
+        _axis("load", tickformat=".0%", rangemode="tozero"),
+        legend=len(rows) > 1,
+        shapes=[full | {"line": {"color": "--quiet", "width": 1, "dash": "dash"}}],
+    )
 
 
 def rates(topics: Sequence[str], found: Mapping[tuple[Run, str], Row]) -> Drawing:
     """A bar for each topic and run."""
     runs = list(dict.fromkeys(run for run, _ in found))
     places, nothing = list(range(len(topics))), Row()
-    data = [
-        _bars(run, [found.get((run, topic), nothing)["rate_per_second"] for topic in topics], places)
-        | {"orientation": "h", "hovertemplate": "%{x:.4g} events a second"}
-        for run in runs
-    ]
-    layout = {
-        "showlegend": len(runs) > 1,
-        "xaxis": _titled("events a second") | {"rangemode": "tozero"},
-        "yaxis": _names_axis(topics),
-    }
-    return {"data": data, "layout": layout, "height": 110 + len(topics) * max(20, 9 * len(runs))}
+    data = []
+    for run in runs:
+        own = _column([found.get((run, topic), nothing) for topic in topics], "rate_per_second")
+        data.append(_bars(run, own, places, "%{x:.4g} events a second", orientation="h"))
+    often = _axis("events a second", rangemode="tozero")
+    drawing = _drawing(data, often, _names_axis(topics), legend=len(runs) > 1)
+    return drawing | {"height": 110 + len(topics) * max(20, 9 * len(runs))}
 
 
-def _bars(run: Run, x: Sequence[Any], y: Sequence[Any]) -> Drawing:
-    return {"type": "bar", "name": plot_text(run.name), "x": x, "y": y, "marker": {"color": run.color}}
+def _trace(kind: str, name: str, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> Drawing:
+    return {"type": kind, "name": name, "x": x, "y": y, "hovertemplate": hover, **more}
 
 
-def _scatter(run: Run, x: Sequence[Any], mode: str) -> Drawing:
-    return {"type": "scatter", "name": plot_text(run.name), "x": x, "mode": mode, "legendgroup": run.run_id}
+def _bars(run: Run, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> Drawing:
+    return _trace("bar", plot_text(run.name), x, y, hover, marker={"color": run.color}, **more)
 
 
-def _levels(rows: Rows) -> set[int]:
-    return {level_of(row) for own in rows.values() for row in own}
+def _scatter(run: Run, mode: str, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> Drawing:
+    name = plot_text(run.name)
+    return _trace("scatter", name, x, y, hover, mode=mode, legendgroup=run.run_id, **more)
 
 
-def _by_class(levels: Iterable[int], runs: int, title: str, axis: Drawing) -> Drawing:
-    """The layout of figures in which runs stand side by side in each class."""
-    places = sorted(levels)
+def _column(rows: Sequence[Row], name: str) -> list[Any]:
+    return [row[name] for row in rows]
+
+
+def _levels(rows: Sequence[Row]) -> list[int]:
+    return [level_of(row) for row in rows]
+
+
+def _drawing(data: list[Drawing], xaxis: Drawing, yaxis: Drawing, *, legend: bool, **layout: Any) -> Drawing:
+    return {"data": data, "layout": {"showlegend": legend, "xaxis": xaxis, "yaxis": yaxis, **layout}}
+
+
+def _by_class(data: list[Drawing], levels: Iterable[Iterable[int]], yaxis: Drawing) -> Drawing:
+    """A figure in which runs, of which each has some levels, stand side by side in each class."""
+    by_run = [list(own) for own in levels]
+    places = sorted({level for own in by_run for level in own})
     names = ["none" if level < 0 else str(level) for level in places]
-    classes = {"tickvals": places, "ticktext": names, "range": [places[0] - 0.5, places[-1] + 0.5], **_PLAIN}
-    return {
-        "showlegend": runs > 1,
-        "xaxis": _titled("priority class") | classes,
-        "yaxis": _titled(title) | axis,
-    }
+    room = [places[0] - 0.5, places[-1] + 0.5]
+    classes = _axis("priority class", tickvals=places, ticktext=names, range=room, **_PLAIN)
+    return _drawing(data, classes, yaxis, legend=len(by_run) > 1)
 
 
-def _titled(text: str) -> Drawing:
-    return {"title": {"text": text}}
+def _axis(title: str, **more: Any) -> Drawing:
+    return {"title": {"text": title}, **more}
 
 
 def _names_axis(names: Iterable[str]) -> Drawing:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import os
-import uuid
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -18,6 +15,7 @@ from triagemq.pipeline.report.figures import Drawing
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.pipeline.report.words import FILTERS
+from triagemq.scenario.files.saving import write_all
 
 TABLES = (
     "run_summary",
@@ -81,17 +79,9 @@ def write_report(
     path = Path(path)
     _refuse_foreign(path)
     text = _page(title, notes, Inputs.of(tables, run_names or {}, left_out))
-    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A name may hold half of a character pair, which no encoding can write.
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
-    finally:
-        if unfinished.parent.is_dir():
-            unfinished.unlink(missing_ok=True)
+    # A name may hold half of a character pair, which no encoding can write.
+    content = text.encode("utf-8", errors="backslashreplace")
+    write_all({path: lambda place: place.write_bytes(content)})
     return path
 
 
@@ -107,7 +97,8 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
 
     def place(figure: Drawing) -> int:
         """The number of a figure that the page draws."""
-        drawn.append(_finite({name: figure[name] for name in ("data", "layout")}))
+        stated = json.dumps({name: figure[name] for name in ("data", "layout")})
+        drawn.append(json.loads(stated, parse_float=_short, parse_constant=lambda _: None))
         return len(drawn) - 1
 
     return templates.get_template("page.html").render(
@@ -122,22 +113,15 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
     )
 
 
-def _finite(value: Any) -> Any:
+def _short(number: str) -> float:
     """Five digits are more than a figure can show, and halve the size of the page."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}") if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    return value
+    return float(f"{float(number):.5g}")
 
 
 def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    program: str = get_plotlyjs()
-    return program.replace("</script", "<\\/script")
+    return str(get_plotlyjs()).replace("</script", "<\\/script")
 
 
 def _refuse_foreign(path: Path) -> None:

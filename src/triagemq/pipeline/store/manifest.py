@@ -65,11 +65,8 @@ class TablesManifest:
 
     def tables(self) -> dict[str, int]:
         """Rows of every table."""
-        rows: dict[str, int] = {}
-        for run in self.runs.values():
-            for table, files in run.tables.items():
-                rows[table] = rows.get(table, 0) + sum(file.rows for file in files)
-        return dict(sorted(rows.items()))
+        tables = {table for run in self.runs.values() for table in run.tables}
+        return {table: sum(file.rows for file in self.files(table)) for table in sorted(tables)}
 
     def names(self) -> set[str]:
         """The names of all files that must be there."""

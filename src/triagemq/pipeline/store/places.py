@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.trace.manifest import flush_directory
 
@@ -25,13 +29,21 @@ _AS_IN_PYTHON: dict[str, type[OSError]] = {
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
+Facts = tuple[str, int, int, bool]
+"""What a file system says of a file: its name, and what an InputFile has of it besides its URL."""
+
+
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file as it was when it was looked at."""
+    """A file or directory as it was when it was looked at.
+
+    What is neither, or leads elsewhere, counts as a file: nobody goes into it.
+    """
 
     url: str
     size_bytes: int
     modified_ns: int
+    is_directory: bool = False
 
     @property
     def name(self) -> str:
@@ -44,16 +56,6 @@ class InputFile:
         return _as_it_is(self.url)
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryEntry:
-    """A file or a directory. What is neither, or leads elsewhere, counts as a file: nobody goes into it."""
-
-    name: str
-    is_directory: bool
-    size_bytes: int
-    modified_ns: int
-
-
 class LocalFiles:
     """The disks of this machine, and what is mounted on it.
 
@@ -63,18 +65,16 @@ class LocalFiles:
     somebody wrote survive a power cut, and gives the rows of the Parquet file that it must be.
     """
 
-    def entry(self, path: str) -> DirectoryEntry:
+    def entry(self, path: str) -> Facts:
         """Follows links: what a user names may be one."""
         stated = os.stat(path)
-        return DirectoryEntry(os.path.basename(path), os.path.isdir(path), stated.st_size, stated.st_mtime_ns)
+        return os.path.basename(path), stated.st_size, stated.st_mtime_ns, os.path.isdir(path)
 
-    def entries(self, path: str) -> list[DirectoryEntry]:
+    def entries(self, path: str) -> list[Facts]:
         """Links to directories are no directories here."""
         with os.scandir(path) as found:
             return [
-                DirectoryEntry(
-                    each.name, each.is_dir(follow_symlinks=False), stated.st_size, stated.st_mtime_ns
-                )
+                (each.name, stated.st_size, stated.st_mtime_ns, each.is_dir(follow_symlinks=False))
                 for each in found
                 for stated in [each.stat(follow_symlinks=each.is_file())]
             ]
@@ -91,8 +91,7 @@ class LocalFiles:
             os.fsync(file.fileno())
 
     def create(self, path: str, content: bytes, hidden: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(hidden)
+        self.remove(hidden)
         self.write(hidden, content)
         try:
             os.link(hidden, path)
@@ -109,8 +108,6 @@ class LocalFiles:
             os.rmdir(path)
 
     def finished(self, path: str) -> int:
-        import pyarrow.parquet as pq
-
         with open(path, "rb") as written:
             os.fsync(written.fileno())
         return int(pq.read_metadata(path).num_rows)
@@ -122,18 +119,14 @@ class ArrowFiles:
     def __init__(self, system: Any) -> None:
         self.system = system
 
-    def entry(self, path: str) -> DirectoryEntry:
-        from pyarrow import fs
-
+    def entry(self, path: str) -> Facts:
         info = self.system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(path)
-        return _arrow_entry(info)
+        return _arrow_facts(info)
 
-    def entries(self, path: str) -> list[DirectoryEntry]:
-        from pyarrow import fs
-
-        return [_arrow_entry(info) for info in self.system.get_file_info(fs.FileSelector(path))]
+    def entries(self, path: str) -> list[Facts]:
+        return [_arrow_facts(info) for info in self.system.get_file_info(fs.FileSelector(path))]
 
     def read(self, path: str, most_bytes: int | None) -> bytes:
         with self.system.open_input_stream(path) as stream:
@@ -152,41 +145,35 @@ class HadoopFiles:
         self._java = spark.sparkContext._jvm
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
 
-    def entry(self, path: str) -> DirectoryEntry:
-        system, place = self._open(path)
-        return _hadoop_entry(_asked(system.getFileStatus, place))
+    def entry(self, path: str) -> Facts:
+        return _hadoop_facts(self._call("getFileStatus", path))
 
-    def entries(self, path: str) -> list[DirectoryEntry]:
-        system, place = self._open(path)
-        return [_hadoop_entry(status) for status in _asked(system.listStatus, place)]
+    def entries(self, path: str) -> list[Facts]:
+        return [_hadoop_facts(status) for status in self._call("listStatus", path)]
 
     def read(self, path: str, most_bytes: int | None) -> bytes:
-        system, place = self._open(path)
-        stream = _asked(system.open, place)
+        stream = self._call("open", path)
         try:
             return bytes(_asked(stream.readNBytes, 2**31 - 1 if most_bytes is None else most_bytes))
         finally:
             stream.close()
 
     def write(self, path: str, content: bytes) -> None:
-        system, place = self._open(path)
-        stream = _asked(system.create, place, False)
+        stream = self._call("create", path, False)
         _asked(stream.write, bytearray(content))
         _asked(stream.close)
 
     def create(self, path: str, content: bytes, hidden: str) -> None:
-        system, place = self._open(path)
         self.remove(hidden)
         self.write(hidden, content)
         # To rename a file is atomic wherever there are directories, and to copy one where there are none.
-        if _asked(system.exists, place) or not _asked(system.rename, self._open(hidden)[1], place):
+        if self._call("exists", path) or not self._call("rename", hidden, self._path(path)):
             self.remove(hidden)
             raise FileExistsError(path)
 
     def remove(self, path: str) -> None:
-        system, place = self._open(path)
         # Not recursively: a directory that has taken the name of a file stays.
-        _asked(system.delete, place, False)
+        self._call("delete", path, False)
 
     def remove_empty(self, path: str) -> None:
         with contextlib.suppress(OSError):
@@ -194,16 +181,20 @@ class HadoopFiles:
 
     def finished(self, path: str) -> int:
         parquet = self._java.org.apache.parquet.hadoop
-        file = _asked(parquet.util.HadoopInputFile.fromPath, self._open(path)[1], self._conf)
+        file = _asked(parquet.util.HadoopInputFile.fromPath, self._path(path), self._conf)
         reader = _asked(parquet.ParquetFileReader.open, file)
         try:
             return int(reader.getRecordCount())
         finally:
             reader.close()
 
-    def _open(self, path: str) -> tuple[Any, Any]:
-        place = _asked(self._java.org.apache.hadoop.fs.Path, path)
-        return _asked(place.getFileSystem, self._conf), place
+    def _path(self, path: str) -> Any:
+        return _asked(self._java.org.apache.hadoop.fs.Path, path)
+
+    def _call(self, method: str, path: str, *arguments: object) -> Any:
+        """What the file system of this path answers when it is asked about it."""
+        place = self._path(path)
+        return _asked(getattr(_asked(place.getFileSystem, self._conf), method), place, *arguments)
 
 
 class Location:
@@ -214,12 +205,10 @@ class Location:
 
     def __init__(self, given: str | Path, *, published: bool = False) -> None:
         self.given = str(given)
-        scheme = _SCHEME.match(self.given)
         self.local: Path | None = None
         self._files: LocalFiles | ArrowFiles | HadoopFiles
-        if scheme is None or scheme[1].lower() == "file":
-            text = self.given if scheme is None else "/" + self.given[scheme.end() :].lstrip("/")
-            self.local = Path(text).absolute()
+        if self.shown is not None:
+            self.local = self.shown.absolute()
             self.path, self._files = str(self.local), LocalFiles()
             self.url = f"file://{self.path}"
         else:
@@ -227,15 +216,13 @@ class Location:
             self._files = self._remote(published)
 
     def _remote(self, published: bool) -> ArrowFiles | HadoopFiles:
-        import pyarrow as pa
-        from pyarrow import fs
-
         spark = active_session()
         # Arrow would load a second Java into this process for Hadoop's own file systems.
         if spark is not None and (published or self.given.startswith(("hdfs:", "viewfs:"))):
             return HadoopFiles(spark)
         try:
-            system, path = fs.FileSystem.from_uri(_arrow_url(self.given))
+            # Hadoop calls Amazon's storage s3a, Arrow s3.
+            system, path = fs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", self.given))
         except (pa.ArrowException, OSError, ValueError) as error:
             if spark is not None:
                 return HadoopFiles(spark)
@@ -248,8 +235,7 @@ class Location:
     def needs_spark(given: str | Path, *, published: bool = False) -> bool:
         """Whether nothing can be done there without a session of Spark."""
         if published:
-            scheme = _SCHEME.match(str(given))
-            return scheme is not None and scheme[1].lower() != "file"
+            return _on_this_machine(str(given)) is None
         try:
             Location(given)
         except PipelineError:
@@ -266,7 +252,7 @@ class Location:
     @property
     def shown(self) -> Path | None:
         """The path on this machine as the user gave it; None elsewhere."""
-        return self.local if _SCHEME.match(self.given) else Path(self.given)
+        return _on_this_machine(self.given)
 
     @property
     def arrow(self) -> Any:
@@ -285,10 +271,10 @@ class Location:
         """The URI as Spark must be given it to read: it takes what it reads for a pattern."""
         return _as_it_is(self.url)
 
-    def _entry(self) -> DirectoryEntry | None:
+    def _entry(self) -> InputFile | None:
         """What is at this place; None if there is nothing."""
         try:
-            return self._asked("entry")  # type: ignore[no-any-return]
+            return InputFile(self.url, *self._asked("entry")[1:])
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -305,12 +291,11 @@ class Location:
 
     def file(self) -> InputFile:
         """What is known about this file."""
-        found = self._entry()
-        return InputFile(self.url, found.size_bytes if found else 0, found.modified_ns if found else 0)
+        return self._entry() or InputFile(self.url, 0, 0)
 
-    def entries(self) -> list[DirectoryEntry]:
+    def entries(self) -> list[InputFile]:
         """What is in this directory, by name; FileNotFoundError if it is not there."""
-        return sorted(self._asked("entries"), key=lambda entry: str(entry.name))
+        return [InputFile(f"{self.url}/{name}", *facts) for name, *facts in sorted(self._asked("entries"))]
 
     def files(self, *, recursive: bool = False) -> list[InputFile]:
         """The files directly in this directory, or also in those below, by name, without hidden ones."""
@@ -319,7 +304,7 @@ class Location:
             if entry.name[0] in "._":
                 continue
             if not entry.is_directory:
-                found.append(InputFile(f"{self.url}/{entry.name}", entry.size_bytes, entry.modified_ns))
+                found.append(entry)
             elif recursive:
                 found += (self / entry.name).files(recursive=True)
         return sorted(found, key=lambda file: file.url)
@@ -364,13 +349,15 @@ class Location:
             raise PipelineError(f"{self.given}: cannot be read: {error.strerror or error}") from error
 
 
+def _on_this_machine(given: str) -> Path | None:
+    scheme = _SCHEME.match(given)
+    if scheme is None:
+        return Path(given)
+    return Path("/" + given[scheme.end() :].lstrip("/")) if scheme[1].lower() == "file" else None
+
+
 def _as_it_is(url: str) -> str:
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", url)
-
-
-def _arrow_url(url: str) -> str:
-    # Hadoop calls Amazon's storage s3a, Arrow s3.
-    return re.sub(r"^s3[an]://", "s3://", url)
 
 
 def active_session() -> Any:
@@ -382,13 +369,13 @@ def active_session() -> Any:
     return SparkSession.getActiveSession()
 
 
-def _arrow_entry(info: Any) -> DirectoryEntry:
-    return DirectoryEntry(info.base_name, not info.is_file, int(info.size or 0), int(info.mtime_ns or 0))
+def _arrow_facts(info: Any) -> Facts:
+    return info.base_name, int(info.size or 0), int(info.mtime_ns or 0), not info.is_file
 
 
-def _hadoop_entry(status: Any) -> DirectoryEntry:
+def _hadoop_facts(status: Any) -> Facts:
     name, modified_ns = str(status.getPath().getName()), int(status.getModificationTime()) * 1_000_000
-    return DirectoryEntry(name, bool(status.isDirectory()), int(status.getLen()), modified_ns)
+    return name, int(status.getLen()), modified_ns, bool(status.isDirectory())
 
 
 def _asked(question: Any, *arguments: object) -> Any:

@@ -12,7 +12,10 @@ import secrets
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.pipeline.store.manifest import (
@@ -26,9 +29,6 @@ from triagemq.pipeline.store.manifest import (
 )
 from triagemq.pipeline.store.places import Location
 from triagemq.trace.manifest import flush_directory
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 WORK = "_work"
 _LOCK_NAME = ".lock"
@@ -65,15 +65,18 @@ class TableStore:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str) -> Iterator[TableStore]:
+    def open(
+        cls, out: str | Path, inputs: Iterable[str | Path] = (), *, kind: str, mode: int = 0o777
+    ) -> Iterator[TableStore]:
         """Take the directory, remove what a killed command left in it, and give it back at the end.
 
-        It must be empty or hold results of this kind, and neither be, hold nor lie in one of the `inputs`.
+        It must be empty or hold results of this kind, and neither be, hold nor lie in one of the `inputs`. On this
+        machine's disks one that is not there is made, with this mode.
         """
         place = Location(out, published=True)
         _refuse_overlap(place, inputs)
         _own_manifest(place, kind)
-        with _held(place):
+        with _held(place, mode):
             manifest = _own_manifest(place, kind)
             store = cls(place, manifest or TablesManifest(secrets.token_hex(8), kind))
             if manifest is None:
@@ -119,8 +122,6 @@ class TableStore:
 
     def write(self, table: str, rows: pa.Table, *, run: int = 0) -> TableFile:
         """Write rows that are in this process."""
-        import pyarrow.parquet as pq
-
         content = io.BytesIO()
         pq.write_table(rows, content, compression="zstd", compression_level=1)
         name = f"{table}/{self.token}/run={run}/part-{next(self._numbers):09d}.parquet"
@@ -130,9 +131,6 @@ class TableStore:
 
     def read(self, files: Iterable[TableFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
         """What is in some files, each a table."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         tables = []
         for place in (self.place / file.name for file in files):
             try:
@@ -144,8 +142,6 @@ class TableStore:
 
     def appended(self, files: Sequence[TableFile], table: str, rows: pa.Table) -> tuple[TableFile, ...]:
         """These files, or the one that is made of too many of them, and more rows."""
-        import pyarrow as pa
-
         same = crowded(files)
         rows = pa.concat_tables([*self.read(same), rows])
         return (*(file for file in files if file not in same), self.write(table, rows))
@@ -266,16 +262,13 @@ def crowded(files: Iterable[TableFile]) -> list[TableFile]:
 def _remove_made(folder: Location, name: str, listed: set[str]) -> None:
     """Remove what Spark or a store wrote here and no manifest lists, and the folders that are empty then."""
     for entry in folder.entries():
+        # A checksum belongs to the file that a manifest lists.
+        file = f"{name}/{entry.name.removeprefix('.').removesuffix('.crc')}"
         if entry.is_directory:
             _remove_made(folder / entry.name, f"{name}/{entry.name}", listed)
-        elif _MADE.fullmatch(entry.name) and _listed_as(name, entry.name) not in listed:
+        elif _MADE.fullmatch(entry.name) and file not in listed:
             (folder / entry.name).remove()
     folder.remove_empty()
-
-
-def _listed_as(folder: str, name: str) -> str:
-    """The file that a manifest lists: a checksum belongs to it."""
-    return f"{folder}/{name[1:].removesuffix('.crc') if name.endswith('.crc') else name}"
 
 
 def _own_manifest(place: Location, kind: str) -> TablesManifest | None:
@@ -325,13 +318,13 @@ def _resolved(place: Location) -> str:
 
 
 @contextlib.contextmanager
-def _held(place: Location) -> Iterator[None]:
+def _held(place: Location, mode: int) -> Iterator[None]:
     """Keep other commands out, where there are locks; elsewhere the second to publish a version is refused."""
     if place.local is None:
         yield
         return
     try:
-        place.local.mkdir(parents=True, exist_ok=True)
+        place.local.mkdir(mode, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError), (place.local / _LOCK_NAME).open("xb") as made:
             made.write(_LOCK)
         lock = (place.local / _LOCK_NAME).open("ab")

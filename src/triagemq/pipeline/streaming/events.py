@@ -22,10 +22,7 @@ EVENTS = pa.schema(
     [
         ("topic_id", pa.int32()),  # null where topics have only names
         ("topic", pa.string()),  # null where topics have only numbers
-        (
-            "published_at",
-            pa.timestamp("us", "UTC"),
-        ),  # of the latest event in the row: what the watermark follows
+        ("published_at", pa.timestamp("us", "UTC")),  # of its latest event: what the watermark follows
         ("published_ns", pa.list_(pa.int64())),
         ("publication_ids", pa.list_(pa.int64())),
         ("size_bytes", pa.list_(pa.int32())),

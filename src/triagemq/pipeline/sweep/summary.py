@@ -19,7 +19,7 @@ def sweep_summary(results: pa.Table) -> pa.Table:
     For each figure its mean over the seeds, and in `<figure>_ci95` the half-width of the 95 % confidence interval of
     that mean (Student's t), null with one seed. `seeds` counts the simulations.
 
-    >>> from triagemq.pipeline.sweep import SCHEMA
+    >>> from triagemq.pipeline.sweep.run import SCHEMA
     >>> rows = [{"scenario": "fire", "seed": seed, "success_rate": 0.5 + seed / 10} for seed in (0, 1, 2)]
     >>> found = sweep_summary(pa.Table.from_pylist(rows, schema=SCHEMA)).to_pylist()[0]
     >>> found["seeds"], round(found["success_rate"], 3), round(found["success_rate_ci95"], 3)

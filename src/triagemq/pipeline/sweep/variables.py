@@ -26,7 +26,6 @@ MOST_VALUES = 10_000
 class Variable:
     """One thing to vary: a number within limits, as pydantic's Field has them, or the name of an algorithm."""
 
-    meaning: str
     kind: type[float] | type[int] | type[str]
     limits: Mapping[str, Any] = field(default_factory=dict)
     algorithms: Mapping[str, Any] | None = None
@@ -50,20 +49,16 @@ _COUNT = {"ge": 1}
 
 # In the order in which they are applied: rates first, because rho is relative to the load they make.
 VARIABLES: Mapping[str, Variable] = {
-    "rate": Variable("factor on how often everything is published", float, _POSITIVE),
-    "bandwidth_bps": Variable("bandwidth of every output port", float, _POSITIVE),
-    "rho": Variable("offered load of every output port, by its bandwidth", float, _POSITIVE),
-    "buffer_packets": Variable("buffer of every output port; inf for no limit", float, _COUNT),
-    "flows": Variable("flow algorithm", str, {}, FLOW_ALGORITHMS, "flows"),
-    "priorities": Variable("priority algorithm", str, {}, PRIORITY_ALGORITHMS, "priorities"),
-    "drops": Variable("drop policy", str, {}, DROP_POLICIES, "drops"),
-    "flows_per_subscriber": Variable(
-        "flows a subscriber may open", int, _COUNT, planner="flows_per_subscriber"
-    ),
-    "classes": Variable("priority classes", int, _COUNT, planner="priority_classes"),
-    "rho_tolerance": Variable(
-        "share of every port left free", float, {"ge": 0, "lt": 1}, planner="rho_tolerance"
-    ),
+    "rate": Variable(float, _POSITIVE),  # factor on how often everything is published
+    "bandwidth_bps": Variable(float, _POSITIVE),  # of every output port
+    "rho": Variable(float, _POSITIVE),  # offered load of every output port, by its bandwidth
+    "buffer_packets": Variable(float, _COUNT),  # of every output port; inf for no limit
+    "flows": Variable(str, {}, FLOW_ALGORITHMS, "flows"),
+    "priorities": Variable(str, {}, PRIORITY_ALGORITHMS, "priorities"),
+    "drops": Variable(str, {}, DROP_POLICIES, "drops"),
+    "flows_per_subscriber": Variable(int, _COUNT, planner="flows_per_subscriber"),
+    "classes": Variable(int, _COUNT, planner="priority_classes"),
+    "rho_tolerance": Variable(float, {"ge": 0, "lt": 1}, planner="rho_tolerance"),  # of every port, left free
 }
 """Name to what it is. What is not varied is as `triage simulate` has it: the scenario's, greedy, optimal drops.
 
@@ -119,14 +114,7 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
     [0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]
     """
     if "rate" in settings:
-        factor, publications = float(settings["rate"]), scenario.publications
-        publications = replace(
-            publications,
-            rate_per_second=publications.rate_per_second * factor,
-            min_separation_seconds=publications.min_separation_seconds / factor,
-            max_separation_seconds=publications.max_separation_seconds / factor,
-        )
-        scenario = replace(scenario, publications=publications)
+        scenario = replace(scenario, publications=scenario.publications.times(float(settings["rate"])))
     changed: dict[str, Any] = {
         name: np.full(len(scenario.ports), float(settings[name]))
         for name in ("bandwidth_bps", "buffer_packets")

@@ -5,16 +5,14 @@ Sensors that report every so many seconds make queues long at the same moments; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.partitions import by_group
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 WINDOW = 256
 """Samples looked back on: 51 s. Periods of up to a third of it can be seen."""
@@ -33,9 +31,6 @@ def add_periods(samples: DataFrame) -> DataFrame:
 
 
 def _with_periods(table: pa.Table) -> pa.Table:
-    import numpy as np
-    import pyarrow as pa
-
     ordered = table.sort_by("sampled_ns")
     counts = ordered.column("packets_in_gained").to_numpy().astype(np.float64)
     seconds = ordered.column("seconds").to_numpy()
@@ -48,8 +43,6 @@ def _with_periods(table: pa.Table) -> pa.Table:
 
 def _track(counts: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Period in samples, phase and strength at each sample, each from the samples before; NaN for none."""
-    import numpy as np
-
     length = len(counts)
     period, phase, strength = (np.full(length, np.nan) for _ in range(3))
     for end in range(STEP, length + 1, STEP):
@@ -78,8 +71,6 @@ def period_and_phase(series: NDArray[np.float64]) -> tuple[float, float, float] 
     >>> round(period), round(peak * period), strength > 0.8
     (25, 3, True)
     """
-    import numpy as np
-
     centred = series - series.mean()
     power = float(centred @ centred)
     if power <= 1e-9 or len(series) < 8:

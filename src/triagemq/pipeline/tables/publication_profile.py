@@ -67,7 +67,7 @@ def transform(
     profile = (
         regularity.join(_outages(gaps, regularity), list(_KEYS), "left")
         .join(_sizes(measured), list(_KEYS))
-        .join(F.broadcast(_run_times(measured, measured_from_ns)), "run")
+        .join(F.broadcast(run_times(measured, "published_ns", "published_ns", measured_from_ns)), "run")
         .withColumn("publisher_id", F.when(F.col("publisher_key") >= 0, F.col("publisher_key")))
     )
     return (
@@ -174,11 +174,9 @@ def _span(begin: Column, end: Column) -> Column:
     return F.struct(begin.alias("from_ns"), end.alias("until_ns"))
 
 
-def _run_times(measured: DataFrame, measured_from_ns: Column) -> DataFrame:
+def run_times(measured: DataFrame, first: str, last: str, measured_from_ns: Column) -> DataFrame:
     """From the end of warm-up, or the first event of a clock that does not start at 0, to the last event."""
-    ends = measured.groupBy("run").agg(
-        F.min("published_ns").alias("begins"), F.max("published_ns").alias("ends")
-    )
+    ends = measured.groupBy("run").agg(F.min(first).alias("begins"), F.max(last).alias("ends"))
     begins = F.when(measured_from_ns > 0, measured_from_ns).otherwise(F.col("begins"))
     return ends.select("run", begins.alias("begins"), "ends")
 

@@ -5,16 +5,13 @@ Brokers and ports that carry such a pair see their peaks at the same time; place
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.partitions import by_group
 from triagemq.pipeline.tables.topic_rates import SHORT_NS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SCHEMA = """
     run_id          string,
@@ -79,9 +76,6 @@ def _counts(publications: DataFrame, profile: DataFrame) -> DataFrame:
 
 def _strongest_pairs(table: pa.Table) -> pa.Table:
     """Pearson's correlation of all pairs of one run, of which the strongest are kept."""
-    import numpy as np
-    import pyarrow as pa
-
     topic_ids, row = np.unique(table.column("topic_id").to_numpy(), return_inverse=True)
     merged = table.column("merged")[0].as_py()
     windows = table.column("length")[0].as_py() // merged

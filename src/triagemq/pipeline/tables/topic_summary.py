@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.figures import exact_mean
+from triagemq.pipeline.tables.publication_profile import run_times
 from triagemq.pipeline.tables.topic_rates import LONG_SECONDS
 
 SCHEMA = """
@@ -29,14 +30,11 @@ def transform(topic_rates: DataFrame, publication_profile: DataFrame, measured_f
         F.max("rate_per_second").alias("peak_rate_per_second"),
         exact_mean("index_of_dispersion"),
     )
-    ends = publication_profile.groupBy("run").agg(
-        F.min("first_ns").alias("first"), F.max("last_ns").alias("last")
-    )
-    begins = F.when(measured_from_ns > 0, measured_from_ns).otherwise(F.col("first"))
+    times = run_times(publication_profile, "first_ns", "last_ns", measured_from_ns)
     # All events in one instant leave no time to divide by; there is one window of them.
-    passed = (F.col("last") - begins) * 1e-9
+    passed = (F.col("ends") - F.col("begins")) * 1e-9
     seconds = F.when(passed > 0, passed).otherwise(LONG_SECONDS)
-    return added.join(F.broadcast(ends.select("run", seconds.alias("seconds"))), "run").withColumns(
+    return added.join(F.broadcast(times.select("run", seconds.alias("seconds"))), "run").withColumns(
         {
             "rate_per_second": F.col("publications") / F.col("seconds"),
             "bytes_per_second": F.col("bytes") / F.col("seconds"),

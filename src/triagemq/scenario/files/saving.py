@@ -107,7 +107,7 @@ def save(
     taken = next((place for place in writers if place.exists()), None)
     if taken is not None and not overwrite:
         raise OutputError(f"{taken} exists already; choose another path, or overwrite it")
-    _write_all(writers)
+    write_all(writers)
 
 
 def dumps(scenario: Scenario, conditions: Conditions | None = None) -> str:
@@ -150,7 +150,7 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _write_all(writers: dict[Path, Callable[[Path], None]]) -> None:
+def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
     """Write every file beside its place; move them into place only when all are complete."""
     mark = uuid.uuid4().hex[:12]
     parts = {place: place.with_name(f".{place.name}.{mark}.part") for place in writers}
