@@ -149,7 +149,12 @@ def cross_switches(
         port = below.route[subscription, hop]
         switch = below.switch_of_port[port]
         counter = copy.event * below.subscriptions + subscription
-        time = lookup_ends(below, inbound_seed, switch_free[switch], switch, copy, packets, counter)
+        # As `lookup_ends` has it, but written out: a call of it here costs 4 % of the whole simulation.
+        time = max(copy.time, switch_free[switch])
+        service = below.inbound_seconds[switch]
+        if service > 0.0:
+            for fragment in range(packets):
+                time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
         priority_class = epochs.priority_class[clock.epoch, subscription]
         dropped = hop == 0 and is_dropped(below, epochs, seeds, clock.epoch, copy, counter)
         if dropped:
