@@ -83,13 +83,16 @@ def _send_code_of(function: Callable[..., object]) -> None:
 
 
 def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str | StructType) -> DataFrame:
-    """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
+    """Rows that are in this process, or none at all, as one partition; null in columns that a table does not have.
+
+    Lists would need Python workers for it.
+    """
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
     wanted = _struct(schema)
     arrow = to_arrow_schema(wanted)
-    ordered = [table.select(arrow.names) for table in tables]
+    ordered = [table.select([name for name in arrow.names if name in table.column_names]) for table in tables]
     together = pa.concat_tables([arrow.empty_table(), *ordered], promote_options="permissive")
     return from_arrow(spark, together, wanted).coalesce(1)
 
