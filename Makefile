@@ -14,7 +14,7 @@ export UV_COMPILE_BYTECODE ?= 1
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check style types layers kernels wheel lock clean
+.PHONY: help install demo test test-all pytest check style types layers kernels wheel lock clean
 
 help:
 	@echo "make install   .venv with everything; then: . .venv/bin/activate"
@@ -58,8 +58,9 @@ demo: $(VENV)/lab
 
 check: types style layers
 
+# It takes longest and goes on beside the tests, of which some measure time.
 types: $(VENV)/test
-	$(BIN)/mypy
+	nice $(BIN)/mypy
 
 style: $(VENV)/test
 	$(BIN)/ruff check .
@@ -73,11 +74,11 @@ kernels: $(VENV)/lab
 	$(BIN)/triage simulate examples/building-fire.yaml --publications 2000 >/dev/null
 	$(BIN)/triage reproduce midas 8 --quick --seeds 1 --for 1 --in-process --out $(VENV)/kernels >/dev/null
 
-test: kernels check $(VENV)/debian
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+test: TRIED := -m "not slow"
+test test-all: style types pytest layers
 
-test-all: kernels check $(VENV)/debian
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+pytest: kernels $(VENV)/debian $(VENV)/test
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(TRIED)
 
 wheel: $(VENV)/lab
 	rm -rf dist

@@ -21,7 +21,7 @@ from triagemq.forecast.model import CLAIMED
 from triagemq.forecast.prediction import MOST_COPIES
 from triagemq.plain import plain
 from triagemq.plan import Plan
-from triagemq.plan.demand import copy_rate
+from triagemq.plan.demands import copy_rate
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import SimulationResult, simulate
 

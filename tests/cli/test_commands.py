@@ -199,7 +199,16 @@ def test_control_c_ends_a_command_with_130(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_help_needs_nothing_heavy() -> None:
-    code = "import sys, triagemq.cli.app; print(sorted({'numpy', 'pydantic', 'numba'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("triagemq.cli.app", {"numpy", "pydantic", "numba"}),
+        # A gateway follows instructions; who makes plans has the formulas and their compiler.
+        ("triagemq.coordinator.gateway.process", {"numba", "scipy", "triagemq.theory", "triagemq.scenario"}),
+    ],
+    ids=["help", "gateway"],
+)
+def test_what_starts_often_loads_nothing_heavy(module: str, heavy: set[str]) -> None:
+    code = f"import sys, {module}; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -32,6 +32,18 @@ LONG_SECONDS = 60.0
 """How long a test waits for what must happen: on a loaded machine nothing happens at once."""
 
 
+class Clock:
+    """Stands in for the module `time` of one that is tested: its seconds pass when the test says so."""
+
+    time_ns = staticmethod(time.time_ns)
+
+    def __init__(self) -> None:
+        self.seconds = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
 class FakeLink:
     """A gateway link without a gateway: remembers what it was told; `topics` are the counts it measures."""
 

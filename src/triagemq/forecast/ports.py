@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.tandem import BatchAt, Spread, batch_of, overlap, sharpness
 from triagemq.forecast.upstream import NOT_POISSON
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers
 from triagemq.theory import (
     FirstPackets,

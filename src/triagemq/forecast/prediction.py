@@ -19,7 +19,7 @@ from triagemq.forecast.model import CLAIMED, Doubts, Forecast, Reason
 from triagemq.forecast.promised import PromisedAbove, with_promised, without_promised
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan import Plan, demand
-from triagemq.plan.demand import copy_rate
+from triagemq.plan.demands import copy_rate
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.theory import Times, share_within
 from triagemq.theory.interval import t_quantile

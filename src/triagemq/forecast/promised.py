@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from triagemq.forecast.model import Forecast, Reason
 from triagemq.forecast.ports import AtPorts, Variability
 from triagemq.plan import Plan
-from triagemq.plan.demand import total_by, wire_sizes
+from triagemq.plan.demands import total_by, wire_sizes
 from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.scenario.model import take

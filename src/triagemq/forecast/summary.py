@@ -17,7 +17,7 @@ from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
 from triagemq.plan import Plan, demand, explain, promise_rows, subscription_row
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile, percentile
 

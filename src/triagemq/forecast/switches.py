@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.tandem import OVERLAP_DOUBT, BatchAt, Spread, batch_at, overlap
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
 from triagemq.theory import mm1_sojourn
 

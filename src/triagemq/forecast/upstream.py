@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.plan.demand import WireSizes, sum_by, survival_to_brokers, total_by, wire_sizes
+from triagemq.plan.demands import WireSizes, sum_by, survival_to_brokers, total_by, wire_sizes
 from triagemq.scenario import (
     ArrivalProcess,
     BrokerRoutes,

@@ -36,7 +36,7 @@ from triagemq.papers.runs import (
 )
 from triagemq.plain import plain
 from triagemq.plan import Plan, demand, make_plan
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults

@@ -23,7 +23,7 @@ from triagemq.papers.experiment import (
 from triagemq.papers.runs import median_seconds
 from triagemq.plain import plain
 from triagemq.plan import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.plan.ranking import group_rows
 from triagemq.scenario import Floats, Integers
 

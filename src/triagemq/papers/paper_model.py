@@ -6,7 +6,7 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan import Plan, demand
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Scenario
 from triagemq.theory import mm1_sojourn
 

@@ -22,7 +22,7 @@ from triagemq.pipeline import SparkOptions
 from triagemq.pipeline.java import find_java
 from triagemq.pipeline.sweep.cases import Case, simulate_cases
 from triagemq.plan import Plan
-from triagemq.plan.demand import total_by
+from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.simulate import SubscriptionResults
 

@@ -1,17 +1,19 @@
 """Planners: from what is wanted to flows, priority classes and drop rates.
 
-In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `explain` tells it in words.
+In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `explaining` tells it in words.
 
-- `planner` goes through it: `demand` is what a subscription asks of the network, `ranking` what it is worth for that;
+- `planner` goes through it: `demands` is what a subscription asks of the network, `ranking` what it is worth for that;
   then `flows`, `priorities` and `drops` decide, each with algorithms by name that pass one `contract`.
 - `admission` comes before: it proves what guaranteed subscriptions are promised, and leaves the rest to these.
 - `margin` plans steps a little higher than asked; `difference` tells what changed, and keeps what an earlier plan still
   says.
-- `instructions` carry a plan out, on a `dataplane`.
+- `instructions` carry a plan out, on a `dataplane`. Who only follows them starts without the rest, which is loaded when
+  it is first asked for.
 """
 
-from triagemq.plan.admission import promise_rows
-from triagemq.plan.contract import ContractError, check_policy
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from triagemq.plan.dataplane import (
     Counters,
     DataPlane,
@@ -25,12 +27,6 @@ from triagemq.plan.dataplane import (
     QueueCounters,
     UnmanagedCounters,
 )
-from triagemq.plan.demand import Demand, WireSizes, demand, wire_sizes
-from triagemq.plan.difference import RANK_BAND, Carried, PlanDifference, SubscriptionChanges, carry, diff
-from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
-from triagemq.plan.explain import explain, subscription_row
-from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
-from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.instructions import (
     FlowKey,
     Instruction,
@@ -41,26 +37,36 @@ from triagemq.plan.instructions import (
     SetLimiter,
     SetPort,
 )
-from triagemq.plan.margin import step_targets
-from triagemq.plan.model import (
-    LEAST_GAIN,
-    Decision,
-    Flows,
-    LatencyFactors,
-    Limiters,
-    Plan,
-    PlannerChoice,
-    PortLoads,
-    PromisedHops,
-    Promises,
-)
-from triagemq.plan.planner import SCOPES, make_plan
-from triagemq.plan.priorities import (
-    PRIORITY_ALGORITHMS,
-    PriorityAlgorithm,
-    PriorityProblem,
-    cluster_classes,
-)
+
+if TYPE_CHECKING:
+    from triagemq.plan.admission import promise_rows
+    from triagemq.plan.contract import ContractError, check_policy
+    from triagemq.plan.demands import Demand, WireSizes, demand, wire_sizes
+    from triagemq.plan.difference import RANK_BAND, Carried, PlanDifference, SubscriptionChanges, carry, diff
+    from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
+    from triagemq.plan.explaining import explain, subscription_row
+    from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
+    from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
+    from triagemq.plan.margin import step_targets
+    from triagemq.plan.model import (
+        LEAST_GAIN,
+        Decision,
+        Flows,
+        LatencyFactors,
+        Limiters,
+        Plan,
+        PlannerChoice,
+        PortLoads,
+        PromisedHops,
+        Promises,
+    )
+    from triagemq.plan.planner import SCOPES, make_plan
+    from triagemq.plan.priorities import (
+        PRIORITY_ALGORITHMS,
+        PriorityAlgorithm,
+        PriorityProblem,
+        cluster_classes,
+    )
 
 __all__ = [
     "DROP_POLICIES",
@@ -126,3 +132,28 @@ __all__ = [
     "subscription_row",
     "wire_sizes",
 ]
+
+_MAKING = (
+    "model",
+    "files",
+    "contract",
+    "demands",
+    "difference",
+    "margin",
+    "flows",
+    "priorities",
+    "drops",
+    "explaining",
+    "admission",
+    "planner",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for each in _MAKING:
+            module = import_module(f"{__name__}.{each}")
+            if hasattr(module, name):
+                globals()[name] = found = getattr(module, name)
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from triagemq.plan.demand import Demand
+from triagemq.plan.demands import Demand
 from triagemq.scenario import Floats, Scenario, Subscriptions, UtilityShape
 
 DEVIATIONS = 1.6449

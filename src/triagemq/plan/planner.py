@@ -15,7 +15,7 @@ from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
 from triagemq.plan.admission import Secured, promised
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.plan.demand import Demand, demand, survival_to_port
+from triagemq.plan.demands import Demand, demand, survival_to_port
 from triagemq.plan.difference import carry
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from triagemq.errors import ParameterError
-from triagemq.plan.demand import copy_rate
+from triagemq.plan.demands import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Timeline, timeline

@@ -13,7 +13,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammainc, gammaincc, gammaincinv, ndtr, ndtri
 
 from triagemq.theory.cumulants import ByRow, Cumulants
 
@@ -222,6 +221,9 @@ def _alike(law: Cumulants, share: float) -> Floats:
 
 def _within(law: Cumulants, limit: Floats) -> Floats:
     """The share of shifted gamma laws within a limit, mirrored where the skewness is negative."""
+    # 0.2 s to import, here and below, which most plans do not need.
+    from scipy.special import gammainc, gammaincc, ndtr
+
     deviation, skewness = _deviation(law), _skewness(law)
     spread = (deviation > 1e-9 * np.abs(law.mean)) & np.isfinite(law.mean)
     away = np.where(limit >= law.mean * (1 - 1e-9), np.inf, -np.inf)
@@ -264,6 +266,8 @@ def _skewness(law: Cumulants) -> Floats:
 @cache
 def _distances(share: float) -> tuple[Floats, Floats]:
     """Over a grid of skewness, how many standard deviations the percentile is above the mean."""
+    from scipy.special import gammaincinv, ndtri
+
     steps = np.geomspace(_NEARLY_SYMMETRIC, _MOST_SKEWED, _GRID)
     shape = 4 / steps**2
     above = (gammaincinv(shape, share) - shape) / np.sqrt(shape)

@@ -19,6 +19,7 @@ import httpx
 import pytest
 from tests.coordinator.coordinating import (
     LONG_SECONDS,
+    Clock,
     FakeLink,
     Running,
     bearer,
@@ -32,6 +33,7 @@ from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Child, Mosquitto
 
 from triagemq.certificates import own_certificate
+from triagemq.coordinator import service as service_module
 from triagemq.coordinator.channel.messages import DesiredState
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.intents.book import IntentBook
@@ -132,12 +134,18 @@ def test_a_lease_that_ends_gives_the_bandwidth_to_others(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_heartbeats_keep_a_lease(tmp_path: Path) -> None:
+def test_heartbeats_keep_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(service_module, "time", clock)
+
     async def run() -> None:
         async with running(tmp_path) as here:
-            await here.client.post("/v1/subscribers", json=subscriber("s", "a", lease_seconds=3))
-            for _ in range(12):
-                await asyncio.sleep(0.3)
+            await here.client.post("/v1/subscribers", json=subscriber("s", "a", lease_seconds=1.5))
+            for _ in range(6):
+                await here.client.post("/v1/subscribers", json=subscriber("silent", "a", lease_seconds=1))
+                clock.seconds += 1
+                # When the silent one has gone, leases were looked at in this second.
+                await here.until(lambda: here.coordinator.service.registry.count("subscriber") == 1)
                 assert (await here.client.post("/v1/subscribers/s/heartbeat", json={})).status_code == 200
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan.admission import explain_promises
-from triagemq.plan.demand import demand
+from triagemq.plan.demands import demand
 from triagemq.plan.margin import step_targets
 from triagemq.plan.model import Plan
 from triagemq.plan.planner import RANKINGS
