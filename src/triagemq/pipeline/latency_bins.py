@@ -7,15 +7,14 @@ billion. Whoever computes percentiles from these bins, the simulator included, g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  (the name everybody uses for it)
 
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _COUNT_BITS = 48
 _MOST_CELLS = 1 << 24
@@ -70,14 +69,10 @@ def percentile_bin(packed: Column, total: Column, share: float) -> Column:
 def packed_lists(row: Any, number: Any, count: Any, rows: int) -> pa.ListArray:
     """For each of so many rows its bins in order, packed; `count` of each entry, or 1 where it is None.
 
-    >>> import numpy as np
     >>> packed = packed_lists(np.array([1, 0, 1]), np.array([7, 9, 7]), None, 2)
     >>> [column.tolist() for column in unpacked_lists(packed)]
     [[0, 1], [9, 7], [1, 2]]
     """
-    import numpy as np
-    import pyarrow as pa
-
     lowest = int(number.min(initial=BINS))
     width = max(1, int(number.max(initial=0)) - lowest + 1)
     code = row.astype(np.int64) * width + (number - lowest)
@@ -95,8 +90,6 @@ def packed_lists(row: Any, number: Any, count: Any, rows: int) -> pa.ListArray:
 
 def unpacked_lists(lists: pa.ListArray) -> tuple[Any, Any, Any]:
     """Of every entry of such lists the row, the bin and the count."""
-    import numpy as np
-
     packed = lists.flatten().to_numpy()
     row = np.repeat(np.arange(len(lists)), lists.value_lengths().to_numpy())
     return row, packed >> _COUNT_BITS, packed & ((1 << _COUNT_BITS) - 1)
@@ -104,9 +97,6 @@ def unpacked_lists(lists: pa.ListArray) -> tuple[Any, Any, Any]:
 
 def percentile_bins(lists: pa.ListArray, shares: Sequence[float]) -> list[pa.Array]:
     """For each share and row the first bin up to which this share of the row's values lies; null if there are none."""
-    import numpy as np
-    import pyarrow as pa
-
     row, number, count = unpacked_lists(lists)
     code = row * BINS + number
     if (np.diff(code) < 0).any():

@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from triagemq.pipeline import latency_bins
 from triagemq.trace import latency_bins as bins
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def partitions_of(spark: SparkSession) -> int:
@@ -62,8 +61,6 @@ def in_pieces(
     names = wanted.names
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         piece: list[pa.RecordBatch] = []
         for batch in batches:
             if piece and sum(map(len, piece)) + len(batch) > rows_at_once:
@@ -87,14 +84,12 @@ def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str | Stru
 
     Lists would need Python workers for it.
     """
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     wanted = _struct(schema)
     arrow = to_arrow_schema(wanted)
     ordered = [table.select([name for name in arrow.names if name in table.column_names]) for table in tables]
     together = pa.concat_tables([arrow.empty_table(), *ordered], promote_options="permissive")
-    return from_arrow(spark, together, wanted).coalesce(1)
+    # Spark takes an empty chunk for the end of those that follow.
+    return spark.createDataFrame(together.combine_chunks(), wanted).coalesce(1)
 
 
 def _struct(schema: str | StructType) -> StructType:
@@ -103,14 +98,7 @@ def _struct(schema: str | StructType) -> StructType:
     return found
 
 
-def from_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
-    """All rows of a table: Spark takes an empty chunk for the end of those that follow."""
-    return spark.createDataFrame(table.combine_chunks(), schema)
-
-
 def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
-    import numpy as np
-
     ordered = table.sort_by([(key, "ascending") for key in keys])
     columns = np.array([ordered[key].to_numpy() for key in keys])
     changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
 from triagemq.pipeline.partitions import in_pieces, partitions_of
 from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_up, figures
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SCHEMA = f"""
     run_id          string,
@@ -44,9 +41,6 @@ def transform(latency_histogram: DataFrame, forecasts: DataFrame) -> DataFrame:
 
 def _add_bins_up(rows: pa.Table) -> pa.Table:
     """One row for each run and class: the counts of equal bins as one."""
-    import numpy as np
-    import pyarrow as pa
-
     given = np.array([rows[name].to_numpy() for name in _KEYS])
     keys, at = np.unique(given, axis=1, return_inverse=True)
     row, number, count = unpacked_lists(rows["bins"].combine_chunks())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import IntegerType, StructField, StructType
@@ -11,9 +10,6 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from triagemq.pipeline.latency_bins import bin_middle, percentile_bins
 from triagemq.pipeline.partitions import in_pieces
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FIGURES = f"""
     count                 bigint  COMMENT 'copies of events published after warm-up',

@@ -5,8 +5,10 @@ The other figures of deliveries are computed from this table, which is as long a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -14,9 +16,6 @@ from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
 from triagemq.pipeline.partitions import in_pieces, spread
 from triagemq.trace import Outcome
 from triagemq.trace.latency_bins import bins_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 OUTCOMES = tuple(outcome.name for outcome in Outcome)
 
@@ -104,9 +103,6 @@ def transform(
 
 def _count(rows: pa.Table) -> pa.Table:
     """One row for each key: what became of its copies, the bins of their latencies, their sum and the longest."""
-    import numpy as np
-    import pyarrow as pa
-
     encoded = rows["key"].combine_chunks().dictionary_encode()
     keys, at, value = encoded.dictionary, encoded.indices.to_numpy(), rows["value"].to_numpy()
 
@@ -137,9 +133,6 @@ def _count(rows: pa.Table) -> pa.Table:
 
 def _add_up(rows: pa.Table) -> pa.Table:
     """One row for each key, of several with what was counted in pieces."""
-    import numpy as np
-    import pyarrow as pa
-
     encoded = rows["key"].combine_chunks().dictionary_encode()
     keys, at = encoded.dictionary, encoded.indices.to_numpy()
     columns: dict[str, Any] = {"key": keys}
