@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.pipeline.exact import exact_rows
-from tests.pipeline.standalone import HOME, PACKAGE, Standalone, standalone
+from tests.pipeline.standalone import HOME, PACKAGE, Standalone, quick_java, standalone
 
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.streaming import stream_pipeline
@@ -34,6 +35,7 @@ SMALL = {
     # What a session for many rows has: exchanges, broadcasts, and files written where the rows are.
     "spark.sql.shuffle.partitions": "3",
     "spark.sql.optimizer.disableHints": "false",
+    "spark.executor.extraJavaOptions": quick_java(),
 }
 needs_root = pytest.mark.needs_root("gives workers disks of their own")
 
@@ -62,7 +64,8 @@ def conf(settings: dict[str, str]) -> list[str]:
 
 
 def called(command: list[str]) -> None:
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=280)
+    environment = os.environ | {"SPARK_SUBMIT_OPTS": quick_java()}
+    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     # spark-submit hands on there what a program says on its standard error, too.
     assert json.loads(done.stdout[done.stdout.index("{") :])
