@@ -104,9 +104,7 @@ class SparkSettings:
         if remote:
             raise PipelineError(_no_connect(remote))
         given = _defaults(submitted.properties_file)
-        for setting in submitted.conf:
-            name, _, value = setting.partition("=")
-            given[name] = value
+        given |= dict(setting.partition("=")[::2] for setting in submitted.conf)
         named = {
             "spark.master": submitted.master or given.get("spark.master") or os.environ.get("MASTER"),
             "spark.app.name": submitted.name,

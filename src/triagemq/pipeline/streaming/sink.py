@@ -192,9 +192,8 @@ class BatchSink:
         return (*(file for file in files if file not in same), *self._append("topic_rates", one))
 
     def _read(self, spark: SparkSession, files: Iterable[TableFile], schema: StructType | str) -> DataFrame:
-        return spark.read.schema(schema).parquet(
-            *((self.store.place / file.name).spark_path for file in files)
-        )
+        paths = [(self.store.place / file.name).spark_path for file in files]
+        return spark.read.schema(schema).parquet(*paths)
 
     def _taken_and_not_kept(self) -> int:
         """Messages of a batch that was begun and not finished: they cannot be had again."""
