@@ -6,13 +6,12 @@ import argparse
 import json
 import os
 import platform
-import resource
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["finish", "machine", "options", "peak_memory_bytes", "resident_bytes"]
+__all__ = ["finish", "machine", "memory_bytes", "options", "peak_memory_bytes"]
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -40,10 +39,13 @@ def peak_memory_bytes() -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
-def resident_bytes() -> int:
-    """The resident size of this process now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+def memory_bytes(process: int) -> int:
+    """What a process has in memory now; of what several share, its part: all parts together are what is there."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # it has ended
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def finish(result: dict[str, Any], lines: list[str], *, as_json: bool) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from measuring import finish, machine, options
+from measuring import finish, machine, memory_bytes, options
 from triagemq.trace import TraceWriter
 
 SMALL_PUBLICATIONS = 2000
@@ -90,10 +90,15 @@ def write_deliveries(directory: Path, deliveries: int) -> int:
 
 
 class Meter:
-    """CPU seconds of this process and all below it, and the largest memory they had together."""
+    """CPU seconds of this process and all below it, and the largest memory they had together.
 
-    def __init__(self) -> None:
+    Resident sizes count what processes share once for each of them. `of_others` has it counted once, and without this
+    process; Linux goes through all pages for that.
+    """
+
+    def __init__(self, *, of_others: bool = False) -> None:
         self.peak_bytes = 0
+        self._of_others = of_others
         self.most_cpu_seconds = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -113,17 +118,20 @@ class Meter:
     def _watch(self) -> None:
         while not self._ended.wait(0.2):
             stats = _stats()
-            pages = sum(int(stat[21]) for stat in stats)
-            self.peak_bytes = max(self.peak_bytes, pages * os.sysconf("SC_PAGE_SIZE"))
+            if self._of_others:
+                now = sum(memory_bytes(process) for process in stats if process != os.getpid())
+            else:
+                now = sum(int(stat[21]) for stat in stats.values()) * os.sysconf("SC_PAGE_SIZE")
+            self.peak_bytes = max(self.peak_bytes, now)
             # Python workers that outlive their Java process are counted by nobody afterwards.
             self.most_cpu_seconds = max(self.most_cpu_seconds, _cpu_seconds(stats))
 
 
-def _cpu_seconds(stats: list[list[str]]) -> float:
-    return sum(int(number) for stat in stats for number in stat[11:15]) / os.sysconf("SC_CLK_TCK")
+def _cpu_seconds(stats: dict[int, list[str]]) -> float:
+    return sum(int(number) for stat in stats.values() for number in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
-def _stats() -> list[list[str]]:
+def _stats() -> dict[int, list[str]]:
     """/proc/PID/stat after the name, of this process and its descendants; ended children are in their parents'."""
     found, parents = {}, {}
     for entry in os.listdir("/proc"):
@@ -141,7 +149,7 @@ def _stats() -> list[list[str]]:
             process = parents.get(process, 0)
         return False
 
-    return [stat for process, stat in found.items() if is_ours(process)]
+    return {process: stat for process, stat in found.items() if is_ours(process)}
 
 
 def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[str, Any]:

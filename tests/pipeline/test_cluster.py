@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.pipeline.exact import exact_rows
-from tests.pipeline.standalone import HOME, PACKAGE, Standalone, standalone
+from tests.pipeline.standalone import HOME, PACKAGE, Standalone, quick_java, standalone
 
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.streaming import stream_pipeline
@@ -34,6 +35,7 @@ SMALL = {
     # What a session for many rows has: exchanges, broadcasts, and files written where the rows are.
     "spark.sql.shuffle.partitions": "3",
     "spark.sql.optimizer.disableHints": "false",
+    "spark.executor.extraJavaOptions": quick_java(),
 }
 needs_root = pytest.mark.needs_root("gives workers disks of their own")
 
@@ -62,7 +64,8 @@ def conf(settings: dict[str, str]) -> list[str]:
 
 
 def called(command: list[str]) -> None:
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=280)
+    environment = os.environ | {"SPARK_SUBMIT_OPTS": quick_java()}
+    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     # spark-submit hands on there what a program says on its standard error, too.
     assert json.loads(done.stdout[done.stdout.index("{") :])
@@ -155,6 +158,33 @@ def _mounted(shared: Shared, name: str) -> dict[str, str]:
 
 
 WAYS = (by_options, by_conf, by_defaults, by_submit, by_mount_table, beside_mount_table)
+
+
+WHERE = """
+import json, sys
+from triagemq.pipeline import SparkOptions, spark_session
+
+def where(batches):
+    import pyarrow, triagemq.scenario
+    yield from (pyarrow.RecordBatch.from_pydict({"file": [triagemq.scenario.__file__]}) for each in batches)
+
+with spark_session(SparkOptions(sys.argv[1], json.loads(sys.argv[2]))) as spark:
+    print(json.dumps([row.file for row in spark.range(1).mapInArrow(where, "file string").collect()]))
+"""
+
+
+@needs_root
+def test_executors_get_the_package_from_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with standalone(tmp_path / "logs", workers=1, shared=tmp_path / "store") as cluster:
+        settings = json.dumps(SMALL | {"spark.app.name": "where"})
+        command = [sys.executable, "-c", WHERE, cluster.address, settings]
+        environment = os.environ | {"SPARK_SUBMIT_OPTS": quick_java()}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        (file,) = json.loads(done.stdout)
+        assert file.endswith("triagemq.zip/triagemq/scenario/__init__.py")
+        assert "where" in cluster.applications()
 
 
 @needs_root

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.pipeline.exact import exact_rows, exact_tables
-from tests.pipeline.standalone import Standalone, standalone
+from tests.pipeline.standalone import Standalone, quick_java, standalone
 from tests.pipeline.test_stream import SCENARIO, UNIX_NS, publish, some_blocks
 
 from triagemq.pipeline import Tables, run_pipeline
@@ -39,7 +39,7 @@ from triagemq.pipeline.streaming import stream_pipeline
 conf = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
 # What a session for many rows has: exchanges, and files written by tasks.
 conf |= {"spark.sql.shuffle.partitions": "2"}
-what, master, source, out = sys.argv[1:]
+what, master, source, out, conf["spark.executor.extraJavaOptions"] = sys.argv[1:]
 options = SparkOptions(master=master, conf=conf)
 if what == "run":
     run_pipeline([source], out, options=options)
@@ -66,8 +66,9 @@ def expected(
 
 def start(what: str, cluster: Standalone, source: Path, out: Path) -> subprocess.Popen[bytes]:
     # Its own group: what the command started dies with it here, as it would when a machine goes down.
-    command = [sys.executable, "-c", COMMAND, what, cluster.address, str(source), str(out)]
-    return subprocess.Popen(command, start_new_session=True)
+    command = [sys.executable, "-c", COMMAND, what, cluster.address, str(source), str(out), quick_java()]
+    environment = os.environ | {"SPARK_SUBMIT_OPTS": quick_java()}
+    return subprocess.Popen(command, env=environment, start_new_session=True)
 
 
 def published(out: Path) -> str | None:
@@ -98,19 +99,26 @@ def kill_some_times(
     kill: Callable[..., None], cluster: Standalone, begin: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     """Kill at random moments, spread over the time that an undisturbed command takes, which the first one is."""
-    chance, killed, began = random.Random(KILLS), 0, time.monotonic()
+    chance, began = random.Random(KILLS), time.monotonic()
     assert begin().wait(timeout=300) == 0
     longest = time.monotonic() - began
+    moments = [longest * (number + chance.random()) / KILLS for number in range(KILLS)]
+    # A command survives what is not itself, but Spark gives a task up that has failed four times.
+    at_once = 1 if kill is kill_driver else 3
     for _ in range(3 * KILLS):
-        process = begin()
-        try:
-            process.wait(timeout=longest * (killed + chance.random()) / KILLS)
-        except subprocess.TimeoutExpired:
+        started, process = time.monotonic(), begin()
+        # Those that come early and those that come late, in one command.
+        for moment in moments[:: -(-len(moments) // at_once)]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, started + moment - time.monotonic()))
+                # It was faster than the first one.
+                moments = [each * 0.8 for each in moments]
+                break
             kill(process, cluster, chance)
-            killed += 1
-        status = process.wait(timeout=200)
+            moments.remove(moment)
+        status = process.wait(timeout=300)
         assert status == (-signal.SIGKILL if kill is kill_driver and status else 0)
-        if killed == KILLS:
+        if not moments:
             return
     pytest.fail("most were over before their moment came")
 
@@ -122,7 +130,7 @@ def all_the_while(look: Callable[[], None]) -> Iterator[None]:
 
     def watch() -> None:
         try:
-            while not ended.wait(0.1):
+            while not ended.wait(0.3):
                 look()
         except BaseException as error:
             wrong.append(error)

@@ -114,21 +114,23 @@ def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
     assert not Session.sparkContext.sent.exists()
 
 
-def test_java_itself_hears_what_is_set_for_the_driver(conf: Path) -> None:
+def test_java_itself_hears_what_is_set_for_the_driver(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (conf / "spark-defaults.conf").write_text(
         "spark.driver.memory 555m\nspark.driver.extraJavaOptions -Dtheirs=1\n"
     )
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 666m --name 'a name' pyspark-shell")
     code = (
         "from triagemq.pipeline import SparkOptions, spark_session\n"
-        "with spark_session(SparkOptions(conf={'spark.driver.maxResultSize': '77m'})) as spark:\n"
+        "told = {'spark.driver.memory': '777m', 'spark.driver.maxResultSize': '77m'}\n"
+        "with spark_session(SparkOptions(conf=told)) as spark:\n"
         "    java = spark.sparkContext._jvm.java.lang\n"
         "    print(java.Runtime.getRuntime().maxMemory() >> 20, java.System.getProperty('theirs'))\n"
-        "    print(spark.sparkContext.getConf().get('spark.driver.maxResultSize'))\n"
+        "    print(spark.sparkContext.getConf().get('spark.driver.maxResultSize'), spark.sparkContext.appName)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    memory, theirs, size = done.stdout.split()
-    assert (theirs, size) == ("1", "77m")
-    assert 500 < int(memory) <= 555
+    memory, *others = done.stdout.split(maxsplit=3)
+    assert others == ["1", "77m", "a name\n"]
+    assert 700 < int(memory) <= 777
     assert not done.stderr
 
 

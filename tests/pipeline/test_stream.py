@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location, TableStore, current_manifest
+from triagemq.pipeline.store.places import active_session
 from triagemq.pipeline.streaming import StreamResult, stream_pipeline
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.publications import PublicationsReader
@@ -311,6 +312,16 @@ def test_batches_of_one_block_give_the_same_table(
     again = stream(spark, source, tmp_path / "out")
     assert (again.events, again.windows) == (0, 0)
     assert again.runs == done.runs
+
+
+def test_streams_follow_one_another_in_one_process(
+    spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        # As somebody does who knows of no session.
+        stream_pipeline(source, tmp_path / name, once=True)
+        assert active_session() is spark, "what a stream sets for itself is not for who comes after it"
+        assert Tables(tmp_path / name).table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
 
 
 def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp_path: Path) -> None:

@@ -91,9 +91,8 @@ class SparkSettings:
 
     def __init__(self, options: SparkOptions, given: Mapping[str, str]) -> None:
         self._options = options
-        self._given = {**given, **options.conf}
-        if options.master is not None:
-            self._given["spark.master"] = options.master
+        self._told = {**options.conf, **({"spark.master": options.master} if options.master else {})}
+        self._given = {**given, **self._told}
         self.master = self._given.get("spark.master", "local[*]")
         self.local = self.master.startswith("local")
 
@@ -105,9 +104,7 @@ class SparkSettings:
         if remote:
             raise PipelineError(_no_connect(remote))
         given = _defaults(submitted.properties_file)
-        for setting in submitted.conf:
-            name, _, value = setting.partition("=")
-            given[name] = value
+        given |= dict(setting.partition("=")[::2] for setting in submitted.conf)
         named = {
             "spark.master": submitted.master or given.get("spark.master") or os.environ.get("MASTER"),
             "spark.app.name": submitted.name,
@@ -116,8 +113,7 @@ class SparkSettings:
 
     def chosen(self) -> dict[str, str]:
         """What is set for this session besides what was given, with the options of the command."""
-        options, rows = self._options, self._options.rows
-        cores = len(os.sched_getaffinity(0))
+        rows, cores = self._options.rows, len(os.sched_getaffinity(0))
         settings = {
             "spark.app.name": "triagemq",
             "spark.ui.showConsoleProgress": "false",
@@ -154,14 +150,12 @@ class SparkSettings:
         chosen["spark.sql.session.timeZone"] = "UTC"
         chosen["spark.sql.execution.arrow.pyspark.enabled"] = "true"
         chosen["spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs"] = "false"
-        if options.ui:
+        if self._options.ui:
             chosen["spark.ui.enabled"] = "true"
-        if options.master is not None:
-            chosen["spark.master"] = options.master
-        return chosen | dict(options.conf)
+        return chosen | self._told
 
     def environment(self, java: Java, archive: ClassArchive | None) -> dict[str, str]:
-        """What must be in the environment when Java starts: what these say is weaker than all other settings."""
+        """What must be in the environment when Java starts; what is chosen there is weaker than all settings."""
         java_options = [os.environ.get("SPARK_SUBMIT_OPTS", "")]
         if not (_conf_directory() / "log4j2.properties").is_file():
             java_options.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
@@ -175,6 +169,12 @@ class SparkSettings:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_SUBMIT_OPTS": " ".join(java_options).strip(),
         }
+        if self._told and _SUBMITTED in os.environ:
+            # What comes last is heard: behind what was said there, and before the program's name.
+            submitted, shell, rest = os.environ[_SUBMITTED].rpartition("pyspark-shell")
+            told = [text for setting in self._told.items() for text in ("--conf", "=".join(setting))]
+            told += ["--master", self.master] if "spark.master" in self._told else []
+            wanted[_SUBMITTED] = f"{submitted} {shlex.join(told)} {shell}{rest}"
         if self.local and "SPARK_DRIVER_MEMORY" not in os.environ:
             wanted["SPARK_DRIVER_MEMORY"] = self._options.memory or _driver_memory()
         if self._on_this_machine:

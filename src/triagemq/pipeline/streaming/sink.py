@@ -193,7 +193,7 @@ class BatchSink:
 
     def _read(self, spark: SparkSession, files: Iterable[TableFile], schema: StructType | str) -> DataFrame:
         paths = [(self.store.place / file.name).spark_path for file in files]
-        return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(*paths)
 
     def _taken_and_not_kept(self) -> int:
         """Messages of a batch that was begun and not finished: they cannot be had again."""
