@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,9 +23,25 @@ from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.live.clients import tell
+from triagemq.live.emulate.copying import (
+    CopyingPlane,
+    idle_instructions,
+    plugged_publishers,
+    require_babbling,
+    with_idle_port,
+)
 from triagemq.live.emulate.openflow_agent import AgentConfig
+from triagemq.live.emulate.promises import KeptAt, both_ways, kept_at
 from triagemq.live.processes import last_words
-from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
+from triagemq.live.promised import IDLE, tell_addresses
+from triagemq.live.rig import (
+    CLIENTS_MODULE,
+    EMBEDDED_CLASSES,
+    GATEWAY_MODULE,
+    KERNEL_CLASSES,
+    Rig,
+    RigOptions,
+)
 from triagemq.network.emulated import Box, LostEvent, lay_out, new_run
 from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
@@ -59,11 +75,14 @@ def check_data_plane(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxedOptions(RigOptions):
-    """`replay` is a Trace whose publications are sent instead of random ones."""
+    """`replay` is a Trace whose publications are sent instead of random ones. Publishers that are `babbling` send
+    promised messages as fast as they can; all others begin with them in random phases, or `synchronised`."""
 
     scenario: Path
     dataplane: str = "linux"
     replay: Path | None = None
+    babbling: tuple[str, ...] = ()
+    synchronised: bool = False
 
     def __post_init__(self) -> None:
         check_data_plane(self.dataplane)
@@ -102,19 +121,25 @@ class BoxedExchange(Rig):
         self.scenario = scenario
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
+        self.promises: list[KeptAt] = []
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
+        # The embedded data plane is behind the gateway, and what is promised does not come there.
+        plugged = [] if options.dataplane == "embedded" else plugged_publishers(scenario)
+        require_babbling(scenario, options.babbling, plugged)
         self.layout = lay_out(
-            scenario,
+            with_idle_port(scenario, plugged) if plugged else scenario,
             new_run(),
             switches="openvswitch" if options.dataplane == "openflow" else "bridge",
             backups=conditions.backups,
             apart=_losing(scenario, conditions),
+            plugged=[*plugged, IDLE] if plugged else (),
         )
         self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
         super().__init__(options, self._sockets / "gateway.sock")
         self.box = Box(self.layout)
         self._inside: dict[str, Running] = {}
+        self._babblers: list[str] = []
 
     @property
     def _gateway_address(self) -> str:
@@ -201,8 +226,10 @@ class BoxedExchange(Rig):
         """End a process, if it was started; the box gives those in it the time that they need."""
         if name in self._inside:
             await asyncio.to_thread(self.box.processes.end, self._inside[name])
-        else:
-            await super().stop(name, hurry=hurry)
+            return
+        await super().stop(name, hurry=hurry)
+        if name == "publishers":
+            await asyncio.gather(*(super(BoxedExchange, self).stop(each) for each in self._babblers))
 
     # What runs.
 
@@ -219,13 +246,17 @@ class BoxedExchange(Rig):
 
     def _start_queues(self) -> None:
         self.plane = LinuxDataPlane(
-            {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports}
+            {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports},
+            limits=self.options.dataplane != "openflow",
         )
         self._clean.callback(self.plane.close)
         self.plane.trust(
             [TrustedAddress("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()]
         )
-        self.follower = Follower(self.link, FlowBinder(self.plane))
+        copying = CopyingPlane(self.plane, self.box)
+        if self.layout.plugged:
+            copying.apply(idle_instructions(self._idle_bps))
+        self.follower = Follower(self.link, FlowBinder(copying))
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())
 
@@ -235,9 +266,15 @@ class BoxedExchange(Rig):
         agent = AgentConfig(
             control=str(self._control),
             listen=switches.controller,
-            switches=[datapath_id(self.layout, name) for name in self.scenario.switches.name],
+            switches=[datapath_id(self.layout, name) for name in self.layout.switches],
             sources=[host.ipv4 for host in self.layout.brokers.values()],
             applied=str(self._rules),
+            ports={
+                port.name: (datapath_id(self.layout, port.switch), port.switch_interface)
+                for port in self.layout.ports
+            },
+            idle_bps=self._idle_bps if self.layout.plugged else None,
+            limited=str(self.limited),
         )
         await self._start_child("controller", _CONTROLLER_MODULE, asdict(agent))
 
@@ -247,6 +284,9 @@ class BoxedExchange(Rig):
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
         ):
+            ways = {name: host.interface for name, host in hosts.items()}
+            if role == "publishers":
+                ways = {name: way.interface for name, way in self.layout.access.items()}
             await self._start_clients(
                 role,
                 restart=False,
@@ -256,7 +296,54 @@ class BoxedExchange(Rig):
                 receipts=str(noted),
                 commands=str(self._sockets / role),
                 absent=absent,
+                promised=self._promised_clients(role, ways, self.options.babbling),
             )
+        for name in self.options.babbling:
+            await self._start_babbler(name)
+
+    async def _start_babbler(self, name: str) -> None:
+        access, child = self.layout.access[name], f"babbler-{self.options.babbling.index(name)}"
+        self._babblers.append(child)
+        config = {
+            "role": "babbler",
+            "scenario": self.options.scenario_path,
+            "coordinator": self._coordinator,
+            "namespaces": {name: access.namespace},
+            "commands": str(self._sockets / child),
+            "promised": self._promised_clients(child, {name: access.interface}, (), babbling=(name,)),
+        }
+        await self._start_child(child, CLIENTS_MODULE, config, restart=False)
+
+    def _promised_clients(
+        self, role: str, ways: dict[str, str], without: Collection[str], babbling: Sequence[str] = ()
+    ) -> dict[str, Any] | None:
+        if not self.layout.plugged:
+            return None
+        return {
+            "interfaces": {name: way for name, way in ways.items() if name not in without},
+            "receipts": str(self.state / f"promised-{role}"),
+            "babbling": list(babbling),
+            "synchronised": self.options.synchronised,
+        }
+
+    @property
+    def promised_sent(self) -> list[Path]:
+        """What publishers note of promised messages."""
+        return [self.state / f"promised-{role}" for role in ("publishers", *self._babblers)]
+
+    @property
+    def promised_receipts(self) -> Path:
+        """What subscribers note of promised messages."""
+        return self.state / "promised-subscribers"
+
+    @property
+    def limited(self) -> Path:
+        """Where the controller says how many packets its meters have cut."""
+        return self.state / "limited.json"
+
+    @property
+    def _idle_bps(self) -> float:
+        return float(self.scenario.ports.bandwidth_bps.min())
 
     async def begin_publishing(self, absent_subscribers: list[str]) -> int:
         """When the first event is published, in Unix ns: as soon as the plan that knows of everyone is in force.
@@ -276,9 +363,40 @@ class BoxedExchange(Rig):
             if self.follower is not None and self.follower.problem:
                 why = self.follower.problem
             raise NetworkError(f"the plan cannot be carried out: {why}") from None
+        if self.layout.plugged:
+            await self._lead_to_addresses()
         begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
-        self.tell_clients("publishers", begins_ns=begins_ns)
+        for role in ("publishers", *self._babblers):
+            tell(str(self._sockets / role), {"begins_ns": begins_ns})
         return begins_ns
+
+    async def _lead_to_addresses(self) -> None:
+        """Tell everyone where what is promised goes, and wait until they are there."""
+        coordinator = Coordinator(self._coordinator)
+        try:
+            found = [
+                promise
+                for name in plugged_publishers(self.scenario)
+                for promise in await coordinator.promises_of("publishers", name)
+            ]
+        finally:
+            await coordinator.close()
+        self.promises = kept_at(self.scenario, found)
+        path = self._sockets / "promised.json"
+        tell_addresses(path, [each.at for each in self.promises])
+        both = both_ways(self.scenario, self.promises)
+        roles = ("subscribers", "publishers", *self._babblers)
+        for role in roles:
+            tell(str(self._sockets / role), {"promised": str(path), "both_ways": both})
+        awaited = [Path(f"{path}.{role.partition('-')[0]}") for role in roles]
+        deadline = time.monotonic() + _READY_SECONDS
+        while not all(each.exists() for each in awaited):
+            self.require_alive()
+            if time.monotonic() > deadline:
+                raise NetworkError(
+                    f"clients do not find the addresses of promises; see {self.state / 'logs'}"
+                )
+            await asyncio.sleep(_LOOK_SECONDS)
 
     @property
     def _coordinator(self) -> str:
