@@ -7,8 +7,8 @@ SIGTERM.
 What its clients do next is told by JSON datagrams on a Unix socket. `{"name": "crew", "there": false}`: a client fails
 or leaves, or returns or joins. `{"situation": 2}`: topics are worth to everyone what they are in the situation of that
 number, of those that the scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time.
-`{"promised": "FILE"}`: what is promised is at the addresses in that file (see live.promised); when everyone is where he
-should be, FILE with the process's role behind it exists.
+`{"promised": "FILE"}`: what is promised is at the addresses in that file (see live.promised); when all are there, a
+file says so that is called as the socket is, and `.there`.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class LoadConfig:
     file for what is sent or arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail,
     return, leave, join and value topics anew (see commands.py), and `absent` are those who are not there at the start;
     rates change as the scenario's conditions have it. `replay` is a Trace whose publications are sent at their times
-    instead of random ones. `promised` says how promised messages are sent and got; a "babbler" does nothing else.
+    instead of random ones. `promised` says how promised messages are sent and got; "direct" publishers do nothing else.
     """
 
-    role: Literal["publishers", "subscribers", "babbler"]
+    role: Literal["publishers", "subscribers", "direct"]
     scenario: str
     coordinator: str
     token: str | None = field(default=None, repr=False)
@@ -138,7 +138,7 @@ async def run_subscribers(
         elif "promised" in message:
             if promised is not None:
                 await promised.open(told_addresses(message["promised"]), config.namespaces or {})
-                _say_where(message["promised"], config.role)
+                _say_there(config)
         elif message["there"] and message["name"] not in present:
             await join(message["name"])
         elif not message["there"] and message["name"] in present:
@@ -187,7 +187,7 @@ async def run_publishers(
             if promised is not None:
                 await promised.open(told_addresses(message["promised"]), config.namespaces or {})
                 both_ways.update(message["both_ways"])
-                _say_where(message["promised"], config.role)
+                _say_there(config)
             return
         if "begins_ns" in message:
             begins_ns = message["begins_ns"]
@@ -242,10 +242,10 @@ async def run_publishers(
         sent.close()
 
 
-async def run_babbler(
+async def run_direct(
     scenario: Scenario, conditions: Conditions, config: LoadConfig, ended: asyncio.Event
 ) -> None:
-    """One who sends promised messages as fast as it can, from when it is told to begin."""
+    """Publishers that need no exchange: they send promised messages from when they are told to begin."""
     promised = _promised_publishers(scenario, conditions, config)
     assert promised is not None
     begins = asyncio.get_running_loop().create_future()
@@ -253,7 +253,7 @@ async def run_babbler(
     async def command(message: dict[str, Any]) -> None:
         if "promised" in message:
             await promised.open(told_addresses(message["promised"]), config.namespaces or {})
-            _say_where(message["promised"], config.role)
+            _say_there(config)
         elif not begins.done():
             begins.set_result(message["begins_ns"])
 
@@ -274,8 +274,8 @@ def _promised_publishers(
     return PromisedPublishers(scenario, _course(scenario, conditions), config.promised, config.seed)
 
 
-def _say_where(path: str, role: str) -> None:
-    Path(f"{path}.{role}").touch()
+def _say_there(config: LoadConfig) -> None:
+    Path(f"{config.commands}.there").touch()
 
 
 @contextlib.asynccontextmanager
@@ -443,8 +443,8 @@ async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     if config.role == "publishers":
         await run_publishers(scenario, conditions, config, ended)
         return
-    if config.role == "babbler":
-        await run_babbler(scenario, conditions, config, ended)
+    if config.role == "direct":
+        await run_direct(scenario, conditions, config, ended)
         return
     with stamping() if config.receipts is not None else contextlib.nullcontext():
         await run_subscribers(scenario, conditions, config, ended)

@@ -305,7 +305,7 @@ class BoxedExchange(Rig):
         access, child = self.layout.access[name], f"babbler-{self.options.babbling.index(name)}"
         self._babblers.append(child)
         config = {
-            "role": "babbler",
+            "role": "direct",
             "scenario": self.options.scenario_path,
             "coordinator": self._coordinator,
             "namespaces": {name: access.namespace},
@@ -388,7 +388,7 @@ class BoxedExchange(Rig):
         roles = ("subscribers", "publishers", *self._babblers)
         for role in roles:
             tell(str(self._sockets / role), {"promised": str(path), "both_ways": both})
-        awaited = [Path(f"{path}.{role.partition('-')[0]}") for role in roles]
+        awaited = [self._sockets / f"{role}.there" for role in roles]
         deadline = time.monotonic() + _READY_SECONDS
         while not all(each.exists() for each in awaited):
             self.require_alive()

@@ -112,8 +112,9 @@ def cut_packets(samples: Sequence[tuple[int, Counters]], metered: Path) -> dict[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromisedRun:
-    """What was promised, sent and got in a run. Columns have a row per message and promise, `idle_ns` one per message
-    over the idle port; `host_ns` is what publishers' and subscribers' hosts took."""
+    """What was promised, sent and got in a run. `copies` have a row per message and promise, with -1 for times of what
+    never came, `idle_ns` one per message over the idle port; `host_ns` is what publishers' and subscribers' hosts took.
+    """
 
     results: PromiseResults
     decisions: tuple[Decision, ...]
@@ -165,9 +166,13 @@ def promised_run(
         tally.late[row] = int((latency_ns > promise.bound_seconds * 1e9 + allowance_ns).sum())
         tally.worst_ns[row] = int(latency_ns.max(initial=0))
         tally.latency_ns[row] = int(latency_ns.sum())
+        whole_ns = np.full(len(messages), -1, dtype=np.int64)
+        whole_ns[came] = latency_ns
         columns.append(
             {
+                "promise": np.full(len(messages), row),
                 "message": messages,
+                "latency_ns": whole_ns,
                 "subscription_id": np.full(len(messages), subscription),
                 "priority_class": np.full(len(messages), promise.levels[-1]),
                 "delivered_ns": arrived_ns,
