@@ -58,8 +58,8 @@ def best_effort(effort: Effort, seed: int, progress: Progress, babbling: tuple[s
     # Late: only experiments with packets need a network.
     from triagemq.live.emulate.best_effort import run_best_effort
 
-    # The discipline is made in the kernel, and not read from the file.
-    scenario = midas_scenario(Discipline.FAIR, float(BUFFER_FRAMES), slower=SLOWER)
+    # Fair queueing is set up in the kernel: a file in which a fair port has guarantees would be refused.
+    scenario = midas_scenario(Discipline.PRIORITY, float(BUFFER_FRAMES), slower=SLOWER)
     with run_folder("midas") as folder:
         save(scenario, folder / "midas.yaml")
         run = asyncio.run(
