@@ -7,8 +7,8 @@ SIGTERM.
 What its clients do next is told by JSON datagrams on a Unix socket. `{"name": "crew", "there": false}`: a client fails
 or leaves, or returns or joins. `{"situation": 2}`: topics are worth to everyone what they are in the situation of that
 number, of those that the scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time.
-`{"promised": "FILE"}`: what is promised is at the addresses in that file (see live.promised); when all are there, a
-file says so that is called as the socket is, and `.there`.
+`{"promised": "FILE"}`: what is promised is at the addresses in that file (see live.promised); when all are there, FILE
+with the socket's name behind it says so. Who joins may ask for other latencies, by topic: `max_latency_seconds`.
 """
 
 from __future__ import annotations
@@ -138,9 +138,17 @@ async def run_subscribers(
         elif "promised" in message:
             if promised is not None:
                 await promised.open(told_addresses(message["promised"]), config.namespaces or {})
-                _say_there(config)
-        elif message["there"] and message["name"] not in present:
-            await join(message["name"])
+                _say_there(message["promised"], config)
+        elif message["there"]:
+            name, other = message["name"], message.get("max_latency_seconds", {})
+            wanted[name] = [
+                replace(each, max_latency_seconds=other.get(each.topic, each.max_latency_seconds))
+                for each in wanted[name]
+            ]
+            if name not in present:
+                await join(name)
+            elif other:
+                await present[name].subscribe_all(wanted[name])
         elif not message["there"] and message["name"] in present:
             await present.pop(message["name"]).close()
 
@@ -186,8 +194,9 @@ async def run_publishers(
         if "promised" in message:
             if promised is not None:
                 await promised.open(told_addresses(message["promised"]), config.namespaces or {})
+                both_ways.clear()
                 both_ways.update(message["both_ways"])
-                _say_there(config)
+                _say_there(message["promised"], config)
             return
         if "begins_ns" in message:
             begins_ns = message["begins_ns"]
@@ -253,7 +262,7 @@ async def run_direct(
     async def command(message: dict[str, Any]) -> None:
         if "promised" in message:
             await promised.open(told_addresses(message["promised"]), config.namespaces or {})
-            _say_there(config)
+            _say_there(message["promised"], config)
         elif not begins.done():
             begins.set_result(message["begins_ns"])
 
@@ -274,8 +283,8 @@ def _promised_publishers(
     return PromisedPublishers(scenario, _course(scenario, conditions), config.promised, config.seed)
 
 
-def _say_there(config: LoadConfig) -> None:
-    Path(f"{config.commands}.there").touch()
+def _say_there(path: str, config: LoadConfig) -> None:
+    Path(f"{path}.{Path(config.commands or config.role).name}").touch()
 
 
 @contextlib.asynccontextmanager

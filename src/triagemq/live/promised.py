@@ -15,6 +15,7 @@ import json
 import math
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ ETHERNET_BYTES = 14
 """What the kernel counts of a packet before IP."""
 
 REAL_OVERHEAD_BYTES = ETHERNET_BYTES + UDP_BYTES[4] + HEADER_BYTES
-LONGEST_PACKET_BYTES = ETHERNET_BYTES + 1500
+LONGEST_PACKET_BYTES = ETHERNET_BYTES + 9000
 
 IDLE = "(idle port)"
 IDLE_TOPIC = "idle"
@@ -50,6 +51,7 @@ IDLE_ADDRESS = "239.255.255.254:16999"
 IDLE_ROW = -1
 _IDLE_SECONDS = 0.01
 
+_NUMBER_BYTES = 8
 _AHEAD_SECONDS = 1.0
 _ROOM_BYTES = 8 << 20
 _BABBLING_ROOM_BYTES = 16 << 10
@@ -184,6 +186,8 @@ class PromisedPublishers:
     ) -> None:
         self._scenario, self._course, self._config, self._seed = scenario, course, config, seed
         self._open: dict[int, DirectPublisher] = {}
+        self._at: dict[int, str] = {}
+        self._numbers: Counter[int] = Counter()
         self._messages: dict[int, RealMessages] = {}
         self._sent = Receipts(Path(config.receipts))
         self._idle: DirectPublisher | None = None
@@ -196,20 +200,24 @@ class PromisedPublishers:
         """By how much all of it is later than it was drawn."""
 
     async def open(self, promises: Iterable[PromisedAddress], namespaces: dict[str, str]) -> None:
-        """Take the sockets of those that are promised; those of others that babble are theirs."""
+        """Take the sockets of those that are promised now; those of others that babble are theirs."""
         scenario, interfaces = self._scenario, self._config.interfaces
-        for promise in promises:
-            row, name = promise.publication, self._name(promise.publication)
-            self.rows.add(row)
+        wanted = {promise.publication: promise.address for promise in promises}
+        self.rows = set(wanted)
+        for row in [row for row, address in self._at.items() if wanted.get(row) != address]:
+            del self._at[row]
+            await self._open.pop(row).close()
+        for row, address in wanted.items():
+            name = self._name(row)
             if row in self._open or name not in interfaces:
                 continue
             messages = self._messages[row] = RealMessages.of(scenario, row)
             topic = scenario.topics.name[int(scenario.publications.topic[row])]
             largest = float(scenario.publications.max_size_bytes[row])
             messages.require(largest, topic)
-            publisher = self._open[row] = DirectPublisher(
+            publisher = DirectPublisher(
                 topic,
-                promise.address,
+                address,
                 max_size_bytes=messages.payload_bytes(largest),
                 network=network_of(
                     namespaces[name],
@@ -220,6 +228,7 @@ class PromisedPublishers:
                 shared_memory=False,
             )
             await publisher.open()
+            self._open[row], self._at[row] = publisher, address
         if IDLE in interfaces and self._idle is None:
             self._idle = DirectPublisher(
                 IDLE_TOPIC,
@@ -244,7 +253,11 @@ class PromisedPublishers:
         work = [self._babble(row, begins_ns, ended) for row in babbling]
         if self._idle is not None:
             work.append(self._keep_probing(self._idle, begins_ns, ended))
-        await asyncio.gather(self._follow(self._open.keys() - babbling, begins_ns, ended), *work)
+        # What nobody is promised now may be promised to somebody later.
+        owners = self._scenario.publications.publisher.tolist()
+        names = self._config.interfaces.keys() - set(self._config.babbling)
+        mine = {row for row, owner in enumerate(owners) if self._scenario.publishers.name[owner] in names}
+        await asyncio.gather(self._follow(mine, begins_ns, ended), *work)
 
     async def close(self) -> None:
         """Give everything back, and write the rest; what hosts took is `host_delay` until then."""
@@ -290,13 +303,14 @@ class PromisedPublishers:
         )
 
     async def _send(self, row: int, size: float, due_ns: int) -> None:
-        if self._name(row) in self._silent:
+        publisher, now_ns = self._open.get(row), time.time_ns()
+        if publisher is None or self._name(row) in self._silent:
             return
-        publisher, now_ns = self._open[row], time.time_ns()
         self.late_ns = max(self.late_ns, now_ns - due_ns)
-        number = publisher.counters.published + 1
+        self._numbers[row] += 1
+        number = self._numbers[row]
         try:
-            await publisher.publish(bytes(self._messages[row].payload_bytes(size)))
+            await publisher.publish(_numbered(number, self._messages[row].payload_bytes(size)))
         finally:
             # Half of it may have been sent when it was given up.
             self._sent.add(row, number, now_ns, round(size), time.time_ns())
@@ -317,6 +331,20 @@ class PromisedPublishers:
 
     def _name(self, publication: int) -> str:
         return self._scenario.publishers.name[int(self._scenario.publications.publisher[publication])]
+
+
+def _numbered(number: int, payload_bytes: int) -> bytes:
+    """A payload that begins with its number, where there is room for it."""
+    if payload_bytes < _NUMBER_BYTES:
+        return bytes(payload_bytes)
+    return number.to_bytes(_NUMBER_BYTES, "big") + bytes(payload_bytes - _NUMBER_BYTES)
+
+
+def _number_of(event: DirectEvent) -> int:
+    """Which message of its publication it is; a publisher that has moved to another address counts on."""
+    if len(event.value) < _NUMBER_BYTES:
+        return event.number
+    return int.from_bytes(event.value[:_NUMBER_BYTES], "big")
 
 
 class PromisedSubscribers:
@@ -358,7 +386,7 @@ class PromisedSubscribers:
             self._got.add(
                 subscription,
                 publication,
-                event.number,
+                _number_of(event),
                 event.published_ns,
                 event.arrived_ns,
                 event.received_ns,

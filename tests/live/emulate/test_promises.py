@@ -18,7 +18,7 @@ from triagemq.live.emulate.copying import (
     plugged_publishers,
     with_idle_port,
 )
-from triagemq.live.emulate.promises import KeptAt, PromisedRun, both_ways, cut_packets, promised_run
+from triagemq.live.emulate.promises import KeptAt, PromisedRun, Tenure, both_ways, cut_packets, promised_run
 from triagemq.live.promised import (
     IDLE,
     PromisedAddress,
@@ -136,7 +136,7 @@ class Clients:
             await subscribers.close()
             plane.close()
         cut = cut_packets([(1, counters)], self.folder / "no meters")
-        return promised_run(self.ward, [self.promise], [sent], got, cut)
+        return promised_run(self.ward, [Tenure(self.promise)], [sent], got, cut)
 
     async def _until_groups_are_known(self, plane: LinuxDataPlane) -> None:
         """A bridge goes by its groups a moment after it was made."""

@@ -22,7 +22,7 @@ from triagemq.live.emulate.copying import (
     plugged_publishers,
     with_idle_port,
 )
-from triagemq.live.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
+from triagemq.live.emulate.promises import KeptAt, PromisedRun, Tenure, cut_packets, promised_run
 from triagemq.live.processes import Child
 from triagemq.live.promised import (
     IDLE,
@@ -119,7 +119,7 @@ async def run_best_effort(
         senders = [state / child.name for child in children]
         for sender in senders:
             tell(str(sender), {"promised": str(addresses)})
-        while not all(Path(f"{sender}.there").exists() for sender in senders):
+        while not all(Path(f"{addresses}.{sender.name}").exists() for sender in senders):
             await asyncio.sleep(_LOOK_SECONDS)
         begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
         for sender in senders:
@@ -135,7 +135,7 @@ async def run_best_effort(
         await asyncio.sleep(_LOOK_SECONDS)
         cut = cut_packets([(time.time_ns(), plane.counters())], state / "no meters")
     sent = [state / f"sent-{number}" for number in range(len(names))]
-    return promised_run(scenario, ways, sent, state / "got", cut)
+    return promised_run(scenario, [Tenure(way) for way in ways], sent, state / "got", cut)
 
 
 def _ways(scenario: Scenario) -> tuple[list[KeptAt], dict[int, FlowKey]]:

@@ -7,6 +7,7 @@ clients reach it over a Unix socket, so that no word to it takes bandwidth from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -17,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from triagemq.client.coordinator import Coordinator
+from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
-from triagemq.errors import NetworkError, ParameterError
+from triagemq.errors import CoordinatorError, NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.live.clients import tell
 from triagemq.live.emulate.copying import (
@@ -31,7 +32,7 @@ from triagemq.live.emulate.copying import (
     with_idle_port,
 )
 from triagemq.live.emulate.openflow_agent import AgentConfig
-from triagemq.live.emulate.promises import KeptAt, both_ways, kept_at
+from triagemq.live.emulate.promises import NEVER_NS, Tenure, both_ways, kept_at
 from triagemq.live.processes import last_words
 from triagemq.live.promised import IDLE, tell_addresses
 from triagemq.live.rig import (
@@ -65,6 +66,8 @@ _IN_FORCE_SECONDS = 60.0
 _BEGIN_SECONDS = 0.2
 """From when publishers are told to begin to their first event."""
 _SAMPLE_SECONDS = 0.2
+_LEAD_SECONDS = 0.5
+"""How often it is asked whether something else is promised now."""
 
 
 def check_data_plane(name: str) -> None:
@@ -121,7 +124,9 @@ class BoxedExchange(Rig):
         self.scenario = scenario
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
-        self.promises: list[KeptAt] = []
+        self.tenures: list[Tenure] = []
+        self._leading = asyncio.Lock()
+        self._told = 0
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
         # The embedded data plane is behind the gateway, and what is promised does not come there.
@@ -364,39 +369,62 @@ class BoxedExchange(Rig):
                 why = self.follower.problem
             raise NetworkError(f"the plan cannot be carried out: {why}") from None
         if self.layout.plugged:
-            await self._lead_to_addresses()
+            await self.lead_to_addresses()
+            self._beside(self._keep_leading())
         begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
         for role in ("publishers", *self._babblers):
             tell(str(self._sockets / role), {"begins_ns": begins_ns})
         return begins_ns
 
-    async def _lead_to_addresses(self) -> None:
-        """Tell everyone where what is promised goes, and wait until they are there."""
+    async def lead_to_addresses(self) -> None:
+        """Tell everyone where what is promised goes now, and wait until they are there."""
+        async with self._leading:
+            found = kept_at(self.scenario, await self._decided())
+            there = {each.kept.at: each for each in self.tenures if each.until_ns == NEVER_NS}
+            gone = there.keys() - {each.at for each in found}
+            new = [each for each in found if each.at not in there]
+            if self._told and not gone and not new:
+                return
+            for at in gone:
+                self._leaves(there[at])
+            self._told += 1
+            path = self._sockets / f"promised-{self._told}.json"
+            tell_addresses(path, [each.at for each in found])
+            roles = ("subscribers", "publishers", *self._babblers)
+            for role in roles:
+                tell(
+                    str(self._sockets / role),
+                    {"promised": str(path), "both_ways": both_ways(self.scenario, found)},
+                )
+            deadline = time.monotonic() + _READY_SECONDS
+            while not all(Path(f"{path}.{role}").exists() for role in roles):
+                self.require_alive()
+                if time.monotonic() > deadline:
+                    raise NetworkError(f"clients do not find what is promised; see {self.state / 'logs'}")
+                await asyncio.sleep(_LOOK_SECONDS)
+            self.tenures += [Tenure(each, time.time_ns()) for each in new]
+
+    async def _decided(self) -> list[Promise]:
         coordinator = Coordinator(self._coordinator)
         try:
-            found = [
+            return [
                 promise
                 for name in plugged_publishers(self.scenario)
                 for promise in await coordinator.promises_of("publishers", name)
             ]
         finally:
             await coordinator.close()
-        self.promises = kept_at(self.scenario, found)
-        path = self._sockets / "promised.json"
-        tell_addresses(path, [each.at for each in self.promises])
-        both = both_ways(self.scenario, self.promises)
-        roles = ("subscribers", "publishers", *self._babblers)
-        for role in roles:
-            tell(str(self._sockets / role), {"promised": str(path), "both_ways": both})
-        awaited = [self._sockets / f"{role}.there" for role in roles]
-        deadline = time.monotonic() + _READY_SECONDS
-        while not all(each.exists() for each in awaited):
-            self.require_alive()
-            if time.monotonic() > deadline:
-                raise NetworkError(
-                    f"clients do not find the addresses of promises; see {self.state / 'logs'}"
-                )
-            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _leaves(self, tenure: Tenure) -> None:
+        """What is under way to somebody who leaves may come, or not."""
+        asked = self.scenario.subscriptions.max_latency_seconds[tenure.kept.at.subscription]
+        tenure.until_ns = time.time_ns() - round(max(float(asked), tenure.kept.bound_seconds) * 1e9)
+
+    async def _keep_leading(self) -> None:
+        while True:
+            await asyncio.sleep(_LEAD_SECONDS)
+            with contextlib.suppress(CoordinatorError):
+                await self.lead_to_addresses()
 
     @property
     def _coordinator(self) -> str:
@@ -452,6 +480,12 @@ class BoxedExchange(Rig):
 
     def tell_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
         """What one of them does from now on, or what all do (see live.clients)."""
+        if what.get("there") is False:
+            wanted = self.scenario.subscriptions.subscriber
+            for tenure in self.tenures:
+                name = self.scenario.subscribers.name[int(wanted[tenure.kept.at.subscription])]
+                if role == "subscribers" and name == what["name"] and tenure.until_ns == NEVER_NS:
+                    self._leaves(tenure)
         tell(str(self._sockets / role), what)
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:

@@ -40,6 +40,18 @@ class KeptAt:
     levels: tuple[int, ...]
 
 
+NEVER_NS = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class Tenure:
+    """How long a promise was in force: for messages published from when its subscriber listened until it left."""
+
+    kept: KeptAt
+    since_ns: int = 0
+    until_ns: int = NEVER_NS
+
+
 def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
     """Those that were admitted, by rows of the scenario."""
     published, wanted, names = scenario.publications, scenario.subscriptions, scenario.topics.name
@@ -134,12 +146,15 @@ class PromisedRun:
 
 def promised_run(
     scenario: Scenario,
-    promises: Sequence[KeptAt],
+    tenures: Sequence[Tenure],
     sent_files: Iterable[Path],
     receipts: Path,
     cut: Mapping[str, CutPackets],
 ) -> PromisedRun:
-    """Everything that clients and queues know, together."""
+    """Everything that clients and queues know, together: a row for each pair that was promised at some time."""
+    pairs: dict[tuple[int, int], list[Tenure]] = {}
+    for tenure in tenures:
+        pairs.setdefault((tenure.kept.at.publication, tenure.kept.at.subscription), []).append(tenure)
     parts = [read_receipts(path, PROMISED_SENT) for path in sent_files]
     sent = np.concatenate(parts) if parts else np.empty(0, dtype=PROMISED_SENT)
     sent = sent[np.argsort(sent["published_ns"], kind="stable")]
@@ -147,45 +162,53 @@ def promised_run(
     probes = got[got["subscription"] == IDLE_ROW]
     idle_ns = probes["arrived_ns"] - probes["published_ns"]
     allowance_ns = _quantile_ns(idle_ns, 0.999) or 0
-    tally = new_promise_tally(len(promises), len(scenario.publications))
+    tally = new_promise_tally(len(pairs), len(scenario.publications))
     columns: list[dict[str, NDArray[Any]]] = []
-    for row, promise in enumerate(promises):
-        publication, subscription = promise.at.publication, promise.at.subscription
-        messages = np.flatnonzero(sent["publication"] == publication)
+    for row, ((publication, subscription), kept) in enumerate(pairs.items()):
         mine = got[(got["subscription"] == subscription) & (got["publication"] == publication)]
         places = dict(zip(mine["number"].tolist(), range(len(mine)), strict=True))
-        place = np.array([places.get(number, -1) for number in sent["number"][messages].tolist()], dtype=int)
-        came = place >= 0
-        outcome = np.full(len(messages), int(Outcome.delivered), dtype=np.int8)
-        outcome[~came] = _reasons(int((~came).sum()), cut.get(promise.at.address, CutPackets()))
-        arrived_ns = np.full(len(messages), -1, dtype=np.int64)
-        arrived_ns[came] = mine["arrived_ns"][place[came]]
-        on_the_wire = np.rint(last_packet_seconds(scenario, promise, sent["size_bytes"][messages]) * 1e9)
-        latency_ns = (mine["arrived_ns"] - mine["published_ns"])[place[came]] + on_the_wire[came]
-        tally.outcomes[row] = np.bincount(outcome, minlength=len(Outcome))
-        tally.late[row] = int((latency_ns > promise.bound_seconds * 1e9 + allowance_ns).sum())
-        tally.worst_ns[row] = int(latency_ns.max(initial=0))
-        tally.latency_ns[row] = int(latency_ns.sum())
-        whole_ns = np.full(len(messages), -1, dtype=np.int64)
-        whole_ns[came] = latency_ns
-        columns.append(
-            {
-                "promise": np.full(len(messages), row),
-                "message": messages,
-                "latency_ns": whole_ns,
-                "subscription_id": np.full(len(messages), subscription),
-                "priority_class": np.full(len(messages), promise.levels[-1]),
-                "delivered_ns": arrived_ns,
-                "outcome": outcome,
-            }
-        )
-        counted = cut.get(promise.at.address, CutPackets())
-        tally.cut_packets[publication] = counted.limited
-        tally.first_cut_ns[publication] = counted.first_ns
+        for tenure in kept:
+            promise = tenure.kept
+            messages = np.flatnonzero(
+                (sent["publication"] == publication)
+                & (sent["published_ns"] >= tenure.since_ns)
+                & (sent["published_ns"] < tenure.until_ns)
+            )
+            numbers = sent["number"][messages].tolist()
+            place = np.array([places.get(number, -1) for number in numbers], dtype=np.int64)
+            came = place >= 0
+            counted = cut.get(promise.at.address, CutPackets())
+            outcome = np.full(len(messages), int(Outcome.delivered), dtype=np.int8)
+            outcome[~came] = _reasons(int((~came).sum()), counted)
+            arrived_ns = np.full(len(messages), -1, dtype=np.int64)
+            arrived_ns[came] = mine["arrived_ns"][place[came]]
+            on_the_wire = np.rint(last_packet_seconds(scenario, promise, sent["size_bytes"][messages]) * 1e9)
+            taken_ns = (mine["arrived_ns"] - mine["published_ns"])[place[came]] + on_the_wire[came]
+            latency_ns = np.full(len(messages), -1, dtype=np.int64)
+            latency_ns[came] = taken_ns
+            tally.outcomes[row] += np.bincount(outcome, minlength=len(Outcome))
+            tally.late[row] += int((taken_ns > promise.bound_seconds * 1e9 + allowance_ns).sum())
+            tally.worst_ns[row] = max(tally.worst_ns[row], int(taken_ns.max(initial=0)))
+            tally.latency_ns[row] += int(taken_ns.sum())
+            tally.cut_packets[publication] = counted.limited
+            tally.first_cut_ns[publication] = counted.first_ns
+            columns.append(
+                {
+                    "promise": np.full(len(messages), row),
+                    "message": messages,
+                    "latency_ns": latency_ns,
+                    "subscription_id": np.full(len(messages), subscription),
+                    "priority_class": np.full(len(messages), promise.levels[-1]),
+                    "delivered_ns": arrived_ns,
+                    "outcome": outcome,
+                }
+            )
     rows = PromisedRows(
-        np.array([each.at.publication for each in promises], dtype=np.int32),
-        np.array([each.at.subscription for each in promises], dtype=np.int32),
-        np.array([each.bound_seconds for each in promises], dtype=np.float64),
+        np.array([publication for publication, _ in pairs], dtype=np.int32),
+        np.array([subscription for _, subscription in pairs], dtype=np.int32),
+        np.array(
+            [max(each.kept.bound_seconds for each in kept) for kept in pairs.values()], dtype=np.float64
+        ),
     )
     decisions, decided_ns = cut_publishers(scenario, tally)
     return PromisedRun(

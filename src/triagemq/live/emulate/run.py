@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from triagemq.live.run import (
 from triagemq.plain import plain
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
+from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.changes import condition_changes
@@ -41,6 +42,7 @@ _REPLICATIONS = 8
 ports draw: what was dropped and lost is the same in all."""
 
 OnTick = Callable[[BoxedExchange, float], None]
+Meanwhile = Callable[[BoxedExchange], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,10 @@ async def run_emulation(
     trace: Path | None = None,
     on_ready: Callable[[BoxedExchange], None] = lambda rig: None,
     on_tick: OnTick = lambda rig, elapsed: None,
+    meanwhile: Meanwhile | None = None,
 ) -> EmulationResult:
-    """Build, run for so long or until `ended`, take everything down again, and compare."""
+    """Build, run for so long or until `ended`, take everything down again, and compare. What happens `meanwhile` begins
+    with the first event, and is given up at the end."""
     scenario, conditions = load_with_conditions(options.scenario)
     where = (trace or options.state / "trace").absolute()
     if where.is_dir() and any(where.iterdir()):
@@ -107,7 +111,7 @@ async def run_emulation(
         await rig.start_clients(_absent(scenario.publishers.name, course[0].publisher_works), absent)
         begun_ns = await rig.begin_publishing(absent)
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
-        playing = asyncio.get_running_loop().create_task(play_conditions(rig, conditions, begun_ns))
+        playing = asyncio.get_running_loop().create_task(_play(rig, conditions, begun_ns, meanwhile))
 
         async def tick(elapsed: float) -> None:
             rig.require_alive()
@@ -127,7 +131,7 @@ async def run_emulation(
     from_ns = measured_from(begun_ns, until_ns)
     promised = promised_run(
         scenario,
-        rig.promises,
+        rig.tenures,
         rig.promised_sent,
         rig.promised_receipts,
         cut_packets(rig.samples, rig.limited),
@@ -161,7 +165,7 @@ async def run_emulation(
         else _transmission(
             scenario,
             [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
-            rig.promises,
+            [each.kept for each in rig.tenures],
         ),
     )
     if not measured.publications:
@@ -171,7 +175,7 @@ async def run_emulation(
     happened = recording(where, scenario, from_ns=begun_ns, with_hosts=True)
     sent = happened.publications
     if options.dataplane != "embedded":
-        direct = np.isin(sent["publication"], [each.at.publication for each in rig.promises])
+        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.tenures])
         taken = _as_long_as_packets(scenario, sent["size_bytes"])
         sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)
@@ -195,6 +199,14 @@ async def run_emulation(
         ),
     )
     return EmulationResult(scenario, measured, simulated, expected, where, promised)
+
+
+async def _play(
+    rig: BoxedExchange, conditions: Conditions, begun_ns: int, meanwhile: Meanwhile | None
+) -> None:
+    await play_conditions(rig, conditions, begun_ns)
+    if meanwhile is not None:
+        await meanwhile(rig)
 
 
 def _lost(rig: BoxedExchange) -> set[tuple[int, int]]:

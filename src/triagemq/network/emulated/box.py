@@ -225,7 +225,9 @@ class Box:
                 if link.far.bridge is None:
                     namespace = os.open(namespace_path(link.far.namespace), os.O_RDONLY | os.O_CLOEXEC)
                     descriptors.callback(os.close, namespace)
-                requests.append(add_veth(link.near, link.far, far_namespace=namespace))
+                requests.append(
+                    add_veth(link.near, link.far, far_namespace=namespace, mtu_bytes=layout.mtu_of(link))
+                )
             for link in layout.links:
                 requests.extend(
                     set_link(end.interface, end.index, up=True, master=self._master(end))

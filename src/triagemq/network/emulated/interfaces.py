@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated.layout import End
+from triagemq.network.emulated.layout import ETHERNET_MTU, End
 from triagemq.network.linux.netlink import (
     CREATE,
     EXCLUSIVE,
@@ -59,7 +59,7 @@ _DESTINATION, _LINK_ADDRESS = 1, 2
 _QUEUE_MESSAGE = struct.Struct("=BxxxiIII")  # tcmsg: family, index, handle, parent, info
 _KIND, _OPTIONS, _BUCKET, _BURST = 1, 2, 1, 6
 _BUCKET_OPTIONS = struct.Struct("=BBHhHI 12x III")  # tc_tbf_qopt: rate, no peak rate, limit, buffer, mtu
-_ETHERNET, _ETHERNET_MTU = 1, 1500
+_ETHERNET = 1
 
 _MOST_SECONDS = 30.0
 _OPERATION, _MEMBER_DATA, _MEMBER_STATE = 16, 5, 1
@@ -123,12 +123,14 @@ def set_group(bridge: int, interface: str, member: int, group: str, *, present: 
     return KernelRequest(_DELETE_GROUP, 0, body, f"send {group} no longer by {interface}", gone)
 
 
-def add_veth(near: End, far: End, *, far_namespace: int | None = None) -> KernelRequest:
+def add_veth(
+    near: End, far: End, *, far_namespace: int | None = None, mtu_bytes: int = ETHERNET_MTU
+) -> KernelRequest:
     """A pair of interfaces; the far one in the namespace of a file descriptor, if given."""
 
     def described(end: End) -> bytes:
         name, mac = text_attribute(_NAME, end.interface), attribute(_MAC, _octets(end.mac))
-        return LINK_MESSAGE.pack(0, 0, end.index, 0, 0) + name + mac + _number(_MTU, _ETHERNET_MTU)
+        return LINK_MESSAGE.pack(0, 0, end.index, 0, 0) + name + mac + _number(_MTU, mtu_bytes)
 
     peer = described(far) + (b"" if far_namespace is None else _number(_NAMESPACE, far_namespace))
     body = described(near) + _information("veth", attribute(_PEER, peer))

@@ -39,7 +39,11 @@ MOST_HOSTS = IPV4_NETWORK.num_addresses - 2
 MOST_MEMBERS = 1000
 """A kernel bridge takes 1,023 interfaces."""
 
+ETHERNET_MTU = 1500
+
 RUN = re.compile(r"[a-z0-9]{1,6}")
+
+_ETHERNET_BYTES = 14
 
 SwitchKind = Literal["bridge", "openvswitch"]
 HostKind = Literal["broker", "publishers", "subscriber"]
@@ -132,7 +136,8 @@ class Access:
 class Layout:
     """The whole box. Everything in it carries the run's name, so that two boxes never meet.
 
-    `feeding` are the ports that feed a switch while no link is down.
+    `feeding` are the ports that feed a switch while no link is down. Promised packets may be longer than others:
+    `mtu_bytes`, wherever they go.
     """
 
     run: str
@@ -144,6 +149,7 @@ class Layout:
     ports: tuple[ManagedPort, ...]
     feeding: frozenset[str]
     plugged: tuple[Access, ...] = ()
+    mtu_bytes: int = ETHERNET_MTU
 
     @property
     def namespaces(self) -> tuple[str, ...]:
@@ -173,6 +179,13 @@ class Layout:
     @cached_property
     def port(self) -> dict[str, ManagedPort]:
         return {port.name: port for port in self.ports}
+
+    def mtu_of(self, link: Link) -> int:
+        """Hosts that send other packets than promised ones send them as short as they would elsewhere."""
+        if self.mtu_bytes == ETHERNET_MTU:
+            return ETHERNET_MTU
+        others = {host.interface for host in self.hosts if host.kind != "subscriber"}
+        return ETHERNET_MTU if link.far.interface in others else self.mtu_bytes
 
     def members(self, bridge: str) -> tuple[End, ...]:
         """The interfaces of a bridge. Those of a switch have the OpenFlow numbers 1, 2, ... in this order."""
@@ -252,7 +265,14 @@ class _Drawing:
                 self.scenario.ports.name[row] for row in self.scenario.switches.fed_by_port if row >= 0
             ),
             tuple(self.access),
+            self.mtu_bytes,
         )
+
+    @property
+    def mtu_bytes(self) -> int:
+        """What the longest packets of the switches have, that of Ethernet at least."""
+        longest = self.scenario.switches.packet_bytes.max(initial=0.0) if self.plugged else 0.0
+        return max(ETHERNET_MTU, int(longest) - _ETHERNET_BYTES)
 
     def draw_brokers(self, backbone: Bridge) -> None:
         names = self.scenario.brokers.name
