@@ -53,7 +53,7 @@ SETTLING_SECONDS = 2.0
 _AT_ONCE = 32
 _AHEAD_SECONDS = 1.0
 _LOOK_SECONDS = 0.02
-_LARGEST_PAYLOAD = 65_000
+_LARGEST_PAYLOAD, _LARGEST_DECLARED = 65_000, 65_535
 _LONGEST_COMMAND = 65_536
 _PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
 
@@ -407,7 +407,8 @@ def _declared(scenario: Scenario) -> dict[str, list[Declared]]:
             Declared(
                 scenario.topics.name[int(table.topic[row])],
                 float(table.rate_per_second[row]),
-                size,
+                # No broker takes a longer one: it is sent directly, or not at all.
+                size if size <= _LARGEST_DECLARED else None,
                 _finite(table.min_separation_seconds[row]),
                 _finite(table.max_separation_seconds[row]),
                 None if largest is None else max(size, largest),
