@@ -54,8 +54,10 @@ _IDLE_SECONDS = 0.01
 _NUMBER_BYTES = 8
 _AHEAD_SECONDS = 1.0
 _ROOM_BYTES = 8 << 20
-_BABBLING_ROOM_BYTES = 16 << 10
-"""What a babbler has waiting in its host: a message begins when the link is ready for it, and not seconds before."""
+_BABBLING_SECONDS = 0.02
+"""What a babbler has waiting in its host: so much that its link is never idle, and not seconds of it."""
+_LEAST_BABBLING_BYTES, _BOOKED_BYTES = 16 << 10, 1.6
+"""The kernel books more for a packet than it has octets."""
 # SO_RCVBUFFORCE of Linux: as much room as root wants.
 _RECEIVE_ROOM = 33
 
@@ -158,23 +160,33 @@ class _RoomySocket(socket.socket):
 
 
 class _NarrowSocket(socket.socket):
-    """Has room for a few packets that wait for the link."""
+    """Has room for what waits for a link of a babbler."""
+
+    send_room_bytes = _LEAST_BABBLING_BYTES
 
     def setsockopt(self, *arguments: Any) -> None:
         if arguments[:2] == (socket.SOL_SOCKET, socket.SO_SNDBUF):
-            arguments = (*arguments[:2], _BABBLING_ROOM_BYTES)
+            arguments = (*arguments[:2], self.send_room_bytes)
         super().setsockopt(*arguments)
 
 
 def network_of(
-    namespace: str, interface: str, mtu_bytes: int = 1500, *, narrow: bool = False
+    namespace: str, interface: str, mtu_bytes: int = 1500, *, babbling_bps: float | None = None
 ) -> NetworkSettings:
-    """Where a client's sockets are."""
-    kind = _NarrowSocket if narrow else _RoomySocket
+    """Where a client's sockets are; of one that babbles, how fast its access link is."""
+
+    def made(*kind: Any) -> socket.socket:
+        if babbling_bps is None:
+            return _RoomySocket(*kind)
+        narrow = _NarrowSocket(*kind)
+        booked = round(babbling_bps / 8 * _BABBLING_SECONDS * _BOOKED_BYTES)
+        narrow.send_room_bytes = max(_LEAST_BABBLING_BYTES, booked)
+        return narrow
+
     return NetworkSettings(
         interface=interface,
         mtu_bytes=mtu_bytes,
-        make_socket=lambda *arguments: in_namespace(namespace, lambda: kind(*arguments)),
+        make_socket=lambda *kind: in_namespace(namespace, lambda: made(*kind)),
     )
 
 
@@ -214,6 +226,7 @@ class PromisedPublishers:
             messages = self._messages[row] = RealMessages.of(scenario, row)
             topic = scenario.topics.name[int(scenario.publications.topic[row])]
             largest = float(scenario.publications.max_size_bytes[row])
+            bps = float(scenario.publishers.access_bps[scenario.publishers.name.index(name)])
             messages.require(largest, topic)
             publisher = DirectPublisher(
                 topic,
@@ -223,7 +236,7 @@ class PromisedPublishers:
                     namespaces[name],
                     interfaces[name],
                     messages.mtu_bytes,
-                    narrow=name in self._config.babbling,
+                    babbling_bps=bps if name in self._config.babbling else None,
                 ),
                 shared_memory=False,
             )

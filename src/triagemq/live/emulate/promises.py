@@ -29,6 +29,8 @@ from triagemq.trace import Outcome
 
 Times = NDArray[np.int64]
 
+_MOST_LATE = 20
+
 
 @dataclass(frozen=True, slots=True)
 class KeptAt:
@@ -141,7 +143,29 @@ class PromisedRun:
         return {
             "idle_port": _figures(self.idle_ns),
             "host_delay": {who: _figures(taken) for who, taken in self.host_ns.items()},
+            "late_messages": self._late_messages(),
         }
+
+    def _late_messages(self) -> list[dict[str, Any]]:
+        """The first of those that were late, and how long their publisher took to hand them over: a host that pauses in
+        the midst of a message is no fault of the network."""
+        if not self.copies:
+            return []
+        copies, table = self.copies, self.results
+        found = []
+        for row in np.flatnonzero(copies["late"])[:_MOST_LATE].tolist():
+            promise, message = int(copies["promise"][row]), int(copies["message"][row])
+            found.append(
+                {
+                    "publisher": table.publisher[promise],
+                    "topic": table.topic[promise],
+                    "subscriber": table.subscriber[promise],
+                    "latency_seconds": float(copies["latency_ns"][row]) * 1e-9,
+                    "bound_seconds": float(table.bound_seconds[promise]),
+                    "handed_over_after_seconds": float(self.host_ns["publishers"][message]) * 1e-9,
+                }
+            )
+        return found
 
 
 def promised_run(
@@ -187,7 +211,8 @@ def promised_run(
             latency_ns = np.full(len(messages), -1, dtype=np.int64)
             latency_ns[came] = taken_ns
             tally.outcomes[row] += np.bincount(outcome, minlength=len(Outcome))
-            tally.late[row] += int((taken_ns > promise.bound_seconds * 1e9 + allowance_ns).sum())
+            late = latency_ns > promise.bound_seconds * 1e9 + allowance_ns
+            tally.late[row] += int(late.sum())
             tally.worst_ns[row] = max(tally.worst_ns[row], int(taken_ns.max(initial=0)))
             tally.latency_ns[row] += int(taken_ns.sum())
             tally.cut_packets[publication] = counted.limited
@@ -197,6 +222,7 @@ def promised_run(
                     "promise": np.full(len(messages), row),
                     "message": messages,
                     "latency_ns": latency_ns,
+                    "late": late,
                     "subscription_id": np.full(len(messages), subscription),
                     "priority_class": np.full(len(messages), promise.levels[-1]),
                     "delivered_ns": arrived_ns,
