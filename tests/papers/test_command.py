@@ -130,3 +130,12 @@ def test_an_unknown_figure_is_an_error_that_names_the_known_ones() -> None:
     done = runner.invoke(app, ["priodex", "6b"])
     assert isinstance(done.exception, ParameterError)
     assert "priodex has 6, 7, 8, 9a, 9b" in str(done.exception)
+
+
+def test_real_packets_are_asked_for_by_name_and_refused_where_there_are_none() -> None:
+    assert registry.experiment("midas", "7", packets=True) is not registry.experiment("midas", "7")
+    assert registry.experiment("priodex", "10", packets=True) is registry.experiment("priodex", "10")
+    with pytest.raises(ParameterError, match=r"priodex 6 is not run with real packets; .* are 10"):
+        registry.experiment("priodex", "6", packets=True)
+    with pytest.raises(ParameterError, match="nothing of firedex has"):
+        registry.experiment("firedex", "5", packets=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from triagemq.cli.options import (
     percent,
     print_deadlines,
     print_json,
+    print_kept_promises,
     screen,
     traffic_bar,
     utility_line,
@@ -50,6 +52,8 @@ def emulate(
     replay: Annotated[
         Path | None, typer.Option(help="Publish what this trace recorded instead of random events.")
     ] = None,
+    babbling: options.Babbling = None,
+    synchronised: options.Synchronised = False,
     state: Annotated[
         Path | None,
         typer.Option(help="Directory of logs and everything else (default: a new one under out/emulate)."),
@@ -79,6 +83,8 @@ def emulate(
         seed=seed,
         planner=options.algorithms(flows, priorities, drops),
         replay=replay,
+        babbling=tuple(babbling or ()),
+        synchronised=synchronised,
     )
     try:
         result = asyncio.run(_run(rig_options, seconds, trace, json))
@@ -169,6 +175,21 @@ def _print(result: EmulationResult, dataplane: str) -> None:
         )
     console = screen()
     console.print(table)
+    if result.promise_rows:
+        print_kept_promises(result.promise_rows, [asdict(each) for each in result.promised.decisions])
+        _print_beside_bounds(result)
     console.print(utility_line(result.measured.utility), highlight=False)
     print_deadlines(result.measured.deadlines)
     typer.echo(f"trace: {result.trace}")
+
+
+def _print_beside_bounds(result: EmulationResult) -> None:
+    """What this machine adds, which is no part of a bound."""
+    figures = result.promised.as_json()
+    idle, hosts = figures["idle_port"], figures["host_delay"]
+    screen().print(
+        f"late: beyond the bound and {duration(idle['p99_9_seconds'])}, the p99.9 of an idle port; hosts beside that: "
+        + ", ".join(f"{who} p99.9 {duration(each['p99_9_seconds'])}" for who, each in hosts.items()),
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -40,6 +40,14 @@ Drops = Annotated[
     str | None,
     typer.Option("--drops", help="none, flat, linear, exponential, optimal (default), or module:function."),
 ]
+Babbling = Annotated[
+    list[str] | None,
+    typer.Option(help="A publisher that sends promised messages as fast as it can; may be repeated."),
+]
+Synchronised = Annotated[
+    bool,
+    typer.Option("--synchronised", help="All promised messages begin together, not in random phases."),
+]
 Formulas = Annotated[
     bool,
     typer.Option("--formulas", help="Formulas alone: follow no sample of events where they are approximate."),
@@ -187,6 +195,25 @@ def figure_table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def print_kept_promises(promises: list[dict[str, Any]], decisions: list[dict[str, Any]]) -> None:
+    """What became of each promise, and who was cut."""
+    console = screen()
+    if promises:
+        columns = ("promise", "messages", "worst latency", "bound", "asked for", "late", "limited", "lost")
+        table = figure_table("promises", *columns)
+        for row in promises:
+            times = ("worst_latency_seconds", "bound_seconds", "max_latency_seconds")
+            table.add_row(
+                f"{row['topic']} from {row['publisher']} to {row['subscriber']}",
+                f"{row['messages']:,}",
+                *(duration(row[name]) for name in times),
+                *(f"{row[name]:,}" for name in ("late", "limited", "lost")),
+            )
+        console.print(table)
+    for row in decisions:
+        console.print(f"{row['kind']}: {row['subject']}: {row['reason']}", soft_wrap=True)
 
 
 def class_table(title: str, classes: list[dict[str, Any]]) -> None:

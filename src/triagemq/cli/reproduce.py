@@ -41,6 +41,9 @@ def reproduce(
         float | None,
         typer.Option("--for", min=1, help="Seconds of each run (priodex 10: of real packets; midas)."),
     ] = None,
+    packets: Annotated[
+        bool, typer.Option("--packets", help="With real packets, at rates scaled down (midas; needs root).")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: seconds, wider intervals.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the plots go.")] = Path("out/reproduce"),
     master: options.SparkMaster = None,
@@ -61,7 +64,7 @@ def reproduce(
     if figure is None:
         _list(paper, json=json)
         return
-    experiment(paper, figure)
+    experiment(paper, figure, packets=packets)
     simulations = out / f"{paper}-{figure}{'-quick' if quick else ''}-simulations"
     spark = None if in_process else OnSpark(options.spark_options(master, conf), simulations)
     if spark is not None and master is not None:
@@ -77,6 +80,7 @@ def reproduce(
             subscribers=tuple(subscribers) if subscribers else None,
             seconds=seconds,
             quick=quick,
+            packets=packets,
             progress=progress,
             spark=spark,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from triagemq.cli.options import (
     percent,
     print_deadlines,
     print_json,
+    print_kept_promises,
     screen,
     utility_line,
 )
@@ -23,8 +24,6 @@ from triagemq.cli.planning import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
     from triagemq.scenario.conditions import Conditions
@@ -69,14 +68,8 @@ def simulate(
             "--conditions/--no-conditions", help="Follow the scenario's conditions, with a plan for each."
         ),
     ] = True,
-    babbling: Annotated[
-        list[str] | None,
-        typer.Option(help="A publisher that sends promised messages as fast as it can; may be repeated."),
-    ] = None,
-    synchronised: Annotated[
-        bool,
-        typer.Option("--synchronised", help="All promised messages begin together, not in random phases."),
-    ] = False,
+    babbling: options.Babbling = None,
+    synchronised: options.Synchronised = False,
     limiter: Annotated[
         str, typer.Option(help="How promised publishers are cut: by a token bucket, or by a window.")
     ] = "bucket",
@@ -173,20 +166,6 @@ def trace_writer(
     )
 
 
-def _promises(rows: list[dict[str, Any]]) -> Table:
-    columns = ("promise", "messages", "worst latency", "bound", "asked for", "late", "limited", "lost")
-    table = figure_table("promises", *columns)
-    for row in rows:
-        times = ("worst_latency_seconds", "bound_seconds", "max_latency_seconds")
-        table.add_row(
-            f"{row['topic']} from {row['publisher']} to {row['subscriber']}",
-            f"{row['messages']:,}",
-            *(duration(row[name]) for name in times),
-            *(f"{row[name]:,}" for name in ("late", "limited", "lost")),
-        )
-    return table
-
-
 def _print(result: SimulationResult, title: str) -> None:
     columns = ("class", "success", "mean latency", "± 95 %", "p50", "p95", "p99", "max")
     table = figure_table(title, *columns)
@@ -210,10 +189,7 @@ def _print(result: SimulationResult, title: str) -> None:
             f"from {duration(row['begins_seconds'])}: success {percent(row['success_rate'])}, "
             f"utility {percent(row['utility_rate'])} of what it could be"
         )
-    if report["promises"]:
-        console.print(_promises(report["promises"]))
-    for row in report["decisions"]:
-        console.print(f"{row['kind']}: {row['subject']}: {row['reason']}", soft_wrap=True)
+    print_kept_promises(report["promises"], report["decisions"])
     console.print(utility_line(report["utility"]))
     print_deadlines(report["deadlines"])
     rate = result.copies / result.wall_seconds / 1e6

@@ -7,6 +7,8 @@ SIGTERM.
 What its clients do next is told by JSON datagrams on a Unix socket. `{"name": "crew", "there": false}`: a client fails
 or leaves, or returns or joins. `{"situation": 2}`: topics are worth to everyone what they are in the situation of that
 number, of those that the scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time.
+`{"promised": "FILE"}`: what is promised is at the addresses in that file (see live.promised); when all are there, FILE
+with the socket's name behind it says so. Who joins may ask for other latencies, by topic: `max_latency_seconds`.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from triagemq.child import run_child, say_ready
-from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
+from triagemq.client import Declared, Event, Publisher, Subscriber, Utility, Wanted
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import TriageError
+from triagemq.live.promised import PromisedClients, PromisedPublishers, PromisedSubscribers, told_addresses
 from triagemq.live.receipts import LastArrival, Receipts, TimedSocket, stamping
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.scenario import Floats, Scenario, UtilityShape, load_with_conditions
@@ -48,7 +53,7 @@ SETTLING_SECONDS = 2.0
 _AT_ONCE = 32
 _AHEAD_SECONDS = 1.0
 _LOOK_SECONDS = 0.02
-_LARGEST_PAYLOAD = 65_000
+_LARGEST_PAYLOAD, _LARGEST_DECLARED = 65_000, 65_535
 _LONGEST_COMMAND = 65_536
 _PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
 
@@ -64,10 +69,10 @@ class LoadConfig:
     file for what is sent or arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail,
     return, leave, join and value topics anew (see commands.py), and `absent` are those who are not there at the start;
     rates change as the scenario's conditions have it. `replay` is a Trace whose publications are sent at their times
-    instead of random ones.
+    instead of random ones. `promised` says how promised messages are sent and got; "direct" publishers do nothing else.
     """
 
-    role: Literal["publishers", "subscribers"]
+    role: Literal["publishers", "subscribers", "direct"]
     scenario: str
     coordinator: str
     token: str | None = field(default=None, repr=False)
@@ -82,6 +87,7 @@ class LoadConfig:
     commands: str | None = None
     absent: list[str] = field(default_factory=list)
     replay: str | None = None
+    promised: PromisedClients | None = None
 
     def trusting(self) -> ssl.SSLContext | None:
         """The coordinator's own certificate is all that is trusted, by whatever name it is reached."""
@@ -103,6 +109,7 @@ async def run_subscribers(
     present: dict[str, Subscriber] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
     arrival = LastArrival()
+    promised = None if config.promised is None else PromisedSubscribers(scenario, config.promised)
 
     def noting(subscriber: int) -> Callable[[Event], None]:
         if receipts is None:
@@ -128,8 +135,20 @@ async def run_subscribers(
             situation = _course(scenario, conditions)[message["situation"]]
             wanted.update(_wanted(scenario, config.qos, situation.utility_weight))
             await asyncio.gather(*(one.subscribe_all(wanted[name]) for name, one in present.items()))
-        elif message["there"] and message["name"] not in present:
-            await join(message["name"])
+        elif "promised" in message:
+            if promised is not None:
+                await promised.open(told_addresses(message["promised"]), config.namespaces or {})
+                _say_there(message["promised"], config)
+        elif message["there"]:
+            name, other = message["name"], message.get("max_latency_seconds", {})
+            wanted[name] = [
+                replace(each, max_latency_seconds=other.get(each.topic, each.max_latency_seconds))
+                for each in wanted[name]
+            ]
+            if name not in present:
+                await join(name)
+            elif other:
+                await present[name].subscribe_all(wanted[name])
         elif not message["there"] and message["name"] in present:
             await present.pop(message["name"]).close()
 
@@ -138,6 +157,8 @@ async def run_subscribers(
         _say_ready(clients=len(present))
         await ended.wait()
     await asyncio.gather(*(subscriber.close() for subscriber in present.values()), return_exceptions=True)
+    if promised is not None:
+        await promised.close()
     if receipts is not None:
         receipts.close()
 
@@ -154,19 +175,29 @@ async def run_publishers(
     turn = asyncio.Semaphore(_AT_ONCE)
     told = asyncio.Event()
     begins_ns = 0
+    promised = _promised_publishers(scenario, conditions, config)
+    # What is promised to some, and to others not.
+    both_ways: set[int] = set()
 
     async def begin(name: str) -> Publisher:
         async with turn:
             publisher = Publisher(**_options(config, name), settings=_settings(config, name))
             await publisher.open()
-            await publisher.declare(declared[name])
+            await publisher.declare_all(declared[name])
             # Whoever has to ask for an id with its first event holds up those behind it.
-            await publisher.register(declared[name])
+            await publisher.register([each.topic for each in declared[name]])
             return publisher
 
     async def command(message: dict[str, Any]) -> None:
         """A publisher that fails says nothing to anybody: it is the silence of its topics that is noticed."""
         nonlocal begins_ns
+        if "promised" in message:
+            if promised is not None:
+                await promised.open(told_addresses(message["promised"]), config.namespaces or {})
+                both_ways.clear()
+                both_ways.update(message["both_ways"])
+                _say_there(message["promised"], config)
+            return
         if "begins_ns" in message:
             begins_ns = message["begins_ns"]
             told.set()
@@ -182,10 +213,26 @@ async def run_publishers(
     topic_rows = scenario.publications.topic.tolist()
     topics = [scenario.topics.name[topic] for topic in topic_rows]
     least = PREFIX_BYTES if config.namespaces is not None else 1
+
+    async def publish(row: int, size: float, published_ns: int) -> None:
+        payload = _payload(max(size, least), published_ns)
+        if sent is not None:
+            sent.add(owner[row], topic_rows[row], published_ns, len(payload))
+        await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
+
+    async def publish_too(row: int, size: float, published_ns: int) -> None:
+        if row in both_ways:
+            await publish(row, size, published_ns)
+
     async with listening(config.commands, command):
         _say_ready(clients=len(publishers), publishing_from_ns=begins_ns)
         while not told.is_set() and not await is_set_within(ended, _LOOK_SECONDS):
             pass
+        sending = None
+        if promised is not None:
+            sending = asyncio.get_running_loop().create_task(
+                promised.publish(begins_ns, ended, silent=silent, brokered=publish_too)
+            )
         until = 0.0
         while not ended.is_set():
             until += _AHEAD_SECONDS
@@ -193,16 +240,51 @@ async def run_publishers(
                 await _wait_until(begins_ns + due_ns, ended)
                 if ended.is_set():
                     break
-                if names[owner[row]] not in silent:
-                    published_ns = time.time_ns()
-                    payload = _payload(max(size, least), published_ns)
-                    if sent is not None:
-                        sent.add(owner[row], topic_rows[row], published_ns, len(payload))
-                    await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
+                if names[owner[row]] not in silent and (promised is None or row not in promised.rows):
+                    await publish(row, size, time.time_ns())
             await _wait_until(begins_ns + round((until - _AHEAD_SECONDS / 2) * 1e9), ended)
+        if promised is not None and sending is not None:
+            await sending
+            await promised.close()
     await asyncio.gather(*(publisher.close() for publisher in publishers), return_exceptions=True)
     if sent is not None:
         sent.close()
+
+
+async def run_direct(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig, ended: asyncio.Event
+) -> None:
+    """Publishers that need no exchange: they send promised messages from when they are told to begin."""
+    promised = _promised_publishers(scenario, conditions, config)
+    assert promised is not None
+    begins = asyncio.get_running_loop().create_future()
+
+    async def command(message: dict[str, Any]) -> None:
+        if "promised" in message:
+            await promised.open(told_addresses(message["promised"]), config.namespaces or {})
+            _say_there(message["promised"], config)
+        elif not begins.done():
+            begins.set_result(message["begins_ns"])
+
+    async with listening(config.commands, command):
+        _say_ready(clients=1)
+        while not begins.done() and not await is_set_within(ended, _LOOK_SECONDS):
+            pass
+        if begins.done():
+            await promised.publish(begins.result(), ended)
+    await promised.close()
+
+
+def _promised_publishers(
+    scenario: Scenario, conditions: Conditions, config: LoadConfig
+) -> PromisedPublishers | None:
+    if config.promised is None:
+        return None
+    return PromisedPublishers(scenario, _course(scenario, conditions), config.promised, config.seed)
+
+
+def _say_there(path: str, config: LoadConfig) -> None:
+    Path(f"{path}.{Path(config.commands or config.role).name}").touch()
 
 
 @contextlib.asynccontextmanager
@@ -316,18 +398,22 @@ async def _wait_until(moment_ns: int, ended: asyncio.Event) -> None:
         await is_set_within(ended, pause)
 
 
-def _declared(scenario: Scenario) -> dict[str, dict[str, tuple[float, float]]]:
+def _declared(scenario: Scenario) -> dict[str, list[Declared]]:
     table = scenario.publications
-    found: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in scenario.publishers.name}
-    for publisher, topic, rate, size in zip(
-        table.publisher.tolist(),
-        table.topic.tolist(),
-        table.rate_per_second.tolist(),
-        table.size_bytes.tolist(),
-        strict=True,
-    ):
-        if rate > 0:
-            found[scenario.publishers.name[publisher]][scenario.topics.name[topic]] = (rate, max(1.0, size))
+    found: dict[str, list[Declared]] = {name: [] for name in scenario.publishers.name}
+    for row in np.flatnonzero(table.rate_per_second > 0).tolist():
+        size, largest = max(1.0, float(table.size_bytes[row])), _finite(table.max_size_bytes[row])
+        found[scenario.publishers.name[int(table.publisher[row])]].append(
+            Declared(
+                scenario.topics.name[int(table.topic[row])],
+                float(table.rate_per_second[row]),
+                # No broker takes a longer one: it is sent directly, or not at all.
+                size if size <= _LARGEST_DECLARED else None,
+                _finite(table.min_separation_seconds[row]),
+                _finite(table.max_separation_seconds[row]),
+                None if largest is None else max(size, largest),
+            )
+        )
     return found
 
 
@@ -366,6 +452,9 @@ async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
     if config.role == "publishers":
         await run_publishers(scenario, conditions, config, ended)
+        return
+    if config.role == "direct":
+        await run_direct(scenario, conditions, config, ended)
         return
     with stamping() if config.receipts is not None else contextlib.nullcontext():
         await run_subscribers(scenario, conditions, config, ended)

@@ -1,4 +1,4 @@
-"""What clients sent and got, noted by themselves: four numbers an event, appended to a file.
+"""What clients sent and got, noted by themselves: some numbers an event, appended to a file.
 
 Where the network drops packets behind the gateway, only the subscribers know what arrived; where it drops them before,
 only the publishers know what was sent. An event arrives when its datagram reaches this host, by the kernel's clock: a
@@ -30,7 +30,31 @@ SENT = np.dtype(
 )
 """Of a publisher."""
 
-_AT_ONCE = 4 * 500
+PROMISED_SENT = np.dtype(
+    [
+        ("publication", np.int64),
+        ("number", np.int64),
+        ("published_ns", np.int64),
+        ("size_bytes", np.int64),
+        ("handed_over_ns", np.int64),
+    ]
+)
+"""Of a publisher of promised messages: a row of the scenario, which message of the publication it is, from 1 on, and
+when the system had its last packet."""
+
+PROMISED_RECEIPT = np.dtype(
+    [
+        ("subscription", np.int64),
+        ("publication", np.int64),
+        ("number", np.int64),
+        ("published_ns", np.int64),
+        ("arrived_ns", np.int64),
+        ("received_ns", np.int64),
+    ]
+)
+"""Of a subscriber to promised messages: when its host had the last packet, and when the program had the message."""
+
+_AT_ONCE = 2000
 # SO_TIMESTAMPNS of Linux, which the socket module does not name; the kernel answers with the same number.
 _TIMESTAMPS = 35
 _TIME = struct.Struct("@ll")
@@ -45,9 +69,9 @@ class Receipts:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._numbers = array("q")
 
-    def add(self, client: int, topic: int, published_ns: int, number: int) -> None:
-        """An event has been sent, and is so long; or it has arrived, at that time."""
-        self._numbers.extend((client, topic, published_ns, number))
+    def add(self, *row: int) -> None:
+        """A row of one of the kinds above."""
+        self._numbers.extend(row)
         if len(self._numbers) >= _AT_ONCE:
             self.flush()
 

@@ -27,7 +27,7 @@ EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 
 GATEWAY_MODULE = "triagemq.coordinator.gateway.process"
 _COORDINATOR_MODULE = "triagemq.coordinator.serve"
-_CLIENTS_MODULE = "triagemq.live.clients"
+CLIENTS_MODULE = "triagemq.live.clients"
 
 _ENDED_TOGETHER = (("publishers", "subscribers"), ("controller", "coordinator", "gateway"))
 
@@ -171,4 +171,4 @@ class Rig(ABC):
             # Those who come back find everything as it was.
             self._write(role, config | {"settling_seconds": 0.0})
 
-        return await self._start_child(role, _CLIENTS_MODULE, config, restart=restart, started=ready)
+        return await self._start_child(role, CLIENTS_MODULE, config, restart=restart, started=ready)

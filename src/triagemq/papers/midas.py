@@ -67,7 +67,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
     late_t3 = max(float(each.late[2]) for found in runs.values() for each in found)
     return Findings(
         tables=(
-            _topics_table(
+            topics_table(
                 f"best effort, {BUFFER_FRAMES} frames of buffer, {effort.seeds} phases", ours, printed
             ),
             PrintedTable.of(
@@ -82,7 +82,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
             ),
         ),
         panels=(
-            _latency_panel("T2, best effort", _shown(ours, 1), 1),
+            latency_panel("T2, best effort", shown(ours, 1), 1),
             Panel(
                 "messages lost by buffer",
                 "frames",
@@ -134,8 +134,8 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
         ),
         figures={
             "buffer_frames": BUFFER_FRAMES,
-            "lost_by_buffer": {str(frames): _by_topic(found) for frames, found in lost.items()},
-            "late_by_buffer": {str(frames): _by_topic(found) for frames, found in late.items()},
+            "lost_by_buffer": {str(frames): by_topic(found) for frames, found in lost.items()},
+            "late_by_buffer": {str(frames): by_topic(found) for frames, found in late.items()},
             "lost_t2_by_phase": t2.tolist(),
         },
     )
@@ -151,11 +151,11 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
     bound = ours[0].bound_seconds
     return Findings(
         tables=(
-            _topics_table(
+            topics_table(
                 f"managed, {effort.seeds} phases, the first with all topics together", ours, printed
             ),
         ),
-        panels=(_latency_panel("T2, managed", ours[0], 1, bound),),
+        panels=(latency_panel("T2, managed", ours[0], 1, bound),),
         differences=(
             Difference(
                 "latency of T2",
@@ -166,8 +166,8 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
                 "them at most.",
             ),
         ),
-        claims=(*_kept("managed", ours, TOPICS), _within("managed", ours, TOPICS)),
-        figures={"worst_seconds": _by_topic(worst), "bound_seconds": _by_topic(bound)},
+        claims=(*kept_claims("managed", ours, TOPICS), within_claim("managed", ours, TOPICS)),
+        figures={"worst_seconds": by_topic(worst), "bound_seconds": by_topic(bound)},
     )
 
 
@@ -189,14 +189,14 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
     lost = [float(each.lost[2]) for each in fair]
     return Findings(
         tables=(
-            _topics_table(
+            topics_table(
                 f"best effort, {BUFFER_FRAMES} frames of buffer, T1 and T2 babble", fair, {"T3": "all lost"}
             ),
-            _topics_table("managed by token buckets, T1 and T2 babble", limited["bucket"], kept),
-            _topics_table("managed by windows, T1 and T2 babble", limited["window"], kept),
+            topics_table("managed by token buckets, T1 and T2 babble", limited["bucket"], kept),
+            topics_table("managed by windows, T1 and T2 babble", limited["window"], kept),
         ),
         panels=tuple(
-            _latency_panel(f"T3, managed by {limiter}s", _shown(found, 2), 2, found[0].bound_seconds)
+            latency_panel(f"T3, managed by {limiter}s", shown(found, 2), 2, found[0].bound_seconds)
             for limiter, found in limited.items()
         ),
         differences=(
@@ -221,9 +221,9 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
             ),
         ),
         claims=(
-            *_kept("managed by windows", limited["window"], ("T3",)),
-            _within("managed by windows", limited["window"], ("T3",)),
-            _kept("managed by token buckets", limited["bucket"], ("T3",))[0],
+            *kept_claims("managed by windows", limited["window"], ("T3",)),
+            within_claim("managed by windows", limited["window"], ("T3",)),
+            kept_claims("managed by token buckets", limited["bucket"], ("T3",))[0],
             Claim(
                 "managed by token buckets: no message of T3 is late once the babbling is older than "
                 f"{duration(SETTLED_SECONDS)}",
@@ -251,7 +251,7 @@ def _worst_later(run: Observed, topic: int) -> float:
     return float(np.nanmax(later, initial=0.0))
 
 
-def _kept(how: str, runs: list[Observed], topics: tuple[str, ...]) -> tuple[Claim, Claim]:
+def kept_claims(how: str, runs: list[Observed], topics: tuple[str, ...]) -> tuple[Claim, Claim]:
     rows = [TOPICS.index(topic) for topic in topics]
     lost = max(float(each.lost[row]) for each in runs for row in rows)
     late = max(float(each.late[row]) for each in runs for row in rows)
@@ -262,13 +262,13 @@ def _kept(how: str, runs: list[Observed], topics: tuple[str, ...]) -> tuple[Clai
     )
 
 
-def _within(how: str, runs: list[Observed], topics: tuple[str, ...]) -> Claim:
+def within_claim(how: str, runs: list[Observed], topics: tuple[str, ...]) -> Claim:
     rows = [TOPICS.index(topic) for topic in topics]
     share = max(float((each.worst_seconds / each.bound_seconds)[row]) for each in runs for row in rows)
     return Claim(f"{how}: no latency exceeds its bound", share <= 1, f"{percent(share)} of it")
 
 
-def _topics_table(title: str, runs: list[Observed], printed: Mapping[str, str]) -> PrintedTable:
+def topics_table(title: str, runs: list[Observed], printed: Mapping[str, str]) -> PrintedTable:
     def spread(values: list[float]) -> str:
         low, high = min(values), max(values)
         mean = percent(float(np.mean(values)))
@@ -295,12 +295,12 @@ def _topics_table(title: str, runs: list[Observed], printed: Mapping[str, str]) 
     )
 
 
-def _shown(runs: list[Observed], topic: int) -> Observed:
+def shown(runs: list[Observed], topic: int) -> Observed:
     """The phase that is plotted: the one whose loss is in the middle, so that it shows neither luck nor ruin."""
     return sorted(runs, key=lambda each: float(each.lost[topic]))[len(runs) // 2]
 
 
-def _latency_panel(title: str, run: Observed, topic: int, bounds: Floats | None = None) -> Panel:
+def latency_panel(title: str, run: Observed, topic: int, bounds: Floats | None = None) -> Panel:
     moments = run.published_seconds[topic]
     ends = (float(moments[0]), float(moments[-1]))
     lines = [Series.of("asked for", ends, [1e3 * MAX_LATENCY_SECONDS[topic]] * 2, "dashed")]
@@ -310,7 +310,7 @@ def _latency_panel(title: str, run: Observed, topic: int, bounds: Floats | None 
     return Panel(title, "published, s", "latency, ms", (dots, *lines))
 
 
-def _by_topic(values: Floats) -> dict[str, float]:
+def by_topic(values: Floats) -> dict[str, float]:
     return dict(zip(TOPICS, np.asarray(values, dtype=np.float64).tolist(), strict=True))
 
 

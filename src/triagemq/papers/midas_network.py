@@ -51,9 +51,12 @@ BUFFER_FRAMES = BUFFER_BYTES // SWITCH_PORTS // 1518
 """The switch has 4 MB for its 52 ports; which share one port may take is not known, and an equal one is assumed."""
 
 
-def midas_scenario(discipline: Discipline, buffer_frames: float = np.inf) -> Scenario:
-    """Table II: a publisher with an access link of its own for each topic, one host that subscribes to all three."""
-    separation = np.array(SEPARATION_SECONDS)
+def midas_scenario(discipline: Discipline, buffer_frames: float = np.inf, *, slower: float = 1.0) -> Scenario:
+    """Table II: a publisher with an access link of its own for each topic, one host that subscribes to all three.
+
+    `slower` by a factor are all links, and so are all times longer.
+    """
+    separation = np.array(SEPARATION_SECONDS) * slower
     return Scenario.of(
         name="midas",
         topics=Topics(TOPICS),
@@ -64,12 +67,14 @@ def midas_scenario(discipline: Discipline, buffer_frames: float = np.inf) -> Sce
             1,
             name=("to the subscriber",),
             switch=0,
-            bandwidth_bps=GIGABIT_BPS,
+            bandwidth_bps=GIGABIT_BPS / slower,
             queues=8,
             buffer_packets=buffer_frames,
             discipline=discipline,
         ),
-        publishers=filled(Publishers, 3, name=PUBLISHERS, broker=0, access_switch=0, access_bps=GIGABIT_BPS),
+        publishers=filled(
+            Publishers, 3, name=PUBLISHERS, broker=0, access_switch=0, access_bps=GIGABIT_BPS / slower
+        ),
         publications=filled(
             Publications,
             3,
@@ -88,7 +93,7 @@ def midas_scenario(discipline: Discipline, buffer_frames: float = np.inf) -> Sce
             subscriber=0,
             topic=range(3),
             utility_weight=0.0,
-            max_latency_seconds=MAX_LATENCY_SECONDS,
+            max_latency_seconds=np.array(MAX_LATENCY_SECONDS) * slower,
             guaranteed=1,
         ),
         overhead_bytes=OVERHEAD_BYTES,

@@ -7,13 +7,8 @@ between the two is the drops' own chance and what a kernel does differently.
 from __future__ import annotations
 
 import asyncio
-import secrets
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +27,7 @@ from triagemq.papers.experiment import (
     part_of,
     percent,
 )
+from triagemq.papers.folders import run_folder
 from triagemq.papers.paper_model import paper_latency
 from triagemq.plain import plain
 from triagemq.scenario import Floats, save
@@ -99,7 +95,7 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Pa
     from triagemq.live.emulate.run import run_emulation
 
     scenario = prototype(subscribers=subscribers, rho=rho)
-    with _folder() as folder:
+    with run_folder("prototype") as folder:
         file = folder / "prototype.yaml"
         save(scenario, file)
         result = asyncio.run(
@@ -129,22 +125,6 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Pa
         paper_seconds=by_paper,
         deliveries=result.measured.deliveries,
     )
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """For a run and no longer; in the journal, so that `triage network restore` removes it after a crash, too."""
-    from triagemq.network.journal import Journal, default_journal_directory
-
-    journal = Journal(default_journal_directory())
-    folder = Path(tempfile.gettempdir()) / f"triage-prototype-{secrets.token_hex(6)}"
-    note = journal.note("directory", path=str(folder))
-    folder.mkdir(mode=0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        journal.done(note)
 
 
 def _column(rows: Sequence[dict[str, Any]], name: str) -> Floats:

@@ -14,6 +14,7 @@ from triagemq.papers.class_variance import CLASS_VARIANCE
 from triagemq.papers.drop_policies import DROP_POLICY_UTILITY
 from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
 from triagemq.papers.midas import MIDAS_BABBLING, MIDAS_BEST_EFFORT, MIDAS_MANAGED
+from triagemq.papers.midas_packets import PACKETS_BABBLING, PACKETS_BEST_EFFORT, PACKETS_MANAGED
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
@@ -51,6 +52,14 @@ PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
 )
 """Paper to figure to experiment; two figures that show one experiment share it."""
 
+WITH_PACKETS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
+    {
+        "priodex": MappingProxyType({"10": PROTOTYPE_PACKETS}),
+        "midas": MappingProxyType({"6": PACKETS_BEST_EFFORT, "7": PACKETS_MANAGED, "8": PACKETS_BABBLING}),
+    }
+)
+"""Those that there are with real packets; that of PrioDeX is nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
@@ -63,11 +72,14 @@ class Reproduction:
     findings: Findings
     wall_seconds: float
     quick: bool = False
+    packets: bool = False
 
     @property
     def name(self) -> str:
         """What its files are called: a quick run does not take the place of a full one."""
-        return f"{self.paper}-{self.figure}{'-quick' if self.quick else ''}"
+        return (
+            f"{self.paper}-{self.figure}{'-packets' if self.packets else ''}{'-quick' if self.quick else ''}"
+        )
 
     @property
     def holds(self) -> bool:
@@ -89,8 +101,8 @@ class Reproduction:
         }
 
 
-def experiment(paper: str, figure: str) -> Experiment:
-    """The experiment behind a figure.
+def experiment(paper: str, figure: str, *, packets: bool = False) -> Experiment:
+    """The experiment behind a figure, or the one that shows it with real packets.
 
     >>> experiment("firedex", "7") is experiment("priodex", "6")
     True
@@ -102,7 +114,15 @@ def experiment(paper: str, figure: str) -> Experiment:
     figures = figures_of(paper)
     if figure not in figures:
         raise ParameterError("figure", f"is {figure!r}; {paper} has {', '.join(figures)}")
-    return figures[figure]
+    if not packets:
+        return figures[figure]
+    real = WITH_PACKETS.get(paper, {})
+    if figure not in real:
+        known = (
+            f"those of {paper} that have them are {', '.join(real)}" if real else f"nothing of {paper} has"
+        )
+        raise ParameterError("packets", f"{paper} {figure} is not run with real packets; {known}")
+    return real[figure]
 
 
 def figures_of(paper: str) -> Mapping[str, Experiment]:
@@ -119,16 +139,19 @@ def reproduce(
     quick: bool = False,
     progress: Progress | None = None,
     spark: OnSpark | None = None,
+    packets: bool = False,
     **asked: Any,
 ) -> Reproduction:
     """Run the experiment behind a figure, with the effort asked for (see Effort).
 
     What is not given is as the experiment has it, or its `quick` variant.
-    With `spark` the simulations of many seeds are Spark tasks; the figures are the same.
+    With `spark` the simulations of many seeds are Spark tasks; the figures are the same. `packets` are real ones.
     """
-    chosen = experiment(paper, figure)
+    chosen = experiment(paper, figure, packets=packets)
     effort = (chosen.quick if quick else chosen.normal).asked(**asked)
     started = time.perf_counter()
     with on_spark(spark):
         findings = chosen.run(effort, progress or (lambda share: None))
-    return Reproduction(paper, figure, chosen.title, effort, findings, time.perf_counter() - started, quick)
+    return Reproduction(
+        paper, figure, chosen.title, effort, findings, time.perf_counter() - started, quick, packets
+    )

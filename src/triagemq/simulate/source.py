@@ -338,7 +338,8 @@ def _sift_down(times: Floats, rows: Integers) -> None:
 
 
 class PublicationStream:
-    """Events in order of time, drawn when asked for. `rates` are those of the publications from each time on, in order.
+    """Events in order of time, drawn when asked for. `rates` are those of the publications from each time on, in order,
+    and the rest is as in Generated.
 
     >>> from triagemq.scenario.generators import table2
     >>> events = PublicationStream(table2(seed=1), seed=1).until(2.0)
@@ -347,13 +348,25 @@ class PublicationStream:
     """
 
     def __init__(
-        self, scenario: Scenario, *, seed: int = 0, rates: Sequence[tuple[float, Floats]] = ()
+        self,
+        scenario: Scenario,
+        *,
+        seed: int = 0,
+        rates: Sequence[tuple[float, Floats]] = (),
+        largest_bytes: Floats | None = None,
+        at_once: NDArray[np.bool_] | None = None,
     ) -> None:
         first = scenario.publications.rate_per_second
         self._changes = deque(rates)
         while self._changes and self._changes[0][0] <= 0:
             first = self._changes.popleft()[1]
-        self._source = Generated(scenario, np.asarray(first, dtype=np.float64), seeds_for(seed, 0))
+        self._source = Generated(
+            scenario,
+            np.asarray(first, dtype=np.float64),
+            seeds_for(seed, 0),
+            largest_bytes=largest_bytes,
+            at_once=at_once,
+        )
 
     def until(self, seconds: float) -> NDArray[np.void]:
         """All events before this time that were not given before: `published_ns`, `publication`, `size_bytes`."""

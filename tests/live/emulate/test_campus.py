@@ -65,9 +65,7 @@ def test_the_keys_are_those_of_simulate_and_more(run: Run) -> None:
     of_the_program = {"wall_seconds", "compile_seconds", "replications", "precision_reached", "ports"}
     # A real run ends in time: nothing is drained or comes late.
     of_its_end = {"drained_seconds", "late_deliveries", "late_is_no_success"}
-    # Promised messages go from switch to switch, not through a gateway, and are simulated only.
-    of_promises = {"promises", "decisions"}
-    assert set(simulated) - set(run.figures) == of_the_program | of_its_end | of_promises
+    assert set(simulated) - set(run.figures) == of_the_program | of_its_end
     assert set(run.figures["classes"][0]) >= set(simulated["classes"][0])
     assert set(run.figures["utility"]) >= {"achieved", "maximum", "rate", "rate_mean"}
     assert {"classes", "utility"} <= set(run.figures["forecast"])

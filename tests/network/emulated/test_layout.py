@@ -58,6 +58,40 @@ def test_publishers_that_are_apart_have_a_host_of_their_own_behind_the_same_swit
     assert bridge.subject == "sensors"
 
 
+PROMISING = """
+name: Ward
+brokers: {hall: {}}
+switches: {bed: {}, desk: {}}
+ports:
+  over: {switch: bed, bandwidth_bps: 1e7, to: desk}
+  monitor: {switch: desk, bandwidth_bps: 1e7}
+publishers:
+  ecg: {access: bed, access_bps: 1e6, publishes: {pulse: {rate_per_second: 1, size_bytes: 9}}}
+  door: {publishes: {bell: {rate_per_second: 1, size_bytes: 9}}}
+subscribers: {nurse: {port: monitor, subscribes: {pulse: log:1}}}
+"""
+
+
+@pytest.mark.parametrize("kind", ["bridge", "openvswitch"])
+def test_a_publisher_that_is_plugged_in_has_an_access_link_beside_its_way_to_the_broker(kind: str) -> None:
+    layout = lay_out(loads(PROMISING), "a1", switches=kind, plugged=["ecg"])  # type: ignore[arg-type]
+    host, access = layout.publishers["ecg"], layout.access["ecg"]
+    assert host.members == ("ecg",)
+    assert (access.namespace, access.bps) == (host.namespace, 1e6)
+    assert access.ipv4 not in {each.ipv4 for each in layout.hosts}
+    (link,) = (link for link in layout.links if link.far.interface == access.interface)
+    assert (link.access, link.near.bridge) == ("ecg", layout.switches["bed"].name)
+    # Nothing but what is promised goes over it, or from switch to switch beside the tree.
+    beside = [link for link in layout.links if link not in active_links(layout, layout.feeding)]
+    assert {(link.access, link.port, link.feeds) for link in beside} == {
+        ("ecg", None, None),
+        (None, "over", "desk"),
+    }
+    for name in ("ecg", "door", "nurse"):
+        other = (layout.publishers | layout.subscribers)[name]
+        assert delivered(layout, forwarding(layout, layout.feeding), layout.brokers["hall"], other)
+
+
 @given(campuses(), KINDS)
 def test_everyone_has_a_host_and_every_port_its_interface(campus: Campus, kind: str) -> None:
     scenario, layout = campus.scenario, drawn(campus, kind)

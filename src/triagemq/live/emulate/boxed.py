@@ -7,25 +7,42 @@ clients reach it over a Unix socket, so that no word to it takes bandwidth from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from triagemq.client.coordinator import Coordinator
+from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
-from triagemq.errors import NetworkError, ParameterError
+from triagemq.errors import CoordinatorError, NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.live.clients import tell
+from triagemq.live.emulate.copying import (
+    CopyingPlane,
+    idle_instructions,
+    plugged_publishers,
+    require_babbling,
+    with_idle_port,
+)
 from triagemq.live.emulate.openflow_agent import AgentConfig
+from triagemq.live.emulate.promises import NEVER_NS, Tenure, both_ways, kept_at
 from triagemq.live.processes import last_words
-from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
+from triagemq.live.promised import IDLE, tell_addresses
+from triagemq.live.rig import (
+    CLIENTS_MODULE,
+    EMBEDDED_CLASSES,
+    GATEWAY_MODULE,
+    KERNEL_CLASSES,
+    Rig,
+    RigOptions,
+)
 from triagemq.network.emulated import Box, LostEvent, lay_out, new_run
 from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
@@ -49,6 +66,8 @@ _IN_FORCE_SECONDS = 60.0
 _BEGIN_SECONDS = 0.2
 """From when publishers are told to begin to their first event."""
 _SAMPLE_SECONDS = 0.2
+_LEAD_SECONDS = 0.5
+"""How often it is asked whether something else is promised now."""
 
 
 def check_data_plane(name: str) -> None:
@@ -59,11 +78,14 @@ def check_data_plane(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxedOptions(RigOptions):
-    """`replay` is a Trace whose publications are sent instead of random ones."""
+    """`replay` is a Trace whose publications are sent instead of random ones. Publishers that are `babbling` send
+    promised messages as fast as they can; all others begin with them in random phases, or `synchronised`."""
 
     scenario: Path
     dataplane: str = "linux"
     replay: Path | None = None
+    babbling: tuple[str, ...] = ()
+    synchronised: bool = False
 
     def __post_init__(self) -> None:
         check_data_plane(self.dataplane)
@@ -102,19 +124,27 @@ class BoxedExchange(Rig):
         self.scenario = scenario
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
+        self.tenures: list[Tenure] = []
+        self._leading = asyncio.Lock()
+        self._told = 0
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
+        # The embedded data plane is behind the gateway, and what is promised does not come there.
+        plugged = [] if options.dataplane == "embedded" else plugged_publishers(scenario)
+        require_babbling(scenario, options.babbling, plugged)
         self.layout = lay_out(
-            scenario,
+            with_idle_port(scenario, plugged) if plugged else scenario,
             new_run(),
             switches="openvswitch" if options.dataplane == "openflow" else "bridge",
             backups=conditions.backups,
             apart=_losing(scenario, conditions),
+            plugged=[*plugged, IDLE] if plugged else (),
         )
         self._sockets = Path(tempfile.gettempdir()) / f"triage-{self.layout.run}"
         super().__init__(options, self._sockets / "gateway.sock")
         self.box = Box(self.layout)
         self._inside: dict[str, Running] = {}
+        self._babblers: list[str] = []
 
     @property
     def _gateway_address(self) -> str:
@@ -201,8 +231,10 @@ class BoxedExchange(Rig):
         """End a process, if it was started; the box gives those in it the time that they need."""
         if name in self._inside:
             await asyncio.to_thread(self.box.processes.end, self._inside[name])
-        else:
-            await super().stop(name, hurry=hurry)
+            return
+        await super().stop(name, hurry=hurry)
+        if name == "publishers":
+            await asyncio.gather(*(super(BoxedExchange, self).stop(each) for each in self._babblers))
 
     # What runs.
 
@@ -219,13 +251,17 @@ class BoxedExchange(Rig):
 
     def _start_queues(self) -> None:
         self.plane = LinuxDataPlane(
-            {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports}
+            {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports},
+            limits=self.options.dataplane != "openflow",
         )
         self._clean.callback(self.plane.close)
         self.plane.trust(
             [TrustedAddress("udp", host.ipv4, GATEWAY_PORT) for host in self.layout.brokers.values()]
         )
-        self.follower = Follower(self.link, FlowBinder(self.plane))
+        copying = CopyingPlane(self.plane, self.box)
+        if self.layout.plugged:
+            copying.apply(idle_instructions(self._idle_bps))
+        self.follower = Follower(self.link, FlowBinder(copying))
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())
 
@@ -235,9 +271,15 @@ class BoxedExchange(Rig):
         agent = AgentConfig(
             control=str(self._control),
             listen=switches.controller,
-            switches=[datapath_id(self.layout, name) for name in self.scenario.switches.name],
+            switches=[datapath_id(self.layout, name) for name in self.layout.switches],
             sources=[host.ipv4 for host in self.layout.brokers.values()],
             applied=str(self._rules),
+            ports={
+                port.name: (datapath_id(self.layout, port.switch), port.switch_interface)
+                for port in self.layout.ports
+            },
+            idle_bps=self._idle_bps if self.layout.plugged else None,
+            limited=str(self.limited),
         )
         await self._start_child("controller", _CONTROLLER_MODULE, asdict(agent))
 
@@ -247,6 +289,9 @@ class BoxedExchange(Rig):
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
         ):
+            ways = {name: host.interface for name, host in hosts.items()}
+            if role == "publishers":
+                ways = {name: way.interface for name, way in self.layout.access.items()}
             await self._start_clients(
                 role,
                 restart=False,
@@ -256,7 +301,54 @@ class BoxedExchange(Rig):
                 receipts=str(noted),
                 commands=str(self._sockets / role),
                 absent=absent,
+                promised=self._promised_clients(role, ways, self.options.babbling),
             )
+        for name in self.options.babbling:
+            await self._start_babbler(name)
+
+    async def _start_babbler(self, name: str) -> None:
+        access, child = self.layout.access[name], f"babbler-{self.options.babbling.index(name)}"
+        self._babblers.append(child)
+        config = {
+            "role": "direct",
+            "scenario": self.options.scenario_path,
+            "coordinator": self._coordinator,
+            "namespaces": {name: access.namespace},
+            "commands": str(self._sockets / child),
+            "promised": self._promised_clients(child, {name: access.interface}, (), babbling=(name,)),
+        }
+        await self._start_child(child, CLIENTS_MODULE, config, restart=False)
+
+    def _promised_clients(
+        self, role: str, ways: dict[str, str], without: Collection[str], babbling: Sequence[str] = ()
+    ) -> dict[str, Any] | None:
+        if not self.layout.plugged:
+            return None
+        return {
+            "interfaces": {name: way for name, way in ways.items() if name not in without},
+            "receipts": str(self.state / f"promised-{role}"),
+            "babbling": list(babbling),
+            "synchronised": self.options.synchronised,
+        }
+
+    @property
+    def promised_sent(self) -> list[Path]:
+        """What publishers note of promised messages."""
+        return [self.state / f"promised-{role}" for role in ("publishers", *self._babblers)]
+
+    @property
+    def promised_receipts(self) -> Path:
+        """What subscribers note of promised messages."""
+        return self.state / "promised-subscribers"
+
+    @property
+    def limited(self) -> Path:
+        """Where the controller says how many packets its meters have cut."""
+        return self.state / "limited.json"
+
+    @property
+    def _idle_bps(self) -> float:
+        return float(self.scenario.ports.bandwidth_bps.min())
 
     async def begin_publishing(self, absent_subscribers: list[str]) -> int:
         """When the first event is published, in Unix ns: as soon as the plan that knows of everyone is in force.
@@ -276,9 +368,63 @@ class BoxedExchange(Rig):
             if self.follower is not None and self.follower.problem:
                 why = self.follower.problem
             raise NetworkError(f"the plan cannot be carried out: {why}") from None
+        if self.layout.plugged:
+            await self.lead_to_addresses()
+            self._beside(self._keep_leading())
         begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
-        self.tell_clients("publishers", begins_ns=begins_ns)
+        for role in ("publishers", *self._babblers):
+            tell(str(self._sockets / role), {"begins_ns": begins_ns})
         return begins_ns
+
+    async def lead_to_addresses(self) -> None:
+        """Tell everyone where what is promised goes now, and wait until they are there."""
+        async with self._leading:
+            found = kept_at(self.scenario, await self._decided())
+            there = {each.kept.at: each for each in self.tenures if each.until_ns == NEVER_NS}
+            gone = there.keys() - {each.at for each in found}
+            new = [each for each in found if each.at not in there]
+            if self._told and not gone and not new:
+                return
+            for at in gone:
+                self._leaves(there[at])
+            self._told += 1
+            path = self._sockets / f"promised-{self._told}.json"
+            tell_addresses(path, [each.at for each in found])
+            roles = ("subscribers", "publishers", *self._babblers)
+            for role in roles:
+                tell(
+                    str(self._sockets / role),
+                    {"promised": str(path), "both_ways": both_ways(self.scenario, found)},
+                )
+            deadline = time.monotonic() + _READY_SECONDS
+            while not all(Path(f"{path}.{role}").exists() for role in roles):
+                self.require_alive()
+                if time.monotonic() > deadline:
+                    raise NetworkError(f"clients do not find what is promised; see {self.state / 'logs'}")
+                await asyncio.sleep(_LOOK_SECONDS)
+            self.tenures += [Tenure(each, time.time_ns()) for each in new]
+
+    async def _decided(self) -> list[Promise]:
+        coordinator = Coordinator(self._coordinator)
+        try:
+            return [
+                promise
+                for name in plugged_publishers(self.scenario)
+                for promise in await coordinator.promises_of("publishers", name)
+            ]
+        finally:
+            await coordinator.close()
+
+    def _leaves(self, tenure: Tenure) -> None:
+        """What is under way to somebody who leaves may come, or not."""
+        asked = self.scenario.subscriptions.max_latency_seconds[tenure.kept.at.subscription]
+        tenure.until_ns = time.time_ns() - round(max(float(asked), tenure.kept.bound_seconds) * 1e9)
+
+    async def _keep_leading(self) -> None:
+        while True:
+            await asyncio.sleep(_LEAD_SECONDS)
+            with contextlib.suppress(CoordinatorError):
+                await self.lead_to_addresses()
 
     @property
     def _coordinator(self) -> str:
@@ -334,6 +480,12 @@ class BoxedExchange(Rig):
 
     def tell_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
         """What one of them does from now on, or what all do (see live.clients)."""
+        if what.get("there") is False:
+            wanted = self.scenario.subscriptions.subscriber
+            for tenure in self.tenures:
+                name = self.scenario.subscribers.name[int(wanted[tenure.kept.at.subscription])]
+                if role == "subscribers" and name == what["name"] and tenure.until_ns == NEVER_NS:
+                    self._leaves(tenure)
         tell(str(self._sockets / role), what)
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:

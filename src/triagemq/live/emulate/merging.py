@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
+from triagemq.live.emulate.promises import PromisedRun
 from triagemq.live.figures import packets_of
 from triagemq.live.receipts import SENT, read_receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
@@ -46,9 +47,10 @@ def merge_trace(
     measured_from_ns: int,
     behind_gateway: bool,
     present: Present,
+    promised: PromisedRun | None = None,
 ) -> None:
     """Write the whole Trace into a directory. `lost` are copies by subscriber and the time that the event carries.
-    `behind_gateway`: ports are in the kernel, and drops happen there."""
+    `behind_gateway`: ports are in the kernel, and drops happen there. `promised` messages did not come by a gateway."""
     found = runs(gateway_trace)
     traces = [Trace.open(path, allow_incomplete=True) for path in (*found.complete, *found.incomplete)]
     got = read_receipts(receipts)
@@ -61,7 +63,8 @@ def merge_trace(
     ) as writer:
         for trace in traces:
             writer.publications(_columns(trace.table("publications")))
-            writer.deliveries(_deliveries(trace.table("deliveries"), got, samples, lost, behind_gateway))
+            sent_on = _but_promised(trace.table("deliveries"), promised)
+            writer.deliveries(_deliveries(sent_on, got, samples, lost, behind_gateway))
             for name in ("queue_samples", "decisions"):
                 table = trace.table(name)
                 if len(table):
@@ -70,11 +73,99 @@ def merge_trace(
         if len(publications["publication_id"]):
             writer.publications(publications)
             writer.deliveries(copies)
+        if promised is not None and promised.copies:
+            _write_promised(writer, promised, scenario, traces, publications)
         number = PortNumbers(scenario.ports.name)
         for sampled_ns, counters in samples:
             if counters.ports:
                 writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
         writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces))
+
+
+def _but_promised(copies: pa.Table, promised: PromisedRun | None) -> pa.Table:
+    """Without those that came by the broker as well, to somebody to whom the event was promised."""
+    if promised is None or not promised.copies:
+        return copies
+    row = promised.copies["message"]
+    known = set(
+        zip(
+            promised.copies["subscription_id"].tolist(),
+            promised.sent["published_ns"][row].tolist(),
+            strict=True,
+        )
+    )
+    both = zip(copies["subscription_id"].to_pylist(), copies["published_ns"].to_pylist(), strict=True)
+    return copies.filter(pa.array([each not in known for each in both], pa.bool_()))
+
+
+def _write_promised(
+    writer: TraceWriter,
+    promised: PromisedRun,
+    scenario: Scenario,
+    traces: Sequence[Trace],
+    others: dict[str, Any],
+) -> None:
+    """Promised messages, under the number of the event where that came by a gateway, too. The access link is the first
+    queue, and a message is in it when it is published."""
+    number = _numbers(traces, others)
+    first = 1 + max(number.values(), default=-1)
+    sent, publications = promised.sent, scenario.publications
+    row = sent["publication"]
+    topic, publisher = publications.topic[row], publications.publisher[row]
+    known = [number.get(key, -1) for key in zip(topic.tolist(), sent["published_ns"].tolist(), strict=True)]
+    known_ids = np.array(known, dtype=np.int64)
+    new = np.flatnonzero(known_ids < 0)
+    ids = known_ids.copy()
+    ids[new] = first + np.arange(len(new))
+    writer.publications(
+        {
+            "publication_id": ids[new],
+            "topic_id": topic[new],
+            "publisher_id": publisher[new],
+            "published_ns": sent["published_ns"][new],
+            "size_bytes": sent["size_bytes"][new],
+        }
+    )
+    copies, message = promised.copies, promised.copies["message"]
+    delivered_ns = copies["delivered_ns"]
+    writer.deliveries(
+        {
+            "publication_id": ids[message],
+            "subscription_id": copies["subscription_id"],
+            "subscriber_id": scenario.subscriptions.subscriber[copies["subscription_id"]],
+            "topic_id": topic[message],
+            "flow_id": np.full(len(message), -1, dtype=np.int64),
+            "priority_class": copies["priority_class"],
+            "published_ns": sent["published_ns"][message],
+            "enqueued_ns": sent["published_ns"][message],
+            "dequeued_ns": delivered_ns,
+            "delivered_ns": delivered_ns,
+            "size_bytes": sent["size_bytes"][message],
+            "outcome": copies["outcome"],
+        }
+    )
+    if promised.decisions:
+        writer.decisions(
+            {
+                "decided_ns": np.maximum(promised.decided_ns, sent["published_ns"][0]),
+                **{
+                    name: [getattr(each, name) for each in promised.decisions]
+                    for name in ("kind", "subject", "before", "after", "reason")
+                },
+            }
+        )
+
+
+def _numbers(traces: Sequence[Trace], others: dict[str, Any]) -> dict[tuple[int, int], int]:
+    """The publications that are written already, by topic and time."""
+    names = ("topic_id", "published_ns", "publication_id")
+    tables = [trace.table("publications", list(names)).to_pydict() for trace in traces]
+    tables.append({name: others[name].tolist() for name in names})
+    return {
+        (topic, published_ns): number
+        for table in tables
+        for topic, published_ns, number in zip(*(table[name] for name in names), strict=True)
+    }
 
 
 def _said(traces: Sequence[Trace]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from triagemq.errors import NetworkError, OutputError
 from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
+from triagemq.live.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
 from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure, wire_bytes
 from triagemq.live.run import (
     PlannedFigures,
@@ -27,8 +28,10 @@ from triagemq.live.run import (
     promise,
     stop_publishing,
 )
+from triagemq.plain import plain
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
+from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.changes import condition_changes
@@ -39,6 +42,7 @@ _REPLICATIONS = 8
 ports draw: what was dropped and lost is the same in all."""
 
 OnTick = Callable[[BoxedExchange, float], None]
+Meanwhile = Callable[[BoxedExchange], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class EmulationResult:
     """The same classes three times. Latencies of real packets have their own transmission added where it is missing.
 
     `simulated` is None for a run that the user has ended: simulating it would take longer than he wants to wait.
+    `promised` is what became of promised messages.
     """
 
     scenario: Scenario
@@ -53,6 +58,7 @@ class EmulationResult:
     simulated: SimulationResult | None
     forecast: PlannedFigures
     trace: Path
+    promised: PromisedRun
 
     def as_json(self) -> dict[str, Any]:
         """What was measured with the keys of `triage simulate --json`, and beside it the other two."""
@@ -62,10 +68,20 @@ class EmulationResult:
         return {
             "scenario": self.scenario.name,
             **self.measured.as_json(),
+            "promises": self.promise_rows,
+            "decisions": [asdict(each) for each in self.promised.decisions],
+            **self.promised.as_json(),
             "simulated": simulated,
             "forecast": self.forecast.figures,
             "trace": str(self.trace),
         }
+
+    @property
+    def promise_rows(self) -> list[dict[str, Any]]:
+        """One row per promise, with the keys that a simulation's have."""
+        table = self.promised.results
+        columns = {name: list(getattr(table, name)) for name in (each.name for each in fields(table))}
+        return [plain(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
 async def run_emulation(
@@ -76,8 +92,10 @@ async def run_emulation(
     trace: Path | None = None,
     on_ready: Callable[[BoxedExchange], None] = lambda rig: None,
     on_tick: OnTick = lambda rig, elapsed: None,
+    meanwhile: Meanwhile | None = None,
 ) -> EmulationResult:
-    """Build, run for so long or until `ended`, take everything down again, and compare."""
+    """Build, run for so long or until `ended`, take everything down again, and compare. What happens `meanwhile` begins
+    with the first event, and is given up at the end."""
     scenario, conditions = load_with_conditions(options.scenario)
     where = (trace or options.state / "trace").absolute()
     if where.is_dir() and any(where.iterdir()):
@@ -93,7 +111,7 @@ async def run_emulation(
         await rig.start_clients(_absent(scenario.publishers.name, course[0].publisher_works), absent)
         begun_ns = await rig.begin_publishing(absent)
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
-        playing = asyncio.get_running_loop().create_task(play_conditions(rig, conditions, begun_ns))
+        playing = asyncio.get_running_loop().create_task(_play(rig, conditions, begun_ns, meanwhile))
 
         async def tick(elapsed: float) -> None:
             rig.require_alive()
@@ -111,6 +129,13 @@ async def run_emulation(
         rig.sample()
     await loading
     from_ns = measured_from(begun_ns, until_ns)
+    promised = promised_run(
+        scenario,
+        rig.tenures,
+        rig.promised_sent,
+        rig.promised_receipts,
+        cut_packets(rig.samples, rig.limited),
+    )
     merge_trace(
         rig.state / "gateway-trace",
         rig.sent,
@@ -126,6 +151,7 @@ async def run_emulation(
         measured_from_ns=from_ns,
         behind_gateway=options.dataplane != "embedded",
         present=_present(scenario, begun_ns, course),
+        promised=promised,
     )
     measured = measure(
         where,
@@ -139,16 +165,19 @@ async def run_emulation(
         else _transmission(
             scenario,
             [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
+            [each.kept for each in rig.tenures],
         ),
     )
     if not measured.publications:
         raise NetworkError("the run ended before anything was published; let it run for longer")
     if hurry:
-        return EmulationResult(scenario, measured, None, expected, where)
+        return EmulationResult(scenario, measured, None, expected, where, promised)
     happened = recording(where, scenario, from_ns=begun_ns, with_hosts=True)
     sent = happened.publications
     if options.dataplane != "embedded":
-        sent = sent | {"size_bytes": _as_long_as_packets(scenario, sent["size_bytes"])}
+        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.tenures])
+        taken = _as_long_as_packets(scenario, sent["size_bytes"])
+        sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)
     simulated = simulate(
         model,
@@ -169,7 +198,15 @@ async def run_emulation(
             with_rates=False,
         ),
     )
-    return EmulationResult(scenario, measured, simulated, expected, where)
+    return EmulationResult(scenario, measured, simulated, expected, where, promised)
+
+
+async def _play(
+    rig: BoxedExchange, conditions: Conditions, begun_ns: int, meanwhile: Meanwhile | None
+) -> None:
+    await play_conditions(rig, conditions, begun_ns)
+    if meanwhile is not None:
+        await meanwhile(rig)
 
 
 def _lost(rig: BoxedExchange) -> set[tuple[int, int]]:
@@ -224,10 +261,15 @@ def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> 
     return lambda at_ns: there[max(0, bisect_right(since_ns, at_ns) - 1)]
 
 
-def _transmission(scenario: Scenario, widths: Sequence[tuple[int, Floats]]) -> Transmission:
-    """What the ports on the way of each subscription need for a byte, from each time on."""
+def _transmission(
+    scenario: Scenario, widths: Sequence[tuple[int, Floats]], promises: Sequence[KeptAt]
+) -> Transmission:
+    """What the ports on the way of each subscription need for a byte, from each time on; of promised messages their
+    access link, too."""
     paths = port_paths(scenario)[scenario.subscribers.port[scenario.subscriptions.subscriber]]
-    return Transmission(
-        since_ns=np.array([since_ns for since_ns, _ in widths]),
-        seconds_per_byte=np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in widths]),
-    )
+    found = np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in widths])
+    for kept in promises:
+        access = scenario.publishers.access_bps[scenario.publications.publisher[kept.at.publication]]
+        for number, (_, bps) in enumerate(widths):
+            found[number, kept.at.subscription] = (8.0 / bps)[list(kept.ports)].sum() + 8.0 / access
+    return Transmission(since_ns=np.array([since_ns for since_ns, _ in widths]), seconds_per_byte=found)

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Literal, Self
 
@@ -21,9 +22,11 @@ from triagemq.network.emulated.interfaces import (
     add_fifo,
     add_veth,
     await_links,
+    go_by_groups,
     neighbour,
     send_requests,
     set_forwarding,
+    set_group,
     set_link,
     set_member,
     switch_offloads_off,
@@ -43,6 +46,9 @@ from triagemq.network.processes import Processes
 
 FASTEST_FIFO_BPS = 10e9
 """Above this a virtual link is no faster than its shaper, and there is nothing to shape."""
+
+ACCESS_LATENESS_SECONDS = 50e-6
+"""What the kernel's timers may be late at an access link without making it slower than it is."""
 
 
 def new_run() -> str:
@@ -75,6 +81,11 @@ class Box:
             bridge.name: bridge.index for bridge in layout.bridges if not bridge.open_vswitch
         }
         self._floods = {bridge.name for bridge in layout.bridges if bridge.role == "queues"}
+        self._knows_groups = {
+            bridge.name
+            for bridge in layout.bridges
+            if layout.plugged and bridge.role == "switch" and not bridge.open_vswitch
+        }
 
     def __enter__(self) -> Self:
         try:
@@ -157,6 +168,13 @@ class Box:
             )
         self._losses.set(end, together(*(self._error_rates.get(one, 0.0) for one in shares)))
 
+    def set_copies(self, group: str, port: str, *, present: bool) -> None:
+        """Let copies of what is for a multicast group leave by a port, or no longer. Open vSwitch has a controller."""
+        managed = self.layout.port[port]
+        bridge = self.layout.switches[managed.switch]
+        if bridge.name in self._knows_groups:
+            self._send([set_group(bridge.index, managed.interface, managed.index, group, present=present)])
+
     def lost_events(self) -> list[LostEvent]:
         """The events that links have lost since this was asked last."""
         return self._losses.lost_events()
@@ -165,7 +183,7 @@ class Box:
         """The end at which packets of a link arrive, and whose errors happen on it: a port's only subscriber's, too."""
         if of == "publisher":
             host = self.layout.publishers[name]
-            (link,) = (link for link in self.layout.links if link.far.namespace == host.namespace)
+            (link,) = (link for link in self.layout.links if link.far.interface == host.interface)
             return link.near, [(of, each) for each in host.members]
         if of == "subscriber":
             host = self.layout.subscribers[name]
@@ -196,15 +214,20 @@ class Box:
         requests = [set_link("lo", 1, up=True)]
         for bridge in layout.bridges:
             if not bridge.open_vswitch:
-                lldp = bridge.role in ("switch", "queues")
-                requests.append(add_bridge(bridge.name, bridge.index, bridge.mac, passes_lldp=lldp))
+                lldp, groups = bridge.role in ("switch", "queues"), bridge.name in self._knows_groups
+                requests.append(
+                    add_bridge(bridge.name, bridge.index, bridge.mac, passes_lldp=lldp, knows_groups=groups)
+                )
+                requests += [go_by_groups(bridge.name, bridge.index)] if groups else []
         with ExitStack() as descriptors:
             for link in layout.links:
                 namespace = None
                 if link.far.bridge is None:
                     namespace = os.open(namespace_path(link.far.namespace), os.O_RDONLY | os.O_CLOEXEC)
                     descriptors.callback(os.close, namespace)
-                requests.append(add_veth(link.near, link.far, far_namespace=namespace))
+                requests.append(
+                    add_veth(link.near, link.far, far_namespace=namespace, mtu_bytes=layout.mtu_of(link))
+                )
             for link in layout.links:
                 requests.extend(
                     set_link(end.interface, end.index, up=True, master=self._master(end))
@@ -232,9 +255,16 @@ class Box:
         if host.ipv6 is not None:
             requests.append(add_address(name, index, host.ipv6, IPV6_NETWORK.prefixlen))
             requests.extend(neighbour(index, other.ipv6, other.mac) for other in others if other.ipv6)
+        plugged = [access for access in self.layout.plugged if access.namespace == host.namespace]
+        for access in plugged:
+            requests.append(set_link(access.interface, access.index, up=True))
+            requests.append(add_address(access.interface, access.index, access.ipv4, 32))
+            if access.bps < FASTEST_FIFO_BPS:
+                requests.append(add_fifo(access.interface, access.index, access.bps, ACCESS_LATENESS_SECONDS))
         with closing(Netlink(host.namespace)) as netlink:
             send_requests(netlink, requests)
-        in_namespace(host.namespace, lambda: switch_offloads_off(name))
+        for interface in (name, *(access.interface for access in plugged)):
+            in_namespace(host.namespace, partial(switch_offloads_off, interface))
 
     def _switch_offloads_off(self) -> None:
         for link in self.layout.links:
@@ -253,6 +283,7 @@ class Box:
                         end.index,
                         floods_unknown=end.bridge in self._floods,
                         floods_broadcast=not idle or end.bridge in self._floods,
+                        knows_groups=end.bridge in self._knows_groups,
                     )
 
     def _forwarding_requests(

@@ -24,8 +24,12 @@ class ForwardingEntry:
 
 
 def active_links(layout: Layout, ports_in_use: Collection[str]) -> list[Link]:
-    """All links but those that lead to a switch from a port that does not feed it now."""
-    return [link for link in layout.links if link.feeds is None or link.port in ports_in_use]
+    """All links but access links, and those that lead to a switch from a port that does not feed it now."""
+    return [
+        link
+        for link in layout.links
+        if link.access is None and (link.feeds is None or link.port in ports_in_use)
+    ]
 
 
 def forwarding(layout: Layout, ports_in_use: Collection[str]) -> frozenset[ForwardingEntry]:

@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated.layout import End
+from triagemq.network.emulated.layout import ETHERNET_MTU, End
 from triagemq.network.linux.netlink import (
     CREATE,
     EXCLUSIVE,
@@ -34,6 +34,7 @@ from triagemq.network.linux.netlink import (
 _UP = 1
 _NESTED = 0x8000
 _NEW_LINK, _SET_LINK, _NEW_ADDRESS, _NEW_NEIGHBOUR, _DELETE_NEIGHBOUR, _NEW_QUEUE = 16, 19, 20, 28, 29, 36
+_NEW_GROUP, _DELETE_GROUP = 84, 85
 _PERMANENT, _STATIC = 0x80, 0x40
 _TO_MASTER = 0x04
 _NO_DUPLICATE_DETECTION = 0x02
@@ -43,7 +44,14 @@ _LLDP = 1 << 14
 _MAC, _NAME, _MTU, _MASTER, _MEMBER, _INFORMATION, _NAMESPACE = 1, 3, 4, 10, 12 | _NESTED, 18, 28
 _INFORMATION_KIND, _INFORMATION_DATA, _PEER = 1, 2, 1
 _BRIDGE_AGEING, _BRIDGE_SPANNING_TREE, _BRIDGE_PASSES, _BRIDGE_SNOOPING = 4, 5, 9, 23
-_LEARNS, _FLOODS_UNKNOWN, _FLOODS_MULTICAST, _FLOODS_BROADCAST = 8, 9, 27, 30
+_BRIDGE_ROUTER, _BRIDGE_QUERIER, _BRIDGE_QUERIES, _BRIDGE_ANSWERS = 22, 25, 33, 34
+_LEARNS, _FLOODS_UNKNOWN, _TO_ROUTERS, _FLOODS_MULTICAST, _FLOODS_BROADCAST = 8, 9, 25, 27, 30
+_GROUP_MESSAGE = struct.Struct("=BxxxI")  # br_port_msg: family, bridge
+_GROUP_ENTRY = struct.Struct("=IBBH4s12x2sxx")  # br_mdb_entry: member, state, flags, vlan, address, protocol
+_GROUP, _IPV4 = 1, b"\x08\x00"
+_GROUP_STAYS = 1
+_MOMENT, _HOUR = 10, 360_000
+"""In hundredths of a second. Less than ten are none to whoever hears the question: it then waits for ten seconds."""
 _ADDRESS_MESSAGE = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix, flags, scope, index
 _ADDRESS, _LOCAL = 1, 2
 _NEIGHBOUR_MESSAGE = struct.Struct("=BxxxiHBx")  # ndmsg: family, index, state, flags
@@ -51,7 +59,7 @@ _DESTINATION, _LINK_ADDRESS = 1, 2
 _QUEUE_MESSAGE = struct.Struct("=BxxxiIII")  # tcmsg: family, index, handle, parent, info
 _KIND, _OPTIONS, _BUCKET, _BURST = 1, 2, 1, 6
 _BUCKET_OPTIONS = struct.Struct("=BBHhHI 12x III")  # tc_tbf_qopt: rate, no peak rate, limit, buffer, mtu
-_ETHERNET, _ETHERNET_MTU = 1, 1500
+_ETHERNET = 1
 
 _MOST_SECONDS = 30.0
 _OPERATION, _MEMBER_DATA, _MEMBER_STATE = 16, 5, 1
@@ -81,8 +89,14 @@ def send_requests(netlink: Netlink, requests: Sequence[KernelRequest]) -> None:
             raise NetworkError(f"the kernel would not {request.words}: {why}")
 
 
-def add_bridge(name: str, index: int, mac: str, *, passes_lldp: bool) -> KernelRequest:
-    data = _number(_BRIDGE_SPANNING_TREE, 0) + _octet(_BRIDGE_SNOOPING, 0) + _number(_BRIDGE_AGEING, 0)
+def add_bridge(
+    name: str, index: int, mac: str, *, passes_lldp: bool, knows_groups: bool = False
+) -> KernelRequest:
+    """One that `knows_groups` sends what is for a multicast group to the members that are told, and to no others."""
+    data = _number(_BRIDGE_SPANNING_TREE, 0) + _octet(_BRIDGE_SNOOPING, knows_groups)
+    data += _number(_BRIDGE_AGEING, 0)
+    if knows_groups:
+        data += _octet(_BRIDGE_ROUTER, 0) + _long(_BRIDGE_QUERIES, _HOUR) + _long(_BRIDGE_ANSWERS, _MOMENT)
     if passes_lldp:
         data += attribute(_BRIDGE_PASSES, struct.pack("=H", _LLDP))
     body = (
@@ -91,12 +105,32 @@ def add_bridge(name: str, index: int, mac: str, *, passes_lldp: bool) -> KernelR
     return KernelRequest(_NEW_LINK, CREATE | EXCLUSIVE, body + _information("bridge", data), f"make {name}")
 
 
-def add_veth(near: End, far: End, *, far_namespace: int | None = None) -> KernelRequest:
+def go_by_groups(name: str, index: int) -> KernelRequest:
+    """A bridge goes by the groups it was told only where somebody asks for members from time to time: itself."""
+    body = LINK_MESSAGE.pack(0, 0, index, 0, 0)
+    return KernelRequest(
+        _NEW_LINK, 0, body + _information("bridge", _octet(_BRIDGE_QUERIER, 1)), f"let {name} go by groups"
+    )
+
+
+def set_group(bridge: int, interface: str, member: int, group: str, *, present: bool) -> KernelRequest:
+    """Let a bridge send what is for a multicast group by one of its members too, or no longer."""
+    entry = _GROUP_ENTRY.pack(member, _GROUP_STAYS, 0, 0, socket.inet_aton(group), _IPV4)
+    body = _GROUP_MESSAGE.pack(socket.AF_BRIDGE, bridge) + attribute(_GROUP, entry)
+    if present:
+        return KernelRequest(_NEW_GROUP, CREATE | REPLACE, body, f"send {group} by {interface}")
+    gone = frozenset({errno.ENOENT, errno.EINVAL})
+    return KernelRequest(_DELETE_GROUP, 0, body, f"send {group} no longer by {interface}", gone)
+
+
+def add_veth(
+    near: End, far: End, *, far_namespace: int | None = None, mtu_bytes: int = ETHERNET_MTU
+) -> KernelRequest:
     """A pair of interfaces; the far one in the namespace of a file descriptor, if given."""
 
     def described(end: End) -> bytes:
         name, mac = text_attribute(_NAME, end.interface), attribute(_MAC, _octets(end.mac))
-        return LINK_MESSAGE.pack(0, 0, end.index, 0, 0) + name + mac + _number(_MTU, _ETHERNET_MTU)
+        return LINK_MESSAGE.pack(0, 0, end.index, 0, 0) + name + mac + _number(_MTU, mtu_bytes)
 
     peer = described(far) + (b"" if far_namespace is None else _number(_NAMESPACE, far_namespace))
     body = described(near) + _information("veth", attribute(_PEER, peer))
@@ -109,12 +143,15 @@ def set_link(name: str, index: int, *, up: bool, master: int | None = None) -> K
     return KernelRequest(_NEW_LINK, 0, body, f"set {name} {'up' if up else 'down'}")
 
 
-def set_member(name: str, index: int, *, floods_unknown: bool, floods_broadcast: bool) -> KernelRequest:
+def set_member(
+    name: str, index: int, *, floods_unknown: bool, floods_broadcast: bool, knows_groups: bool = False
+) -> KernelRequest:
     """How a bridge treats a member: it never learns from it, and floods to it what it is allowed to."""
     settings = (
         _octet(_LEARNS, 0)
         + _octet(_FLOODS_UNKNOWN, floods_unknown)
-        + _octet(_FLOODS_MULTICAST, floods_broadcast)
+        + (_octet(_TO_ROUTERS, 0) if knows_groups else b"")
+        + _octet(_FLOODS_MULTICAST, floods_broadcast and not knows_groups)
         + _octet(_FLOODS_BROADCAST, floods_broadcast)
     )
     body = LINK_MESSAGE.pack(socket.AF_BRIDGE, 0, index, 0, 0) + attribute(_MEMBER, settings)
@@ -148,9 +185,13 @@ def set_forwarding(interface: str, index: int, mac: str, *, present: bool) -> Ke
     return KernelRequest(_DELETE_NEIGHBOUR, 0, body, f"send {mac} no longer by {interface}", gone)
 
 
-def add_fifo(name: str, index: int, bandwidth_bps: float) -> KernelRequest:
-    """A token bucket of one frame before a long FIFO: what an unmanaged switch does to its traffic."""
-    rate, burst, limit = max(1, round(bandwidth_bps / 8)), 1600, 4 * 1024 * 1024
+def add_fifo(name: str, index: int, bandwidth_bps: float, lateness_seconds: float = 0.0) -> KernelRequest:
+    """A token bucket of one frame before a long FIFO: what an unmanaged switch does to its traffic.
+
+    Timers ring late: the bucket holds what is sent in `lateness_seconds` more, which makes up for it.
+    """
+    rate, limit = max(1, round(bandwidth_bps / 8)), 4 * 1024 * 1024
+    burst = 1600 + round(rate * lateness_seconds)
     bucket = _BUCKET_OPTIONS.pack(0, _ETHERNET, 0, 0, 0, rate, limit, 0, 0)
     body = _QUEUE_MESSAGE.pack(0, index, 0x10000, 0xFFFFFFFF, 0) + text_attribute(_KIND, "tbf")
     body += attribute(_OPTIONS, attribute(_BUCKET, bucket) + _number(_BURST, burst))
@@ -165,6 +206,10 @@ def _information(kind: str, data: bytes) -> bytes:
 
 def _number(kind: int, value: int) -> bytes:
     return attribute(kind, struct.pack("=I", value))
+
+
+def _long(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack("=Q", value))
 
 
 def _octet(kind: int, value: int) -> bytes:

@@ -13,6 +13,10 @@ A managed port (`===`) is the egress of a bridge's member, never a host's own in
 is full would be told so, and wait. With Open vSwitch, whose userspace ports keep no priorities, a switch is followed
 by a kernel bridge per port ("queues") whose member does the queueing. Packets towards the brokers are not shaped,
 except by unmanaged switches.
+
+A publisher that is plugged into a managed switch has a host of its own with a second interface, its access link, by
+which promised messages leave; all else goes to the broker by the first. Links between switches beside the tree are for
+promised messages, too.
 """
 
 from __future__ import annotations
@@ -35,7 +39,11 @@ MOST_HOSTS = IPV4_NETWORK.num_addresses - 2
 MOST_MEMBERS = 1000
 """A kernel bridge takes 1,023 interfaces."""
 
+ETHERNET_MTU = 1500
+
 RUN = re.compile(r"[a-z0-9]{1,6}")
+
+_ETHERNET_BYTES = 14
 
 SwitchKind = Literal["bridge", "openvswitch"]
 HostKind = Literal["broker", "publishers", "subscriber"]
@@ -84,7 +92,8 @@ class Link:
     """Two interfaces joined by a wire; `near` is the end on the brokers' side, always a member of a bridge.
 
     `port` is the scenario's port whose link this is, and `feeds` the switch at its far end if there is one. `fifo_bps`
-    shapes what the far end sends towards the brokers: an unmanaged switch.
+    shapes what the far end sends towards the brokers: an unmanaged switch. `access` is the publisher whose access link
+    this is: nothing but promised messages goes over it.
     """
 
     near: End
@@ -92,6 +101,7 @@ class Link:
     port: str | None = None
     feeds: str | None = None
     fifo_bps: float | None = None
+    access: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +120,24 @@ class ManagedPort:
     switch_interface: str
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The access link of a publisher, seen from its host."""
+
+    publisher: str
+    namespace: str
+    interface: str
+    index: int
+    ipv4: str
+    bps: float
+
+
 @dataclass(frozen=True)
 class Layout:
     """The whole box. Everything in it carries the run's name, so that two boxes never meet.
 
-    `feeding` are the ports that feed a switch while no link is down.
+    `feeding` are the ports that feed a switch while no link is down. Promised packets may be longer than others:
+    `mtu_bytes`, wherever they go.
     """
 
     run: str
@@ -125,6 +148,8 @@ class Layout:
     links: tuple[Link, ...]
     ports: tuple[ManagedPort, ...]
     feeding: frozenset[str]
+    plugged: tuple[Access, ...] = ()
+    mtu_bytes: int = ETHERNET_MTU
 
     @property
     def namespaces(self) -> tuple[str, ...]:
@@ -144,12 +169,23 @@ class Layout:
         return self._by_member("subscriber")
 
     @cached_property
+    def access(self) -> dict[str, Access]:
+        return {access.publisher: access for access in self.plugged}
+
+    @cached_property
     def switches(self) -> dict[str, Bridge]:
         return {bridge.subject: bridge for bridge in self.bridges if bridge.role == "switch"}
 
     @cached_property
     def port(self) -> dict[str, ManagedPort]:
         return {port.name: port for port in self.ports}
+
+    def mtu_of(self, link: Link) -> int:
+        """Hosts that send other packets than promised ones send them as short as they would elsewhere."""
+        if self.mtu_bytes == ETHERNET_MTU:
+            return ETHERNET_MTU
+        others = {host.interface for host in self.hosts if host.kind != "subscriber"}
+        return ETHERNET_MTU if link.far.interface in others else self.mtu_bytes
 
     def members(self, bridge: str) -> tuple[End, ...]:
         """The interfaces of a bridge. Those of a switch have the OpenFlow numbers 1, 2, ... in this order."""
@@ -167,11 +203,12 @@ def lay_out(
     backups: Mapping[str, str] | None = None,
     ipv6: bool = False,
     apart: Collection[str] = (),
+    plugged: Collection[str] = (),
 ) -> Layout:
     """The layout of a scenario under the name of a run: one to six of a-z and 0-9.
 
     `backups` names, per switch, a port whose link to it is used while the link it is fed by is down. Publishers that
-    are `apart` have a host of their own.
+    are `apart` have a host of their own, and those that are `plugged` an access link, too.
 
     >>> from triagemq.scenario.generators import prototype
     >>> layout = lay_out(prototype(subscribers=2), "a1")
@@ -182,7 +219,8 @@ def lay_out(
     """
     if not RUN.fullmatch(run):
         raise NetworkError(f"a run cannot be called {run!r}; use one to six of a-z and 0-9")
-    return _Drawing(scenario, run, switches, dict(backups or {}), ipv6, frozenset(apart)).layout()
+    alone = frozenset(apart) | frozenset(plugged)
+    return _Drawing(scenario, run, switches, dict(backups or {}), ipv6, alone, frozenset(plugged)).layout()
 
 
 @dataclass
@@ -195,15 +233,18 @@ class _Drawing:
     backups: dict[str, str]
     ipv6: bool
     apart: frozenset[str]
+    plugged: frozenset[str]
     hosts: list[Host] = field(default_factory=list)
     bridges: list[Bridge] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     ports: list[ManagedPort] = field(default_factory=list)
+    access: list[Access] = field(default_factory=list)
     next_index: int = 2
     members: dict[str, int] = field(default_factory=dict)
 
     def layout(self) -> Layout:
-        wanted = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1 + len(self.apart)
+        wanted = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1
+        wanted += len(self.apart) + len(self.plugged)
         if wanted > MOST_HOSTS:
             raise NetworkError(
                 f"{wanted} hosts do not fit into the {MOST_HOSTS} addresses of a box; use fewer subscribers"
@@ -223,7 +264,15 @@ class _Drawing:
             frozenset(
                 self.scenario.ports.name[row] for row in self.scenario.switches.fed_by_port if row >= 0
             ),
+            tuple(self.access),
+            self.mtu_bytes,
         )
+
+    @property
+    def mtu_bytes(self) -> int:
+        """What the longest packets of the switches have, that of Ethernet at least."""
+        longest = self.scenario.switches.packet_bytes.max(initial=0.0) if self.plugged else 0.0
+        return max(ETHERNET_MTU, int(longest) - _ETHERNET_BYTES)
 
     def draw_brokers(self, backbone: Bridge) -> None:
         names = self.scenario.brokers.name
@@ -268,6 +317,8 @@ class _Drawing:
                 fed[feeder] = bridge
         for switch, port in self.backups.items():
             fed[ports.name.index(port)] = bridges[switches.name.index(switch)]
+        for number in np.flatnonzero(ports.to_switch >= 0).tolist():
+            fed.setdefault(number, bridges[int(ports.to_switch[number])])
         subscribers = [
             self.host("subscriber", (name,), f"subscriber-{number}")
             for number, name in enumerate(self.scenario.subscribers.name)
@@ -275,6 +326,21 @@ class _Drawing:
         for number in range(len(ports)):
             behind = [subscribers[row] for row in np.flatnonzero(self.scenario.subscribers.port == number)]
             self.draw_port(number, bridges[int(ports.switch[number])], fed.get(number), behind)
+        self.draw_access(bridges)
+
+    def draw_access(self, bridges: list[Bridge]) -> None:
+        publishers = self.scenario.publishers
+        hosts = {member: host for host in self.hosts if host.kind == "publishers" for member in host.members}
+        for row, name in enumerate(publishers.name):
+            if name not in self.plugged:
+                continue
+            near = self.end(bridges[int(publishers.access_switch[row])], f"a{row}")
+            index = self.index()
+            far = End(hosts[name].namespace, self.name(f"b{row}"), index, _mac(3, index), None)
+            self.links.append(Link(near, far, access=name))
+            # From the other end of the addresses than those of hosts.
+            address, bps = str(IPV4_NETWORK[-2 - len(self.access)]), float(publishers.access_bps[row])
+            self.access.append(Access(name, far.namespace, far.interface, index, address, bps))
 
     def draw_port(self, number: int, switch: Bridge, fed: Bridge | None, behind: list[Host]) -> None:
         name = self.scenario.ports.name[number]

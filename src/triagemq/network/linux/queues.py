@@ -146,6 +146,23 @@ def set_bandwidth(netlink: Netlink, interface: int, bandwidth_bps: float) -> Non
     )
 
 
+def serve_in_turn(netlink: Netlink, interface: int) -> None:
+    """Let all classes of a port be served packet by packet in turn, none before another: fair queueing, for experiments
+    that show what a network does which nobody manages."""
+    for queue in range(QUEUES):
+        _set_class(
+            netlink,
+            interface,
+            OUR_HANDLE | QUEUE_MINOR + queue,
+            _PORT_CLASS,
+            rate=1,
+            ceil=_MOST_BYTES_PER_SECOND,
+            burst_ns=0,
+            priority=1,
+            quantum=_LARGEST_PACKET_BYTES,
+        )
+
+
 def set_limits(netlink: Netlink, interface: int, limit_packets: int) -> None:
     """How many packets may wait in the queue of each class; control packets have all the room there is."""
     for queue in range(QUEUES):

@@ -1,0 +1,305 @@
+"""Guaranteed subscribers join and leave a network of real packets: is every admitted message on time?
+
+`triage emulate` runs two switches with four promised topics and utility traffic beside them. Visitors join and leave;
+some ask for less than is possible, are refused, and ask again for what they were offered. A message is late beyond its
+bound and the p99.9 of an idle port, measured in the same run. Utility traffic stands beside its forecast. It needs
+root, and a machine that has little else to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from measuring import finish, machine, options
+from triagemq.client.coordinator import Coordinator, Promise
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.errors import CoordinatorError
+from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
+from triagemq.live.emulate.run import EmulationResult, run_emulation
+from triagemq.live.rig import KERNEL_CLASSES
+from triagemq.live.run import promise
+from triagemq.scenario import loads
+
+SECONDS, EVENTS = 60.0, 200
+QUICK_SECONDS, QUICK_EVENTS = 15.0, 30
+PORTS, VISITORS = 4, 20
+TOO_LITTLE_SECONDS, ENOUGH_SECONDS = 0.02, 0.2
+MOST_SUCCESS_OFF, MOST_LATENCY_OFF = 0.02, 0.1
+DECIDED_SECONDS = 30.0
+WATCH_SECONDS = 4.0
+LAST_SHARE = 0.9
+"""Of the time, in which all that joins and leaves begins to."""
+
+
+def network(absent: Collection[str] = ()) -> dict[str, Any]:
+    """Each port has a desk with a promise of its own for the whole time, visitors, and a screen for utility traffic."""
+    promised = {f"vital-{number}": 0.04 + 0.01 * number for number in range(PORTS)}
+    desks = {
+        f"desk-{number}": {
+            "port": f"port-{number}",
+            "subscribes": {f"vital-{number}": {"max_latency_seconds": ENOUGH_SECONDS, "guaranteed": True}},
+        }
+        for number in range(PORTS)
+    }
+    visitors = {
+        f"visitor-{number}": {
+            "port": f"port-{number % PORTS}",
+            "subscribes": {
+                f"vital-{number // PORTS % PORTS}": {
+                    "max_latency_seconds": ENOUGH_SECONDS,
+                    "guaranteed": True,
+                }
+            },
+        }
+        for number in range(VISITORS)
+        if f"visitor-{number}" not in absent
+    }
+    screens = {
+        f"screen-{number}": {
+            "port": f"port-{number}",
+            "subscribes": {"alarms": "log:10", "pictures": "log:1"},
+        }
+        for number in range(PORTS)
+    }
+    return {
+        "name": "Visitors",
+        "overhead_bytes": 102,
+        "mtu_bytes": 1500,
+        "fragmentation": True,
+        "planning": {"flows_per_subscriber": 2, "priority_classes": 4},
+        "brokers": {"hall": {}},
+        "switches": {"ward": {}, "floor": {}},
+        "ports": {
+            "over": {"switch": "ward", "bandwidth_bps": "4 Mbit/s", "to": "floor"},
+            **{
+                f"port-{number}": {"switch": "floor", "bandwidth_bps": "1 Mbit/s", "buffer_packets": 1000}
+                for number in range(PORTS)
+            },
+        },
+        "publishers": {
+            **{
+                f"sensor-{number}": {
+                    "access": "ward",
+                    "access_bps": "4 Mbit/s",
+                    "publishes": {
+                        topic: {
+                            "min_separation_seconds": separation,
+                            "max_size_bytes": 200,
+                            "size_bytes": 200,
+                            "sizes": "constant",
+                        }
+                    },
+                }
+                for number, (topic, separation) in enumerate(promised.items())
+            },
+            "building": {
+                "publishes": {
+                    "alarms": {"rate_per_second": 40, "size_bytes": 200, "sizes": "constant"},
+                    "pictures": {"rate_per_second": 100, "size_bytes": 600, "sizes": "constant"},
+                }
+            },
+        },
+        "subscribers": desks | visitors | screens,
+    }
+
+
+class Visits:
+    """Who is there, and what was decided about those who came."""
+
+    def __init__(self, seconds: float, events: int) -> None:
+        self._seconds, self._events = seconds, events
+        self._random = np.random.default_rng(16)
+        self._here = {f"visitor-{number}": True for number in range(VISITORS)}
+        self._busy: set[str] = set()
+        self.counted: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.absent: list[list[str]] = []
+        """Every few seconds, who was not there."""
+
+    async def _watch(self) -> None:
+        while True:
+            self.absent.append([name for name, here in self._here.items() if not here])
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def run(self, rig: BoxedExchange) -> None:
+        began, steps = time.monotonic(), []
+        watching = asyncio.create_task(self._watch())
+        coordinator = Coordinator(rig.rest)
+        try:
+            for number in range(self._events):
+                due = began + LAST_SHARE * self._seconds * number / self._events
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                free = sorted(self._here.keys() - self._busy)
+                if not free:
+                    self.counted["nobody was free"] += 1
+                    continue
+                name = str(self._random.choice(free))
+                self._busy.add(name)
+                steps.append(asyncio.create_task(self._step(rig, coordinator, name)))
+            await asyncio.gather(*steps)
+        finally:
+            watching.cancel()
+            await coordinator.close()
+
+    async def _step(self, rig: BoxedExchange, coordinator: Coordinator, name: str) -> None:
+        if self._here[name]:
+            rig.tell_clients("subscribers", name=name, there=False)
+            self.counted["left"] += 1
+        else:
+            little = self._random.random() < 0.3
+            await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
+        self._here[name] = not self._here[name]
+        self._busy.discard(name)
+
+    async def _join(
+        self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
+    ) -> None:
+        self.counted["joined"] += 1
+        decided = await self._ask(rig, coordinator, name, latency_seconds)
+        if decided is not None and not decided.admitted:
+            self.counted["refused"] += 1
+            if decided.offer_seconds is None:
+                self.problems.append(f"{name} was refused and offered nothing: {decided.reason}")
+                return
+            decided = await self._ask(rig, coordinator, name, decided.offer_seconds)
+            if decided is not None and not decided.admitted:
+                self.problems.append(f"{name} was not admitted with what it was offered: {decided.reason}")
+        if decided is None:
+            self.problems.append(f"nothing was decided about {name}")
+        elif decided.admitted:
+            self.counted["admitted"] += 1
+            await rig.lead_to_addresses()
+
+    async def _ask(
+        self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
+    ) -> Promise | None:
+        """What is decided about a visitor that asks for this."""
+        topic = f"vital-{int(name.rpartition('-')[2]) // PORTS % PORTS}"
+        rig.tell_clients("subscribers", name=name, there=True, max_latency_seconds={topic: latency_seconds})
+        deadline = time.monotonic() + DECIDED_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                for each in await coordinator.promises(name, wait_seconds=1.0):
+                    if each.topic == topic and np.isclose(each.max_latency_seconds, latency_seconds):
+                        return each
+            except CoordinatorError:
+                # It has not come yet.
+                pass
+            await asyncio.sleep(0.05)
+        return None
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    seconds, events = (QUICK_SECONDS, QUICK_EVENTS) if arguments.quick else (SECONDS, EVENTS)
+    visits = Visits(seconds, events)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "visitors.yaml"
+        file.write_text(yaml.safe_dump(network(), sort_keys=False))
+        result = asyncio.run(
+            run_emulation(
+                BoxedOptions(scenario=file, state=Path(folder) / "state"),
+                seconds=seconds,
+                ended=asyncio.Event(),
+                meanwhile=visits.run,
+            )
+        )
+    found = figures(result, visits, seconds)
+    finish(found, described(found), as_json=arguments.json)
+    if not found["holds"]:
+        sys.exit("not everything is as it should be")
+
+
+def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str, Any]:
+    rows = result.promise_rows
+    sums = {
+        name: sum(row[name] for row in rows) for name in ("messages", "delivered", "late", "limited", "lost")
+    }
+    used = [
+        row["worst_latency_seconds"] / row["bound_seconds"] for row in rows if row["worst_latency_seconds"]
+    ]
+    forecast = forecast_of(visits.absent)
+    utility = [
+        {
+            "priority_class": row["priority_class"],
+            "success_rate": row["success_rate"],
+            "forecast_success_rate": forecast[row["priority_class"]][0],
+            "mean_latency_seconds": row["mean_latency_seconds"],
+            "forecast_latency_seconds": forecast[row["priority_class"]][1],
+        }
+        for row in result.measured.classes
+        # Those of promises are stated by their bounds.
+        if row["priority_class"] in forecast and not _is_promised(result, row["priority_class"])
+    ]
+    near = all(
+        abs(row["success_rate"] - row["forecast_success_rate"]) <= MOST_SUCCESS_OFF
+        and abs(row["mean_latency_seconds"] / row["forecast_latency_seconds"] - 1) <= MOST_LATENCY_OFF
+        for row in utility
+    )
+    kept = sums["messages"] == sums["delivered"] > 0 and sums["late"] == 0
+    return {
+        "machine": machine("triagemq"),
+        "seconds": seconds,
+        "visits": dict(visits.counted),
+        "problems": visits.problems,
+        "promises": len(rows),
+        **sums,
+        "worst_share_of_bound": max(used, default=0.0),
+        **result.promised.as_json(),
+        "utility": utility,
+        "promises_kept": kept,
+        "utility_near_forecast": near,
+        "holds": kept and near and not visits.problems,
+    }
+
+
+def forecast_of(absent: list[list[str]]) -> dict[int, tuple[float, float]]:
+    """Success and mean latency of each class, as the mean of what is forecast with those who were there each time."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for names in absent:
+        scenario = loads(yaml.safe_dump(network(names), sort_keys=False))
+        settings = PlannerSettings(priority_classes=KERNEL_CLASSES)
+        for row in promise(scenario, settings, settings).by_level:
+            if row["success_rate"] is not None and row["mean_latency_seconds"] is not None:
+                found.setdefault(row["priority_class"], []).append(
+                    (row["success_rate"], row["mean_latency_seconds"])
+                )
+    means = {level: np.mean(rows, axis=0) for level, rows in found.items()}
+    return {level: (float(mean[0]), float(mean[1])) for level, mean in means.items()}
+
+
+def _is_promised(result: EmulationResult, level: int) -> bool:
+    copies = result.promised.copies
+    return bool(copies) and bool((copies["priority_class"] == level).any())
+
+
+def described(found: dict[str, Any]) -> list[str]:
+    idle = found["idle_port"]["p99_9_seconds"]
+    lines = [
+        f"{found['seconds']:g} s: " + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
+        f"{found['messages']:,} promised messages to {found['promises']} subscriptions: {found['late']} late, "
+        f"{found['limited']} limited, {found['lost']} lost; the worst took "
+        f"{100 * found['worst_share_of_bound']:.0f} % of its bound",
+        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms",
+    ]
+    lines += [
+        f"class {row['priority_class']}: success {row['success_rate']:.3f}, forecast "
+        f"{row['forecast_success_rate']:.3f}; mean latency {1e3 * row['mean_latency_seconds']:.2f} ms, forecast "
+        f"{1e3 * row['forecast_latency_seconds']:.2f} ms"
+        for row in found["utility"]
+    ]
+    return [*lines, *found["problems"]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""What became of promised messages in a box: rows of its Trace, and a row per promise as a simulation has them.
+
+A message is late if it takes longer than its bound and the p99.9 of an idle port, measured in the same run: what this
+machine adds is not the network's. Ports send packets at the start of their transmission: what the last packet of a
+message takes on the links of its way is added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.client.coordinator import Promise
+from triagemq.live.promised import IDLE_ROW, PromisedAddress, RealMessages
+from triagemq.live.receipts import PROMISED_RECEIPT, PROMISED_SENT, read_receipts
+from triagemq.plan import Counters, Decision
+from triagemq.scenario import Floats, Scenario
+from triagemq.simulate import PromiseResults
+from triagemq.simulate.promised.direct import PromisedRows
+from triagemq.simulate.promised.promises import cut_publishers, promise_results
+from triagemq.simulate.promised.under_way import new_promise_tally
+from triagemq.trace import Outcome
+
+Times = NDArray[np.int64]
+
+_MOST_LATE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAt:
+    """A promise that was admitted: where it is, its bound, and its way over ports of the scenario with its levels."""
+
+    at: PromisedAddress
+    bound_seconds: float
+    ports: tuple[int, ...]
+    levels: tuple[int, ...]
+
+
+NEVER_NS = np.iinfo(np.int64).max
+
+
+@dataclass(slots=True)
+class Tenure:
+    """How long a promise was in force: for messages published from when its subscriber listened until it left."""
+
+    kept: KeptAt
+    since_ns: int = 0
+    until_ns: int = NEVER_NS
+
+
+def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
+    """Those that were admitted, by rows of the scenario."""
+    published, wanted, names = scenario.publications, scenario.subscriptions, scenario.topics.name
+    publications = {
+        (scenario.publishers.name[publisher], names[topic]): row
+        for row, (publisher, topic) in enumerate(
+            zip(published.publisher.tolist(), published.topic.tolist(), strict=True)
+        )
+    }
+    subscriptions = {
+        (scenario.subscribers.name[subscriber], names[topic]): row
+        for row, (subscriber, topic) in enumerate(
+            zip(wanted.subscriber.tolist(), wanted.topic.tolist(), strict=True)
+        )
+    }
+    return [
+        KeptAt(
+            PromisedAddress(
+                publications[each.publisher, each.topic],
+                subscriptions[each.subscriber, each.topic],
+                each.address,
+            ),
+            each.bound_seconds,
+            tuple(scenario.ports.name.index(hop.port) for hop in each.hops[1:]),
+            tuple(hop.level for hop in each.hops[1:]),
+        )
+        for each in promises
+        if each.admitted and each.address is not None and each.bound_seconds is not None
+    ]
+
+
+def both_ways(scenario: Scenario, promises: Iterable[KeptAt]) -> list[int]:
+    """The publications that are promised to some who want their topic, and not to all of them."""
+    kept: dict[int, set[int]] = {}
+    for promise in promises:
+        kept.setdefault(promise.at.publication, set()).add(promise.at.subscription)
+    topic, wanted = scenario.publications.topic, scenario.subscriptions.topic
+    return [
+        publication
+        for publication, subscriptions in kept.items()
+        if set(np.flatnonzero(wanted == topic[publication]).tolist()) - subscriptions
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class CutPackets:
+    """What limiters cut of the messages to an address, when that began, and what found no room."""
+
+    limited: int = 0
+    first_ns: int = -1
+    without_room: int = 0
+
+
+def cut_packets(samples: Sequence[tuple[int, Counters]], metered: Path) -> dict[str, CutPackets]:
+    """By address, from the counters of the kernel's queues, or of meters where switches have them."""
+    found: dict[str, CutPackets] = {}
+    for sampled_ns, counters in samples:
+        for key, flow in counters.flows.items():
+            if key.is_multicast and (flow.limited or flow.dropped_by_buffer):
+                first = found.get(str(key), CutPackets()).first_ns
+                if first < 0 and flow.limited:
+                    first = sampled_ns
+                found[str(key)] = CutPackets(flow.limited, first, flow.dropped_by_buffer)
+    if metered.exists():
+        for address, packets in json.loads(metered.read_text()).items():
+            before = found.get(address, CutPackets())
+            found[address] = CutPackets(before.limited + packets, before.first_ns, before.without_room)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromisedRun:
+    """What was promised, sent and got in a run. `copies` have a row per message and promise, with -1 for times of what
+    never came, `idle_ns` one per message over the idle port; `host_ns` is what publishers' and subscribers' hosts took.
+    """
+
+    results: PromiseResults
+    decisions: tuple[Decision, ...]
+    decided_ns: Times
+    idle_ns: Times
+    host_ns: Mapping[str, Times]
+    sent: NDArray[np.void]
+    copies: Mapping[str, NDArray[Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Beside `promises` and `decisions`, as `triage simulate` has them."""
+        return {
+            "idle_port": _figures(self.idle_ns),
+            "host_delay": {who: _figures(taken) for who, taken in self.host_ns.items()},
+            "late_messages": self._late_messages(),
+        }
+
+    def _late_messages(self) -> list[dict[str, Any]]:
+        """The first of those that were late, and how long their publisher took to hand them over: a host that pauses in
+        the midst of a message is no fault of the network."""
+        if not self.copies:
+            return []
+        copies, table = self.copies, self.results
+        found = []
+        for row in np.flatnonzero(copies["late"])[:_MOST_LATE].tolist():
+            promise, message = int(copies["promise"][row]), int(copies["message"][row])
+            found.append(
+                {
+                    "publisher": table.publisher[promise],
+                    "topic": table.topic[promise],
+                    "subscriber": table.subscriber[promise],
+                    "latency_seconds": float(copies["latency_ns"][row]) * 1e-9,
+                    "bound_seconds": float(table.bound_seconds[promise]),
+                    "handed_over_after_seconds": float(self.host_ns["publishers"][message]) * 1e-9,
+                }
+            )
+        return found
+
+
+def promised_run(
+    scenario: Scenario,
+    tenures: Sequence[Tenure],
+    sent_files: Iterable[Path],
+    receipts: Path,
+    cut: Mapping[str, CutPackets],
+) -> PromisedRun:
+    """Everything that clients and queues know, together: a row for each pair that was promised at some time."""
+    pairs: dict[tuple[int, int], list[Tenure]] = {}
+    for tenure in tenures:
+        pairs.setdefault((tenure.kept.at.publication, tenure.kept.at.subscription), []).append(tenure)
+    parts = [read_receipts(path, PROMISED_SENT) for path in sent_files]
+    sent = np.concatenate(parts) if parts else np.empty(0, dtype=PROMISED_SENT)
+    sent = sent[np.argsort(sent["published_ns"], kind="stable")]
+    got = read_receipts(receipts, PROMISED_RECEIPT)
+    probes = got[got["subscription"] == IDLE_ROW]
+    idle_ns = probes["arrived_ns"] - probes["published_ns"]
+    allowance_ns = _quantile_ns(idle_ns, 0.999) or 0
+    tally = new_promise_tally(len(pairs), len(scenario.publications))
+    columns: list[dict[str, NDArray[Any]]] = []
+    for row, ((publication, subscription), kept) in enumerate(pairs.items()):
+        mine = got[(got["subscription"] == subscription) & (got["publication"] == publication)]
+        places = dict(zip(mine["number"].tolist(), range(len(mine)), strict=True))
+        for tenure in kept:
+            promise = tenure.kept
+            messages = np.flatnonzero(
+                (sent["publication"] == publication)
+                & (sent["published_ns"] >= tenure.since_ns)
+                & (sent["published_ns"] < tenure.until_ns)
+            )
+            numbers = sent["number"][messages].tolist()
+            place = np.array([places.get(number, -1) for number in numbers], dtype=np.int64)
+            came = place >= 0
+            counted = cut.get(promise.at.address, CutPackets())
+            outcome = np.full(len(messages), int(Outcome.delivered), dtype=np.int8)
+            outcome[~came] = _reasons(int((~came).sum()), counted)
+            arrived_ns = np.full(len(messages), -1, dtype=np.int64)
+            arrived_ns[came] = mine["arrived_ns"][place[came]]
+            on_the_wire = np.rint(last_packet_seconds(scenario, promise, sent["size_bytes"][messages]) * 1e9)
+            taken_ns = (mine["arrived_ns"] - mine["published_ns"])[place[came]] + on_the_wire[came]
+            latency_ns = np.full(len(messages), -1, dtype=np.int64)
+            latency_ns[came] = taken_ns
+            tally.outcomes[row] += np.bincount(outcome, minlength=len(Outcome))
+            late = latency_ns > promise.bound_seconds * 1e9 + allowance_ns
+            tally.late[row] += int(late.sum())
+            tally.worst_ns[row] = max(tally.worst_ns[row], int(taken_ns.max(initial=0)))
+            tally.latency_ns[row] += int(taken_ns.sum())
+            tally.cut_packets[publication] = counted.limited
+            tally.first_cut_ns[publication] = counted.first_ns
+            columns.append(
+                {
+                    "promise": np.full(len(messages), row),
+                    "message": messages,
+                    "latency_ns": latency_ns,
+                    "late": late,
+                    "subscription_id": np.full(len(messages), subscription),
+                    "priority_class": np.full(len(messages), promise.levels[-1]),
+                    "delivered_ns": arrived_ns,
+                    "outcome": outcome,
+                }
+            )
+    rows = PromisedRows(
+        np.array([publication for publication, _ in pairs], dtype=np.int32),
+        np.array([subscription for _, subscription in pairs], dtype=np.int32),
+        np.array(
+            [max(each.kept.bound_seconds for each in kept) for kept in pairs.values()], dtype=np.float64
+        ),
+    )
+    decisions, decided_ns = cut_publishers(scenario, tally)
+    return PromisedRun(
+        results=promise_results(scenario, rows, tally),
+        decisions=decisions,
+        decided_ns=decided_ns,
+        idle_ns=idle_ns,
+        host_ns={
+            "publishers": sent["handed_over_ns"] - sent["published_ns"],
+            "subscribers": (got["received_ns"] - got["arrived_ns"])[got["subscription"] != IDLE_ROW],
+        },
+        sent=sent,
+        copies={name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
+        if columns
+        else {},
+    )
+
+
+def last_packet_seconds(scenario: Scenario, promise: KeptAt, size_bytes: NDArray[Any]) -> Floats:
+    """What the last packet of messages takes on all links of a promise's way."""
+    publication = promise.at.publication
+    publisher = int(scenario.publications.publisher[publication])
+    rates = [scenario.publishers.access_bps[publisher], *scenario.ports.bandwidth_bps[list(promise.ports)]]
+    last = RealMessages.of(scenario, publication).last_packet_bytes(np.asarray(size_bytes, dtype=np.float64))
+    return np.asarray(last * sum(8.0 / float(rate) for rate in rates))
+
+
+def _reasons(missing: int, cut: CutPackets) -> NDArray[np.int8]:
+    """For messages that did not come: packets were cut, or found no room, or nobody counted them."""
+    reasons = np.full(missing, int(Outcome.lost_on_link), dtype=np.int8)
+    counted = cut.limited + cut.without_room
+    if counted:
+        limited = round(missing * cut.limited / counted)
+        reasons[:limited], reasons[limited:] = int(Outcome.limited), int(Outcome.dropped_by_buffer)
+    return reasons
+
+
+def _quantile_ns(taken: Times, share: float) -> int | None:
+    """Of those that were seen the smallest that this share does not exceed; None where there are none."""
+    return int(np.quantile(taken, share, method="inverted_cdf")) if len(taken) else None
+
+
+def _figures(taken: Times) -> dict[str, Any]:
+    def seconds(share: float) -> float | None:
+        found = _quantile_ns(taken, share)
+        return None if found is None else found * 1e-9
+
+    return {
+        "count": len(taken),
+        "p50_seconds": seconds(0.5),
+        "p99_9_seconds": seconds(0.999),
+        "worst_seconds": seconds(1.0),
+    }

@@ -1,0 +1,36 @@
+"""MIDAS's three topics with real packets: best effort loses, managed keeps what was promised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from triagemq.papers import reproduce
+from triagemq.papers.midas_network import midas_scenario
+from triagemq.papers.midas_packets import SLOWER
+from triagemq.plan import make_plan
+from triagemq.scenario import Discipline
+
+SHORT = {"seeds": 1, "seconds": 4.0}
+
+
+def test_slower_links_are_promised_the_same_times_so_many_times_longer() -> None:
+    bounds = [
+        make_plan(midas_scenario(Discipline.PRIORITY, slower=slower)).promises.bound_seconds / slower
+        for slower in (1.0, SLOWER)
+    ]
+    # Control traffic and what a switch takes do not become slower.
+    assert bounds[1] == pytest.approx(bounds[0], rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_root("it makes namespaces of the network")
+@pytest.mark.parametrize("figure", ["6", "7", "8"])
+def test_nothing_that_was_promised_is_lost_and_best_effort_loses(figure: str) -> None:
+    made = reproduce("midas", figure, packets=True, **SHORT)  # type: ignore[arg-type]
+    # Whether something is late is for a machine to show that has nothing else to do.
+    kept = [each for each in made.findings.claims if "lost" in each.statement or "cut" in each.statement]
+    assert kept
+    assert all(each.holds for each in kept), kept
+    assert json.loads(json.dumps(made.as_json(), allow_nan=False))["figures"]["slower"] == SLOWER
