@@ -32,6 +32,7 @@ from triagemq.plan.explain import explain, subscription_row
 from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.instructions import (
+    LIMITER_PACKETS,
     FlowKey,
     Instruction,
     RemoveFlow,
@@ -66,6 +67,7 @@ __all__ = [
     "DROP_POLICIES",
     "FLOW_ALGORITHMS",
     "LEAST_GAIN",
+    "LIMITER_PACKETS",
     "PRIORITY_ALGORITHMS",
     "RANK_BAND",
     "SCOPES",

@@ -16,6 +16,7 @@ from itertools import count, islice
 import numpy as np
 
 from triagemq.plan.admission.links import PromiseLink
+from triagemq.plan.instructions import LIMITER_PACKETS
 from triagemq.scenario import (
     Discipline,
     Floats,
@@ -40,6 +41,9 @@ MOST_BPS = 1e15
 
 UTILITY_QUEUES, CONTROL_QUEUES = 1, 1
 """Queues of a port that no level takes."""
+
+SHORT_PACKETS = 4
+"""So many packets of shorter messages a limiter remembers beside those of the largest."""
 
 MOST_PATHS = 4
 """Ways that are tried, the shortest first."""
@@ -258,13 +262,20 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
     packet, overhead = float(scenario.switches.packet_bytes[switch]), scenario.overhead_bytes
     if packet <= overhead:
         return f"packets of {packet:.6g} octets hold nothing but their overhead of {overhead:.6g}"
+    message = PromisedMessage.of(size, packet, overhead)
+    most = LIMITER_PACKETS - SHORT_PACKETS
+    if message.packets > most:
+        return (
+            f"a message of {who} has {message.packets} packets, and limiters count {most}; with a max_size_bytes of "
+            f"{most * (packet - overhead):.0f} it could be promised"
+        )
     # A limiter is set so much higher that it cuts nobody, and may then let through as much more.
     slack = 1.0 + float(scenario.switches.limiter_precision[switch])
     return Asked(
         publication,
         subscription,
         publisher,
-        PromisedMessage.of(size, packet, overhead),
+        message,
         separation / slack**2,
         latency,
     )

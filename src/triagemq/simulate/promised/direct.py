@@ -134,7 +134,6 @@ class Direct(NamedTuple):
     ports: int
     most_legs: int
     most_children: int
-    most_credits: int
     classes: int
 
 
@@ -170,16 +169,11 @@ def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Wa
         publication = int(limiters.publication[row])
         slack = 1.0 + float(scenario.switches.limiter_precision[limiters.switch[row]])
         rate = float(limiters.rate_bytes_per_second[row]) * slack
-        burst = float(limiters.burst_bytes[row])
+        burst, jitter = float(limiters.burst_bytes[row]), float(limiters.jitter_seconds[row])
         if limiter == "window":
-            separation = float(scenario.publications.min_separation_seconds[publication])
-            message = float(limiters.rate_bytes_per_second[row]) / slack * separation
-            # Bounds count with a separation that is less by the precision, twice. What the burst has beyond a message
-            # is for those that waited on the access link.
-            waited = (burst - message) / float(limiters.rate_bytes_per_second[row])
-            limits[publication] = Limit(message, rate, separation / slack**2, waited)
+            limits[publication] = Limit(burst, rate, burst / rate, jitter)
         else:
-            limits[publication] = Limit(burst, rate)
+            limits[publication] = Limit(burst + rate * jitter, rate)
     return Ways(tuple(ways), limits)
 
 
@@ -326,8 +320,6 @@ class _Trees:
         flows = int(flow.max(initial=0)) + 1
         each = flows + len(scenario.publications)
         children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
-        windows = streams[streams["separation_seconds"] > 0]
-        packets = windows["burst_bytes"] / windows["payload_bytes"]
         levels = np.concatenate([streams["access_level"], nodes["level"]])
         return Direct(
             stream=stream,
@@ -345,6 +337,5 @@ class _Trees:
             ports=len(scenario.ports),
             most_legs=int(streams["legs"].max(initial=1)),
             most_children=int(children.max(initial=1)),
-            most_credits=8 * (1 + int(packets.max(initial=0))),
             classes=1 + int(levels.max(initial=0)),
         )
