@@ -133,7 +133,8 @@ def _limiters(book: Book) -> Limiters:
         slack = 1.0 + float(scenario.switches.limiter_precision[switch])
         separation = float(scenario.publications.min_separation_seconds[wish.publication])
         burst = wish.message.wire_bytes
-        jitter = min(float(kept.jitter[1]), limited.get(wish.publication, (0, 0.0, 0.0, math.inf))[3])
+        more = book.network.limiter_jitter(wish, switch)[1]
+        jitter = min(float(kept.jitter[1]) - more, limited.get(wish.publication, (0, 0.0, 0.0, math.inf))[3])
         limited[wish.publication] = switch, burst, burst / separation * slack, jitter
     rows = sorted(limited.items())
     return filled(

@@ -16,12 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.model import Plan
-from triagemq.scenario import Discipline, Floats, Integers, Scenario, direct_paths, switch_links
+from triagemq.scenario import (
+    Discipline,
+    Floats,
+    Integers,
+    LimiterKind,
+    Scenario,
+    direct_paths,
+    switch_links,
+)
 
 Positions = NDArray[np.int64]
 Flags = NDArray[np.uint8]
 
-LIMITERS = ("bucket", "window")
+LIMITERS = {kind.name.lower(): kind for kind in LimiterKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +154,9 @@ class PromisedRows:
     bound_seconds: Floats
 
 
-def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Ways:
+def promised_ways(scenario: Scenario, plan: Plan, limiter: str | None = None) -> Ways:
     """What a plan promises: the ways of those admitted, and the limiters of their publications, which are as generous
-    as their switch's precision allows."""
+    as their switch's precision allows, and of its kind unless another is named."""
     promises, hops, limiters = plan.promises, plan.hops, plan.limiters
     ways = []
     for promise in np.flatnonzero(promises.admitted).tolist():
@@ -170,7 +178,8 @@ def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Wa
         slack = 1.0 + float(scenario.switches.limiter_precision[limiters.switch[row]])
         rate = float(limiters.rate_bytes_per_second[row]) * slack
         burst, jitter = float(limiters.burst_bytes[row]), float(limiters.jitter_seconds[row])
-        if limiter == "window":
+        own = scenario.switches.limiter[limiters.switch[row]]
+        if (own if limiter is None else LIMITERS[limiter]) == LimiterKind.WINDOW:
             limits[publication] = Limit(burst, rate, burst / rate, jitter)
         else:
             limits[publication] = Limit(burst + rate * jitter, rate)
