@@ -29,8 +29,8 @@ CORE = 10
 PORTS_PER_EDGE = 10
 
 
-def network(flows: int, switches: int, seed: int) -> Scenario:
-    """A core of switches that are all linked, and edge switches with a link to one of them and back, all of 1 Gb/s, and
+def network(flows: int, switches: int, seed: int, trunk_bps: float = 1e9) -> Scenario:
+    """A core of switches that are all linked, and edge switches with a link to one of them and back, all of a rate, and
     ports of 100 Mb/s; one topic, one publisher and one subscriber for each flow, plugged in anywhere at the edge."""
     draw = np.random.default_rng(seed)
     edges = np.arange(CORE, switches)
@@ -58,7 +58,7 @@ def network(flows: int, switches: int, seed: int) -> Scenario:
             name=tuple(names),
             switch=[one for one, _ in links] + outlets.tolist(),
             to_switch=[other for _, other in links] + [-1] * len(outlets),
-            bandwidth_bps=[1e9] * len(links) + [1e8] * len(outlets),
+            bandwidth_bps=[trunk_bps] * len(links) + [1e8] * len(outlets),
             queues=8,
         ),
         publishers=filled(
@@ -102,10 +102,14 @@ def network(flows: int, switches: int, seed: int) -> Scenario:
 
 
 def main() -> None:
-    arguments = options(__doc__).parse_args()
+    parser = options(__doc__)
+    parser.add_argument(
+        "--trunk-mbps", type=float, default=1000.0, help="of links between switches (default: %(default)s)"
+    )
+    arguments = parser.parse_args()
     wanted, switches = (1_000, 40) if arguments.quick else (10_000, 100)
     further = 200
-    scenario = network(round(wanted * 1.1) + further, switches, seed=1)
+    scenario = network(round(wanted * 1.1) + further, switches, 1, arguments.trunk_mbps * 1e6)
     publication, subscription, _ = matching(scenario)
     wishes = iter(
         found

@@ -87,6 +87,15 @@ def ideal_bucket(offered_ns: Sequence[int], burst_bytes: float, rate_bytes_per_s
     return passed
 
 
+def ideal_window(offered_ns: Sequence[int], most_packets: int, window_ns: int) -> int:
+    """How many of a bench's packets pass a window without jitter."""
+    passed: list[int] = []
+    for at_ns in sorted(offered_ns):
+        if len(passed) < most_packets or at_ns - passed[-most_packets] >= window_ns:
+            passed.append(at_ns)
+    return len(passed)
+
+
 class DataPlaneContract:
     """`open_bench(flows)` gives a bench with that many receivers; the fixture that derives it closes them."""
 
@@ -99,6 +108,9 @@ class DataPlaneContract:
     limiter_precision_bytes_per_second = 1.0
     limiter_precision_bytes = 1.0
     """How much more than it should a limiter lets pass: in the long run, and at once."""
+
+    limits_by_windows = True
+    """False where limiters are token buckets."""
 
     former_plan_seconds = 0.0
     """For so long after `apply` packets may still be treated as before."""
@@ -246,7 +258,12 @@ class DataPlaneContract:
         most_bytes = burst + self.limiter_precision_bytes
         most_bytes += (rate + self.limiter_precision_bytes_per_second) * seconds
         assert len(passed) * WIRE_BYTES <= most_bytes
-        ideal = ideal_bucket([offer.at_ns for offer in offers if offer.flow == 0], burst, rate)
+        offered = [offer.at_ns for offer in offers if offer.flow == 0]
+        ideal = (
+            ideal_window(offered, 100, SECOND)
+            if self.limits_by_windows
+            else ideal_bucket(offered, burst, rate)
+        )
         # Where the machine stalls for longer than the burst lasts, tokens are lost.
         assert len(passed) >= 0.8 * ideal
         counters = bench.plane.counters()
@@ -256,6 +273,43 @@ class DataPlaneContract:
         assert babbling.limited == 1000 - len(passed)
         assert (keeping.packets_out, keeping.limited) == (100, 0)
         assert (other.packets_out, other.limited) == (400, 0)
+
+    def test_who_keeps_its_terms_loses_nothing_and_who_babbles_passes_a_message_per_window(
+        self, open_bench: Callable[[int], Bench]
+    ) -> None:
+        """Flow 0 sends messages of two packets, each up to 50 ms late and the next in time; its jitter leaves room for
+        stalls of the machine. Flow 1 babbles: messages of twenty, one after the other."""
+        bench = open_bench(2)
+        honest = SetLimiter(bench.keys[0], 2.0 * WIRE_BYTES, 2.0 * WIRE_BYTES / 0.02, jitter_seconds=1.0)
+        window_ns, jitter_ns = SECOND // 4, SECOND // 50
+        babbler = SetLimiter(bench.keys[1], 20.0 * WIRE_BYTES, 80.0 * WIRE_BYTES, "", jitter_ns / SECOND)
+        bench.plane.apply(
+            [
+                SetPort("radio", 1e8, 500, 2),
+                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
+                honest,
+                babbler,
+            ]
+        )
+        source = random.Random(7)
+        late = sorted(number * SECOND // 50 + source.randrange(SECOND // 20) for number in range(100))
+        offers = [Offer(at_ns, 0) for at_ns in late for _ in range(2)] + regular([1], 500, 2.0)
+        arrivals = sorted(bench.play(offers), key=lambda each: (each.arrived_ns, each.offer))
+        kept, babbled = ([each for each in arrivals if each.flow == flow] for flow in range(2))
+        assert len(kept) == 200
+        counters = bench.plane.counters()
+        check_counters_add_up(counters)
+        assert counters.flows[bench.keys[0]].limited == 0
+        assert counters.flows[bench.keys[1]].limited == 1000 - len(babbled)
+        seconds = (arrivals[-1].arrived_ns - min(each.offered_ns for each in arrivals)) / 1e9
+        most_bytes = babbler.bucket_bytes + self.limiter_precision_bytes
+        most_bytes += (babbler.rate_bytes_per_second + self.limiter_precision_bytes_per_second) * seconds
+        assert 100 <= len(babbled) <= most_bytes / WIRE_BYTES
+        if self.limits_by_windows:
+            # A packet meets its limiter after it is offered, and before it arrives.
+            for messages in range(1, len(babbled) // 20 + 1):
+                for first, last in zip(babbled, babbled[20 * messages :], strict=False):
+                    assert last.arrived_ns - first.offered_ns >= messages * window_ns - jitter_ns
 
     def test_limiters_that_change_and_go_keep_counters(self, open_bench: Callable[[int], Bench]) -> None:
         """Too tight for anything at first, then wide, then gone; the other flow is unlimited all the time."""
@@ -354,6 +408,7 @@ class DataPlaneContract:
             [other, SetLimiter(key, float("inf"), 1000.0)],
             [other, SetLimiter(key, 1000.0, float("nan"))],
             [other, SetLimiter(key, 1000.0, -1.0)],
+            [other, SetLimiter(key, 1000.0, 1000.0, jitter_seconds=-1.0)],
             [other, SetLimiter(FlowKey("127.0.0.1", 10), 1000.0, 1000.0)],
             [other, SetLimiter(key, 1000.0, 1000.0, "nowhere")],
             [SetLimiter(key, 1000.0, 1000.0), RemoveFlow(key)],

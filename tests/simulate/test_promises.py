@@ -12,6 +12,7 @@ from triagemq.errors import ParameterError
 from triagemq.plan import make_plan
 from triagemq.scenario import (
     Brokers,
+    LimiterKind,
     OutputPorts,
     PlanningSettings,
     Publications,
@@ -243,6 +244,27 @@ def test_a_babbling_publisher_behind_a_window_harms_nobody(seed: int) -> None:
     assert promises.limited[cut].sum() > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_babbling_publisher_behind_a_token_bucket_harms_nobody_whose_bound_counts_it(seed: int) -> None:
+    drawn = random_network(seed)
+    kind = np.full_like(drawn.switches.limiter, LimiterKind.BUCKET)
+    scenario = drawn.with_tables(switches=replace(drawn.switches, limiter=kind))
+    name = scenario.publishers.name[scenario.publications.publisher[0]]
+
+    def others(promises: Any) -> Any:
+        return np.array([row for row, each in enumerate(promises.publisher) if each != name])
+
+    promises = assert_kept(scenario, others, babbling=(name,), synchronised=True, seed=seed)
+    windows = simulate(drawn, make_plan(drawn), duration_seconds=0.1, warmup=0.0).promises
+    both = [
+        (bound, windows.bound_seconds[row])
+        for row, pair in enumerate(zip(windows.topic, windows.subscriber, strict=True))
+        for other, bound in enumerate(promises.bound_seconds)
+        if pair == (promises.topic[other], promises.subscriber[other])
+    ]
+    assert any(behind > before for behind, before in both)
+
+
 def test_a_rate_above_what_was_declared_is_cut_from_then_on() -> None:
     scenario = random_network(2)
     plan = make_plan(scenario)
@@ -290,5 +312,5 @@ def test_who_is_said_to_babble_must_have_promised_something() -> None:
         simulate(scenario, plan, duration_seconds=0.1, babbling=("nobody",))
     with pytest.raises(ParameterError, match="is promised"):
         simulate(scenario, plan, duration_seconds=0.1, babbling=(scenario.publishers.name[-1],))
-    with pytest.raises(ParameterError, match="bucket or window"):
+    with pytest.raises(ParameterError, match="window or bucket"):
         simulate(scenario, plan, duration_seconds=0.1, limiter="fence")

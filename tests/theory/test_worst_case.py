@@ -104,6 +104,40 @@ def test_paper_leaves_out_the_lower_packet_and_the_same_class() -> None:
     assert delay_bounds([1, 2], [5, 10], [5, 0], [0, 1], method="paper")[1] == np.inf
 
 
+def test_a_token_bucket_brings_others_a_message_and_the_rate_on_top_of_it() -> None:
+    plain = {"transmission": [1.0, 1.0], "separation": [4.0, 20.0], "jitter": 0.0, "classes": [0, 1]}
+    assert delay_bounds(**plain).tolist() == [2.0, 2.0]
+    # The lower one starts at w = 1 + w/4. To itself the higher one is what it has declared.
+    behind = delay_bounds(**plain, bucket=[True, False])
+    np.testing.assert_allclose(behind, [2.0, 4 / 3 + 1])
+    # Whatever it lets through itself: half of a message that comes just behind a whole one waits for that.
+    passing = delay_bounds([1.0], [4.0], 0.0, [0], bucket=True, passing=True, lower_priority_blocking=1.0)
+    np.testing.assert_allclose(passing, [2.0])
+
+
+def test_the_start_meets_a_message_while_a_bucket_of_the_same_class_fills() -> None:
+    # Above: a message of 2 every 10. Beside: 3 at once and 0.3 a second. What comes at x starts at 5 + 0.3 x, which is
+    # the second message's 10 at x = 50/3 only: by then it waits for less than what came at once.
+    plain = {"transmission": [2.0, 3.0, 1.0], "separation": [10.0, 10.0, 100.0], "jitter": 0.0}
+    found = delay_bounds(**plain, classes=[0, 1, 1], bucket=[False, True, False])
+    np.testing.assert_allclose(found[2], 6.0)
+    # Behind a lower packet of 4.4 it starts at 9.4 + 0.3 x, and at x = 2 meets the second message: it starts at 12.
+    found = delay_bounds(**plain, classes=[0, 1, 1], bucket=[False, True, False], lower_priority_blocking=4.4)
+    np.testing.assert_allclose(found[2], 11.0)
+
+
+@given(st.data())
+def test_bounds_behind_buckets_are_between_those_behind_windows_and_calculus(data: st.DataObject) -> None:
+    flows = data.draw(flow_sets())
+    count = len(flows["transmission"])
+    bucket = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
+    behind = delay_bounds(**flows, bucket=bucket)
+    assert (behind >= delay_bounds(**flows) * (1 - 1e-9)).all()
+    any_packet = delay_bounds(**flows, bucket=bucket, passing=True)
+    assert (any_packet >= behind * (1 - 1e-9)).all()
+    assert (any_packet <= delay_bounds(**flows, bucket=bucket, method="calculus")).all()
+
+
 @st.composite
 def flow_sets(draw: st.DrawFn) -> dict[str, Any]:
     count = draw(st.integers(1, 8))
@@ -198,6 +232,10 @@ def kept(figures: dict[str, Any]) -> None:
     assert figures["messages_above_exact"] == 0
     assert figures["exact_above_calculus"] == 0
     assert 1.0 <= figures["one_port_median_over_worst_seen"] <= 1.2
+    beside = figures["behind_buckets"]
+    assert beside["messages_above_exact"] == beside["exact_above_calculus"] == 0
+    assert beside["above_what_windows_would_do"] > 0
+    assert 1.0 <= beside["one_port_median_over_worst_seen"] <= 1.2
 
 
 def test_no_simulated_message_is_later_than_its_bound() -> None:
@@ -224,6 +262,8 @@ def test_no_simulated_message_of_a_thousand_sets_is_later_than_its_bound() -> No
         ({"packet": [1.0, 3.0]}, "packet"),
         ({"packet": 0.0}, "packet"),
         ({"spread": [-1.0, 0.0]}, "spread"),
+        ({"bucket": [1.0, 0.0]}, "bucket"),
+        ({"passing": [True]}, "passing"),
         ({"classes": [0.5, 1.0]}, "classes"),
         ({"classes": [0]}, "classes"),
         ({"lower_priority_blocking": -1.0}, "lower_priority_blocking"),

@@ -71,8 +71,11 @@ def simulate(
     babbling: options.Babbling = None,
     synchronised: options.Synchronised = False,
     limiter: Annotated[
-        str, typer.Option(help="How promised publishers are cut: by a token bucket, or by a window.")
-    ] = "bucket",
+        str | None,
+        typer.Option(
+            help="Cut promised publishers by a token bucket, or a window, and not as their switch does."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,

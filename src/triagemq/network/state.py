@@ -272,6 +272,11 @@ def _check_limiter(limiter: SetLimiter) -> None:
             raise PlanError(
                 f"flow {limiter.key} is to be limited to a {what} of {value} {unit}; it must be positive and finite"
             )
+    if not 0 <= limiter.jitter_seconds < math.inf:
+        raise PlanError(
+            f"flow {limiter.key} is to be limited with a jitter of {limiter.jitter_seconds} s; it must be finite, and "
+            "not below 0"
+        )
 
 
 def _check_flow(flow: SetFlow[FlowKey]) -> None:

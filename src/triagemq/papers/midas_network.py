@@ -18,6 +18,7 @@ from triagemq.scenario import (
     Brokers,
     Discipline,
     Floats,
+    LimiterKind,
     OutputPorts,
     PlanningSettings,
     Publications,
@@ -61,7 +62,14 @@ def midas_scenario(discipline: Discipline, buffer_frames: float = np.inf, *, slo
         name="midas",
         topics=Topics(TOPICS),
         brokers=filled(Brokers, 1, name=("none",)),
-        switches=filled(Switches, 1, name=("pica8",), model=(MODEL,), **figures(known_models()[MODEL])),
+        # Its limiters are token buckets, and MIDAS counts as if they were windows: it proves nothing else.
+        switches=filled(
+            Switches,
+            1,
+            name=("pica8",),
+            model=(MODEL,),
+            **figures(known_models()[MODEL]) | {"limiter": LimiterKind.WINDOW},
+        ),
         ports=filled(
             OutputPorts,
             1,

@@ -28,6 +28,7 @@ from triagemq.plan.dataplane import (
     UnmanagedCounters,
 )
 from triagemq.plan.instructions import (
+    LIMITER_PACKETS,
     FlowKey,
     Instruction,
     RemoveFlow,
@@ -72,6 +73,7 @@ __all__ = [
     "DROP_POLICIES",
     "FLOW_ALGORITHMS",
     "LEAST_GAIN",
+    "LIMITER_PACKETS",
     "PRIORITY_ALGORITHMS",
     "RANK_BAND",
     "SCOPES",

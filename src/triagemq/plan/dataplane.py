@@ -7,9 +7,11 @@ Every data plane keeps these promises; tests/network/contract.py checks them.
 * Control packets pass first and are never dropped, neither by drop rates nor by full buffers.
 * The buffer counts packets, the one in transmission included and control packets that wait not. Into a full buffer a
   packet comes only by pushing out the newest of the lowest class, which must be lower than its own.
-* A limiter is a token bucket before drop rates and queue: in any time t no more than its burst and rate * t of a flow
-  (bytes on the wire) gets by, within the precision that each data plane states, and what keeps to that is not touched.
-  Control packets are never limited. A changed limiter keeps what is in its bucket, and counters go on.
+* A limiter is a sliding window before drop rates and queue: what passed (bytes on the wire) may pass again a window
+  later, but for the jitter of its terms. So in any time t no more than floor((t + jitter)/window) + 1 messages of a
+  flow get by, and what keeps to that is not touched (up to 256 packets in a window). Where switches have token
+  buckets, no more than is in the bucket and rate * t gets by. Control packets are never limited. A changed limiter
+  remembers what has passed, and counters go on.
 * `apply` is atomic: all instructions take effect between two packets, or (on an error) none does. What is queued
   stays in the class it was queued in, and is sent, also when its flow or port is removed.
 * Packets of one flow keep their order, except where a plan raises the flow to a higher class or moves it to another

@@ -94,16 +94,42 @@ class RemoveFlow:
 
 @dataclass(frozen=True, slots=True)
 class SetLimiter:
-    """Let no more of a flow into the network than a token bucket holds: what is beyond it is lost where it enters.
+    """Let no more of a flow into the network than a message, `burst_bytes`, in the time in which its rate brings one:
+    what is beyond that is lost where it enters. A message may come up to `jitter_seconds` later than it should, and the
+    next one in time.
 
     Bytes are those on the wire. `port` is an output port of the flow on the switch where it enters; "" stands for every
     one that has no limiter of its own. Only what is not control is limited.
+
+    Where there are windows, any time t sees at most floor((t + jitter)/window) + 1 messages. Where there are token
+    buckets (meters of OpenFlow switches), it sees up to what is in the bucket, and rate * t.
     """
 
     key: FlowKey
     burst_bytes: float
     rate_bytes_per_second: float
     port: str = ""
+    jitter_seconds: float = 0.0
+
+    @property
+    def window_seconds(self) -> float:
+        """What passes may pass again after this time."""
+        return self.burst_bytes / self.rate_bytes_per_second
+
+    @property
+    def bucket_bytes(self) -> float:
+        """What a token bucket has to hold to cut nobody who keeps to these terms.
+
+        >>> limiter = SetLimiter(FlowKey("239.1.2.3", 5000), 3000.0, 1e6, jitter_seconds=0.001)
+        >>> limiter.window_seconds, limiter.bucket_bytes
+        (0.003, 4000.0)
+        """
+        return self.burst_bytes + self.rate_bytes_per_second * self.jitter_seconds
+
+
+LIMITER_PACKETS = 256
+"""So many packets that have passed a window remembers. What passed before them counts as if it had passed with the
+first of these: if a message has more packets, what passes is never more, but may be less than could."""
 
 
 @dataclass(frozen=True, slots=True)

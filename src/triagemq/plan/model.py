@@ -120,14 +120,15 @@ class PromisedHops(Table):
 class Limiters(Table):
     """What the publisher's first switch lets through of each promised publication, with the overhead of its packets.
 
-    Bounds suppose that never more than a message comes per separation, but for the jitter of the access link. A token
-    bucket passes that, and up to one message more of a publisher that keeps on sending (docs/background/admission.md).
+    A message, `burst_bytes`, in the time in which the rate brings one, but for the jitter with which messages may come
+    over the access link (docs/background/admission.md).
     """
 
     publication: Integers
     switch: Integers
     burst_bytes: Floats
     rate_bytes_per_second: Floats
+    jitter_seconds: Floats
 
 
 @dataclass(frozen=True, slots=True)

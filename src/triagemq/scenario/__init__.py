@@ -16,7 +16,14 @@ from triagemq.scenario.files import (
     loads_with_conditions,
     save,
 )
-from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import (
+    ArrivalProcess,
+    Discipline,
+    LimiterKind,
+    SendingOrder,
+    SizeDistribution,
+    UtilityShape,
+)
 from triagemq.scenario.model import (
     BrokerLinks,
     Brokers,
@@ -54,6 +61,7 @@ __all__ = [
     "Discipline",
     "Floats",
     "Integers",
+    "LimiterKind",
     "OutputPorts",
     "PlanningSettings",
     "Publications",

@@ -1,5 +1,5 @@
 """The closed vocabularies of a scenario: utility shapes, size distributions, arrival processes, orders of sending,
-disciplines of ports.
+disciplines of ports, kinds of limiters.
 
 Columns store these as small integers; files and tables spell them by name.
 """
@@ -50,3 +50,12 @@ class Discipline(IntEnum):
     """The first of the highest class that has one; a packet on the wire is finished."""
     FAIR = 1
     """Flow by flow in turn, a packet each, whatever their classes: best effort. It keeps no promise."""
+
+
+class LimiterKind(IntEnum):
+    """How a switch limits what enters it."""
+
+    WINDOW = 0
+    """What has passed may pass again a separation later, and not before: never more than bounds count."""
+    BUCKET = 1
+    """A token bucket: a message, and the rate on top of it. Bounds count that."""

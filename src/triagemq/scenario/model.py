@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import (
+    ArrivalProcess,
+    Discipline,
+    LimiterKind,
+    SendingOrder,
+    SizeDistribution,
+    UtilityShape,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
@@ -80,6 +87,8 @@ NONE: dict[str, Any] = {
     "multiplexing_seconds": 0.0,
     "packet_bytes": 1500.0,
     "rate_limiters": np.inf,
+    "limiter": LimiterKind.WINDOW,
+    "limiter_step_seconds": 0.0,
     "limiter_precision": 0.0,
     "rules": np.inf,
 }
@@ -88,7 +97,8 @@ NONE: dict[str, Any] = {
 GUARANTEE_COLUMNS = frozenset(
     (
         *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
-        *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter_precision", "rules"),
+        *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter", "limiter_precision"),
+        *("limiter_step_seconds", "rules"),
     )
 )
 """What only promises use. A scenario that states none of it has the fingerprint that it had without these columns."""
@@ -180,7 +190,8 @@ class Switches(Table):
     """Managed switches. `fed_by_port` is the output port of the switch upstream; -1 hangs at the brokers.
 
     The others are what a switch of this `model` is built like: the time from a packet's arrival to its place in a
-    queue, the longest packet, the rate limiters and by which share they may miss their rate, and room for rules.
+    queue, the longest packet, the rate limiters, of which kind they are, in which steps of time token buckets are
+    filled and by which share limiters may miss their rate, and room for rules.
     """
 
     name: Names
@@ -190,6 +201,8 @@ class Switches(Table):
     multiplexing_seconds: Floats
     packet_bytes: Floats
     rate_limiters: Floats
+    limiter: Codes
+    limiter_step_seconds: Floats
     limiter_precision: Floats
     rules: Floats
 

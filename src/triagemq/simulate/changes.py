@@ -105,14 +105,14 @@ def timeline(
     ways: Ways | None = None,
     babbling: Sequence[str] = (),
     synchronised: bool = False,
-    limiter: str = "bucket",
+    limiter: str | None = None,
 ) -> Timeline:
     """Check the plan and the changes against the scenario and lay them out in time.
 
     `ways` are direct ways in the place of those that the plans promise. The others are as in `simulate`.
     """
     plan.require(scenario)
-    if limiter not in LIMITERS:
+    if limiter is not None and limiter not in LIMITERS:
         raise ParameterError("limiter", f"is {limiter!r}; must be {' or '.join(LIMITERS)}")
     ordered = sorted(changes, key=lambda change: change.at_seconds)
     for change in ordered:

@@ -54,7 +54,7 @@ def simulate(
     percentiles: bool = False,
     babbling: Sequence[str] = (),
     synchronised: bool = False,
-    limiter: str = "bucket",
+    limiter: str | None = None,
     ways: Ways | None = None,
 ) -> SimulationResult:
     """Simulate a plan: every queue from the publishers to the subscribers, event by event.
@@ -74,10 +74,10 @@ def simulate(
 
     Promised messages take their direct ways beside the others, and are released periodically, at the least separation
     of their publication, in a random phase; all at time 0 if they are `synchronised`. Publishers that are named as
-    `babbling` send as fast as their access links carry it, and meet their limiters. A `limiter` is a token `bucket` or
-    a `window`: a full bucket lets a babbling publisher send up to a message more than bounds count with, a window does
-    not (docs/background/experiments.md, MIDAS). `ways` are direct ways in the place of those that the plan promises
-    (see triagemq.simulate.promised.direct).
+    `babbling` send as fast as their access links carry it, and meet their limiters. These are of the kind that the
+    switch has, which bounds count with, or all of the one that `limiter` names: a token `bucket` lets a babbling
+    publisher send up to a message more than a `window` (docs/background/experiments.md, MIDAS). `ways` are direct
+    ways in the place of those that the plan promises (see triagemq.simulate.promised.direct).
 
     `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
     a Trace. `progress` is called with the share done, from 0 to 1.

@@ -20,6 +20,12 @@ b = C + u J, sums over the higher classes (H) and over the own one (K), floor(v)
 At x = 0 that is at most the bound of network calculus, so the exact bound is never above it. And once the line is below
 the largest delay seen, no later x can matter: the search ends there, and need not know how long the busy period is.
 
+Flows behind a token bucket (`bucket`) count as what that lets through of a publisher who keeps on sending, packets of
+any length: b + u x, of H and of the others in K. The flow itself counts as it is declared; who sends more is promised
+nothing. But where it goes on (`passing`), what comes to the next port depends on the delay of any packet, and the flow
+counts like the others, with l = 0. W then grows between jumps, too, and with it the start, which jumps where it meets a
+message of H: these moments are looked at as well.
+
 A floor is taken of a value larger by one part in a billion (`LATER`), so that rounding counts a message too many rather
 than one too few where a jump and the window's end are the same moment.
 """
@@ -37,6 +43,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 LATER = 1.0 + 1e-9
+ROUNDED = 1.0 + 1e-12
+"""Sums and differences of what token buckets let through are rounded; no bound is to be too low by that."""
 # Where the load is almost all of the port the line hardly falls; the bound is then the line at the last jump.
 _MOST_JUMPS = 10_000
 
@@ -53,14 +61,21 @@ class PortFlows(NamedTuple):
     packets: Integers
     gap: Floats
     """Least time between the arrivals of two packets of a message, of full length."""
+    bucket: NDArray[np.bool_]
+    """Whether a token bucket lets the flow in, and not a window."""
+    passing: NDArray[np.bool_]
+    """Whether the bound is to hold for every packet that the bucket lets through, whatever is sent."""
 
 
 class Load(NamedTuple):
-    """What several flows bring together: in a closed window, floor(offset + rate * window) + 1 messages each."""
+    """What several flows bring together: in a closed window, floor(offset + rate * window) + 1 messages each, and
+    those behind token buckets `filled` and `filling` * window of work."""
 
     transmission: Floats
     rate: Floats
     offset: Floats
+    filled: float
+    filling: float
     utilisation: float
     burst: float
     """The most work at once: that of token buckets."""
@@ -71,20 +86,36 @@ class Load(NamedTuple):
 @compiled
 def load(among: Integers, flows: PortFlows) -> Load:
     """Flows side by side, so that sums over them are quick."""
-    transmission = flows.transmission[among]
-    rate = LATER / flows.separation[among]
-    offset = flows.jitter[among] * rate
+    behind = flows.bucket[among]
+    stepping = among[~behind]
+    transmission = flows.transmission[stepping]
+    rate = LATER / flows.separation[stepping]
+    offset = flows.jitter[stepping] * rate
     utilisation = late = burst = 0.0
-    for row in range(among.size):
-        utilisation += transmission[row] / flows.separation[among[row]]
+    for row in range(stepping.size):
+        utilisation += transmission[row] / flows.separation[stepping[row]]
         late += transmission[row] * offset[row]
         burst += transmission[row]
-    return Load(transmission, rate, offset, utilisation, burst + late, late / LATER)
+    filled = filling = 0.0
+    for flow in among[behind]:
+        share = flows.transmission[flow] / flows.separation[flow]
+        filling += share
+        filled += flows.transmission[flow] + share * flows.jitter[flow]
+    return Load(
+        transmission,
+        rate,
+        offset,
+        filled,
+        filling,
+        utilisation + filling,
+        burst + late + filled,
+        late / LATER + filled,
+    )
 
 
 @compiled
 def arrived(window: float, flows: Load) -> float:
-    """The work that flows bring in a closed window."""
+    """The work that flows bring in a closed window, but for those behind token buckets."""
     work = 0.0
     for row in range(flows.rate.size):
         messages = np.floor(flows.offset[row] + flows.rate[row] * window) + 1.0
@@ -98,10 +129,37 @@ def starts_at(ahead: float, higher: Load) -> float:
     # floor(v) + 1 > v: no solution is below this.
     start = (ahead + higher.least_burst) / (1.0 - higher.utilisation)
     while True:
-        later = ahead + arrived(start, higher)
+        later = (ahead + higher.filled + arrived(start, higher)) / (1.0 - higher.filling)
         if later <= start:
             return later
         start = later
+
+
+@compiled
+def _next_message(after: float, flows: Load) -> float:
+    """When the next message can come in a window that is longer than this one."""
+    soonest = np.inf
+    for row in range(flows.rate.size):
+        messages = np.floor(flows.offset[row] + flows.rate[row] * after) + 1.0
+        soonest = min(soonest, (messages - flows.offset[row]) / flows.rate[row])
+    return soonest
+
+
+@compiled
+def _worst_while_filling(ahead: float, begin: float, end: float, filling: float, higher: Load) -> float:
+    """The longest from an arrival in [begin, end) to its start, while work `ahead` of it grows at a rate below what the
+    port has left. The start jumps where it meets another message of a higher class."""
+    arrival, worst = begin, 0.0
+    while True:
+        start = starts_at(ahead + filling * (arrival - begin), higher)
+        worst = max(worst, start - arrival)
+        if filling == 0.0 or starts_before(ahead + filling * (arrival - begin), higher) - arrival <= worst:
+            return worst
+        meets = max(_next_message(start, higher), start * LATER)
+        needed = meets * (1.0 - higher.filling) - higher.filled - arrived(start, higher) - ahead
+        arrival = max(begin + needed / filling, arrival * LATER)
+        if not arrival < end:
+            return worst
 
 
 @compiled
@@ -132,12 +190,20 @@ def _came(window: float, flow: int, flows: PortFlows) -> int:
 
 @compiled
 def _worst_between(
-    begin: float, end: float, work: float, best: float, flow: int, higher: Load, flows: PortFlows
+    begin: float,
+    end: float,
+    work: float,
+    filling: float,
+    best: float,
+    flow: int,
+    higher: Load,
+    flows: PortFlows,
 ) -> float:
     """The largest delay of a last packet that arrives in [begin, end), while only own packets jump, or `best`.
 
-    `work` is ahead of it once its whole message has come. Own packets are looked at in halves: as many as come in a
-    half, but all at its beginning, are never better than the truth, and a half that is good even so is left out.
+    `work` is ahead of it at the beginning once its whole message has come, and grows by `filling`. Own packets are
+    looked at in halves: as many as come in a half, but all at its beginning, are never better than the truth, and a
+    half that is good even so is left out.
     """
     packet, last = flows.packet[flow], flows.last[flow]
     most = flows.packets[flow] - 1
@@ -155,20 +221,29 @@ def _worst_between(
         left -= 1
         first, final = halves[left]
         arrival = max(begin, _gap(first, flow, flows))
-        ahead = work - (most - final) * packet
+        ahead = work - (most - final) * packet + filling * (arrival - begin)
         if starts_before(ahead, higher) + last - arrival <= best:
             continue
-        delay = starts_at(ahead, higher) + last - arrival
-        if delay <= best:
+        if first < final:
+            until = end if final == most else min(end, _gap(final + 1, flow, flows))
+            if starts_at(ahead + filling * (until - arrival), higher) + last - arrival <= best:
+                continue
+            middle = (first + final) // 2
+            halves[left, 0], halves[left, 1] = first, middle
+            halves[left + 1, 0], halves[left + 1, 1] = middle + 1, final
+            left += 2
             continue
-        if first == final:
-            best = delay
-            continue
-        middle = (first + final) // 2
-        halves[left, 0], halves[left, 1] = first, middle
-        halves[left + 1, 0], halves[left + 1, 1] = middle + 1, final
-        left += 2
+        until = end if first == most else min(end, _gap(first + 1, flow, flows))
+        best = max(best, _worst_while_filling(ahead, arrival, until, filling, higher) + last)
     return best
+
+
+@compiled
+def _excess(window: float, flow: int, flows: PortFlows) -> float:
+    """How much more a token bucket lets through of a flow in a window than was declared."""
+    separation = flows.separation[flow]
+    messages = np.floor((window + flows.jitter[flow]) * LATER / separation)
+    return float(flows.transmission[flow] * ((window + flows.jitter[flow]) / separation - messages))
 
 
 @compiled
@@ -190,13 +265,13 @@ def class_bounds(
         return bounds
     rest = 1.0 - above.utilisation
     burst = blocking + above.burst + own.burst
-    shortest = flows.last[members].min()
+    shortest = np.where(flows.passing[members], 0.0, flows.last[members]).min()
     windows, works, peaks = np.empty(_MOST_JUMPS), np.empty(_MOST_JUMPS), np.empty(_MOST_JUMPS)
     settled = np.zeros(_MOST_JUMPS, dtype=np.bool_)
     candidates = np.empty(_MOST_JUMPS, dtype=np.int64)
-    messages = np.floor(own.offset) + 1.0
+    messages = np.floor(flows.jitter[members] * LATER / flows.separation[members]) + 1.0
     upcoming = messages * flows.separation[members] - flows.jitter[members]
-    windows[0], works[0] = 0.0, blocking + arrived(0.0, own)
+    windows[0], works[0] = 0.0, blocking + own.filled + arrived(0.0, own)
     peaks[0] = starts_before(works[0] - shortest, above) + shortest
     known, chosen = 1, 0
     cleared, beyond = np.inf, 0.0
@@ -231,19 +306,30 @@ def class_bounds(
             if jump + 1 == known:
                 nearest = int(np.argmin(upcoming))
                 windows[known] = upcoming[nearest]
-                works[known] = works[jump] + own.transmission[nearest]
+                changed = members[nearest]
+                works[known] = works[jump] + own.filling * (windows[known] - windows[jump])
+                if not flows.bucket[changed]:
+                    works[known] += flows.transmission[changed]
                 peaks[known] = starts_before(works[known] - shortest, above) + shortest - windows[known]
                 messages[nearest] += 1.0
-                changed = members[nearest]
                 upcoming[nearest] = messages[nearest] * flows.separation[changed] - flows.jitter[changed]
                 known += 1
             begin, end = windows[jump], windows[jump + 1]
             if peaks[jump] <= best or begin == end:
                 continue
-            if not settled[jump]:
+            if not settled[jump] and own.filling == 0.0:
                 peaks[jump] = starts_at(works[jump] - shortest, above) + shortest - begin
                 settled[jump] = True
             if peaks[jump] > best:
-                best = _worst_between(begin, end, works[jump] - flows.last[flow], best, flow, above, flows)
+                work, filling = works[jump] - flows.last[flow], own.filling
+                if flows.passing[flow]:
+                    best = max(best, _worst_while_filling(works[jump], begin, end, filling, above))
+                    continue
+                if flows.bucket[flow]:
+                    work -= _excess(begin, flow, flows)
+                    filling -= flows.transmission[flow] / flows.separation[flow]
+                best = _worst_between(begin, end, work, max(filling, 0.0), best, flow, above, flows)
+        if best > enough[row] and own.filling + above.filling > 0.0:
+            best *= ROUNDED
         bounds[row] = min(best, max(burst / rest, enough[row]))
     return bounds

@@ -47,6 +47,8 @@ def assign_classes(
     *,
     packet: ArrayLike | None = None,
     spread: ArrayLike | None = None,
+    bucket: ArrayLike = False,
+    passing: ArrayLike = False,
     above: ArrayLike | None = None,
     lower_priority_blocking: float = 0.0,
     method: Method = "exact",
@@ -62,7 +64,7 @@ def assign_classes(
     >>> refused.fits, refused.missed, refused.bound, refused.deadline
     (False, 0, 3.0, 2.5)
     """
-    flows = port_flows(transmission, separation, jitter, packet, spread)
+    flows = port_flows(transmission, separation, jitter, packet, spread, bucket, passing)
     count = flows.transmission.size
     within = per_row("deadline", deadline, count, infinite=True)
     kept = np.zeros(count, dtype=np.bool_) if above is None else np.asarray(above)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.theory.busy_period import LATER, Floats, Integers, PortFlows, class_bounds
+from triagemq.theory.busy_period import LATER, ROUNDED, Floats, Integers, PortFlows, class_bounds
 from triagemq.theory.validate import per_row, reals
 
 Method = Literal["exact", "calculus", "paper"]
@@ -39,6 +39,8 @@ def delay_bounds(
     *,
     packet: ArrayLike | None = None,
     spread: ArrayLike | None = None,
+    bucket: ArrayLike = False,
+    passing: ArrayLike = False,
     lower_priority_blocking: float = 0.0,
     method: Method = "exact",
 ) -> Floats:
@@ -47,15 +49,17 @@ def delay_bounds(
     All in seconds. `transmission` is that of a whole message, `packet` that of its longest packet (None: the message is
     one packet). `spread` is the least time in which all of a message's packets but one, taken as of full length, can
     arrive: behind a link, (packets - 1) packets at its rate; a shorter last one comes that much sooner (None: all
-    arrive together). `classes` are any integers, the lowest is served first. Of lower classes the longest
-    packet in the set blocks, or `lower_priority_blocking` where that is longer.
+    arrive together). `bucket` says whose flows a token bucket lets in: to others they may bring a message and the rate
+    on top of it, not only a message per separation. Of those that are `passing` the bound holds for every packet that
+    the bucket lets through, whatever is sent. `classes` are any integers, the lowest is served first. Of lower classes
+    the longest packet in the set blocks, or `lower_priority_blocking` where that is longer.
 
     Three messages of 1 s, one of each class: the first waits for one that has just started, the last for all.
 
     >>> delay_bounds([1.0, 1.0, 1.0], [2.5, 3.5, 3.5], 0.0, [0, 1, 2])
     array([2. , 3. , 3.5])
     """
-    flows = port_flows(transmission, separation, jitter, packet, spread)
+    flows = port_flows(transmission, separation, jitter, packet, spread, bucket, passing)
     ranks = _ranks(classes, flows.transmission.size)
     blocking = blocking_seconds(lower_priority_blocking)
     bounds = np.full(ranks.size, np.inf)
@@ -92,6 +96,8 @@ def port_flows(
     jitter: ArrayLike,
     packet: ArrayLike | None,
     spread: ArrayLike | None,
+    bucket: ArrayLike = False,
+    passing: ArrayLike = False,
 ) -> PortFlows:
     """The checked arguments, and how each message is cut."""
     whole = per_row("transmission", transmission, positive=True)
@@ -105,6 +111,7 @@ def port_flows(
     # A message of three packets is not to become one of four by rounding.
     packets = np.maximum(np.ceil(whole / longest / LATER), 1.0)
     over = per_row("spread", 0.0 if spread is None else spread, whole.size)
+    behind = _flags("bucket", bucket, whole.size)
     return PortFlows(
         transmission=whole,
         separation=per_row("separation", separation, whole.size, positive=True),
@@ -113,6 +120,8 @@ def port_flows(
         last=whole - (packets - 1.0) * longest,
         packets=packets.astype(np.int64),
         gap=over / np.maximum(packets - 1.0, 1.0),
+        bucket=behind,
+        passing=_flags("passing", passing, whole.size) & behind,
     )
 
 
@@ -122,7 +131,11 @@ def _calculus(members: Integers, higher: Integers, blocking: float, flows: PortF
     above = float(share[higher].sum())
     if above >= 1.0 or above + float(share[members].sum()) > 1.0:
         return np.full(members.size, np.inf)
-    return np.full(members.size, (bursts[members].sum() + bursts[higher].sum() + blocking) / (1.0 - above))
+    bound = (bursts[members].sum() + bursts[higher].sum() + blocking) / (1.0 - above)
+    if flows.bucket[members].any() or flows.bucket[higher].any():
+        # The exact bound is rounded up there, and may be this one.
+        bound *= ROUNDED**2
+    return np.full(members.size, bound)
 
 
 def _paper(members: Integers, higher: Integers, flows: PortFlows) -> Floats:
@@ -187,6 +200,13 @@ def path_arrivals(
     gap = np.maximum(flows.packet - between * flows.packet / flows.last, 0.0)
     spread = np.concatenate(([0.0], (flows.packets[:-1] - 1) * gap[:-1]))
     return PathArrivals(jitter, spread, smallest)
+
+
+def _flags(name: str, values: ArrayLike, count: int) -> NDArray[np.bool_]:
+    array: NDArray[np.generic] = np.asarray(values)
+    if array.dtype != np.bool_ or array.shape not in ((), (count,)):
+        raise ParameterError(name, f"must hold true or false for each of {count} flows")
+    return np.array(np.broadcast_to(array, count), dtype=np.bool_)
 
 
 def _ranks(classes: ArrayLike, count: int) -> Integers:

@@ -350,17 +350,19 @@ def test_who_sends_all_that_was_said_as_fast_as_was_said_loses_nothing_and_one_p
     ]
 
 
-def test_a_changed_limiter_keeps_what_is_in_its_bucket_and_goes_with_its_flow() -> None:
+def test_a_changed_limiter_remembers_what_has_passed_and_goes_with_its_flow() -> None:
     rig = Rig()
     rig.plane.apply([SetLimiter(KEYS[0], 142 * 2, 1.0)])
     rig.send(0, 0)
-    rig.plane.apply([SetLimiter(KEYS[0], 142 * 100, 2.0)])
-    rig.send(0, 1, 2)
+    rig.plane.apply([SetLimiter(KEYS[0], 142 * 3, 2.0)])
+    rig.send(0, 1, 2, 3)
+    rig.plane.apply([SetLimiter(KEYS[0], 142 * 2, 1e12)])
+    rig.send(0, 4)
     rig.plane.apply([RemoveFlow(KEYS[0])])
     rig.plane.apply([SetFlow(KEYS[0], "radio", 0, 0, 0.0)])
-    rig.send(0, 3, 4)
+    rig.send(0, 5, 6, 7)
     rig.time.run_until_quiet()
-    assert rig.order == [0, 1, 3, 4]
+    assert rig.order == [0, 1, 2, 5, 6, 7]
 
 
 def test_flows_to_many_at_once_are_refused_in_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 
@@ -31,10 +32,10 @@ from triagemq.network.linux.flow_table import (
     FlowTable,
     PolicyChange,
     TrustedAddress,
-    bucket_settings,
     control_bounds,
     drop_threshold,
     packed_key,
+    window_settings,
 )
 from triagemq.network.linux.records import (
     BEYOND_BOUND,
@@ -43,7 +44,7 @@ from triagemq.network.linux.records import (
     UNMANAGED,
     UNMANAGED_CONTROL,
 )
-from triagemq.plan import FlowKey, SetLimiter
+from triagemq.plan import LIMITER_PACKETS, FlowKey, SetLimiter
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
@@ -293,7 +294,7 @@ def test_control_packets_beyond_the_bound_go_last(
 
 
 def limited(burst_bytes: float, rate: float = 0.3) -> bytes:
-    return bucket_settings(SetLimiter(KEYS[0], burst_bytes, rate))
+    return window_settings(SetLimiter(KEYS[0], burst_bytes, rate))
 
 
 def test_a_limiter_cuts_what_exceeds_its_burst_spared_or_not_and_never_control(
@@ -301,33 +302,80 @@ def test_a_limiter_cuts_what_exceeds_its_burst_spared_or_not_and_never_control(
 ) -> None:
     packet, spared = PUBLISHED["short"], SPARED["IPv4"]
     assert len(packet) == len(spared)
-    classifier.table.fill_bucket(1, limited(3 * len(packet)))
+    classifier.table.open_window(1, limited(3 * len(packet)))
     classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
     went = [classifier.queue_of(each) for each in (packet, spared, packet, packet, spared)]
     assert went == [CLASS_2] * 3 + [None] * 2
     for control in ("PINGRESP", "PUBLISH marked CS6", "handshake of DTLS"):
         assert classifier.queue_of(CONTROLLING[control]) == CONTROL
     assert classifier.table.flow_counters(1).tolist() == [[5, 0, 3 * len(packet), 2]]
-    # More room does not fill it; without a limiter everything passes.
-    classifier.table.set_bucket(1, limited(1000 * len(packet)))
-    assert classifier.queue_of(packet) is None
+    # What has passed counts by new terms, too; without a limiter everything passes.
+    classifier.table.set_window(1, limited(4 * len(packet)))
+    assert [classifier.queue_of(packet) for _ in range(2)] == [CLASS_2, None]
     classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0))
     assert classifier.queue_of(packet) == CLASS_2
 
 
 @pytest.mark.parametrize("rate", [0.001, 1e4, 1e9, 1e12, 1e30])
 @pytest.mark.parametrize("bursts", [1.0, 1e3, 1e15])
-def test_a_bucket_fills_again_whatever_its_numbers(
+def test_a_window_opens_again_whatever_its_numbers(
     classifier: Classifier, rate: float, bursts: float
 ) -> None:
-    """No sum and no product exceeds 64 bits: a full bucket stays full, and never gives more than it should."""
+    """No sum exceeds 64 bits: what should pass does, and never more."""
     packet = PUBLISHED["short"]
-    classifier.table.fill_bucket(1, limited(bursts * len(packet), rate))
+    terms = SetLimiter(KEYS[0], bursts * len(packet), rate)
+    classifier.table.open_window(1, window_settings(terms))
     classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
     begun = time.monotonic()
     passed = sum(classifier.queue_of(packet) is not None for _ in range(200))
-    most = bursts + (rate + 0.24) * (time.monotonic() - begun) / len(packet)
-    assert min(200, bursts) <= passed <= most
+    windows = (time.monotonic() - begun) / max(int(terms.window_seconds * 1e9) * 1e-9, 1e-9)
+    assert min(200, bursts) <= passed <= bursts * (1 + windows)
+
+
+@pytest.mark.parametrize("jitter_seconds", [0.0, 0.003, 0.04])
+def test_no_time_sees_more_than_the_messages_of_its_windows_whatever_the_sizes(
+    classifier: Classifier, jitter_seconds: float
+) -> None:
+    small, large = PUBLISHED["short"], frame(ipv4(V4, udp(PORT, long_publish(900))))
+    terms = SetLimiter(KEYS[0], 3.5 * len(large), 3.5 * len(large) / 0.01, jitter_seconds=jitter_seconds)
+    classifier.table.open_window(1, window_settings(terms))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    source = random.Random(3)
+    passed: list[tuple[int, int, int]] = []
+    for _ in range(400):
+        packet = source.choice((small, large))
+        before_ns = time.monotonic_ns()
+        went = classifier.queue_of(packet)
+        if went is not None:
+            passed.append((before_ns, time.monotonic_ns(), len(packet)))
+        while time.monotonic_ns() < before_ns + source.randrange(300_000):
+            pass
+    window_ns, jitter_ns = int(terms.window_seconds * 1e9), jitter_seconds * 1e9
+    for begin in range(len(passed)):
+        octets = 0
+        for first, last in ((passed[begin], each) for each in passed[begin:]):
+            octets += last[2]
+            messages = (last[1] - first[0] + jitter_ns) // window_ns + 1
+            assert octets <= messages * terms.burst_bytes
+    assert 0 < len(passed) < 400
+
+
+def test_a_message_of_as_many_packets_as_a_limiter_remembers_passes_in_every_window(
+    classifier: Classifier,
+) -> None:
+    large = frame(ipv4(V4, udp(PORT, long_publish(900))))
+    terms = SetLimiter(KEYS[0], float(LIMITER_PACKETS * len(large)), LIMITER_PACKETS * len(large) / 0.05)
+    classifier.table.open_window(1, window_settings(terms))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    for _ in range(3):
+        begun_ns = time.monotonic_ns()
+        assert all(classifier.queue_of(large) == CLASS_2 for _ in range(LIMITER_PACKETS))
+        ended_ns = time.monotonic_ns()
+        if ended_ns - begun_ns < 50_000_000:
+            went = classifier.queue_of(large)
+            assert went is None or time.monotonic_ns() - begun_ns >= 50_000_000
+        while time.monotonic_ns() < ended_ns + 50_000_000:
+            pass
 
 
 def test_each_fragment_takes_its_share_of_a_limiter_and_those_after_a_limited_first_are_cut(
@@ -342,12 +390,12 @@ def test_each_fragment_takes_its_share_of_a_limiter_and_those_after_a_limited_fi
 
     size = len(fragments(0)[0])
     assert [len(each) for each in fragments(0)] == [size] * 3
-    classifier.table.fill_bucket(1, limited(5 * size))
+    classifier.table.open_window(1, limited(5 * size))
     classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
     assert [classifier.queue_of(each) for each in fragments(1)] == [CLASS_2] * 3
     assert [classifier.queue_of(each) for each in fragments(2)] == [CLASS_2] * 2 + [None]
     assert [classifier.queue_of(each) for each in fragments(3)] == [None] * 3
-    classifier.table.fill_bucket(1, limited(5 * size))
+    classifier.table.open_window(1, limited(5 * size))
     assert [classifier.queue_of(each) for each in fragments(3)[1:]] == [None] * 2
     assert classifier.table.flow_counters(1).tolist() == [[11, 0, 5 * size, 6]]
 

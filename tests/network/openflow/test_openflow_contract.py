@@ -138,7 +138,8 @@ class OpenFlowBench(KernelBench):
 @pytest.mark.needs_root("it makes namespaces of the network")
 class TestThroughOpenVSwitch(DataPlaneContract):
     served_share = 0.95
-    # Meters count whole kilobits, and begin full when they are changed.
+    # Meters are token buckets, count whole kilobits, and begin full when they are changed.
+    limits_by_windows = False
     limiter_precision_bytes_per_second = 125.0
     limiter_precision_bytes = 125.0
     # Open vSwitch decides anew on packets that it knows a moment after it has answered a barrier.

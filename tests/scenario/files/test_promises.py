@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
-from triagemq.scenario import Discipline, check, dumps, load, loads, save
+from triagemq.scenario import Discipline, LimiterKind, check, dumps, load, loads, save
+from triagemq.scenario.files.document import BuiltEntry
 from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.routes import direct_paths, wire_seconds
 
@@ -214,7 +215,7 @@ def test_every_model_that_comes_with_triagemq_says_where_its_figures_are_from() 
     for name, model in known_models().items():
         assert model.description, name
         vouched = "\n".join(model.sources)
-        for key in ("ports", "queues", "multiplexing_seconds", "rate_limiters", "limiter_precision", "rules"):
+        for key in ("ports", "queues", *BuiltEntry.model_fields):
             stated = getattr(model, key) is not None
             assert not stated or key in model.assumed or f"{key}:" in vouched, (name, key)
     assert known_models()["pica8-p3290"].bandwidths[3:5] == [1e10, 1e9]
@@ -222,11 +223,15 @@ def test_every_model_that_comes_with_triagemq_says_where_its_figures_are_from() 
 
 def test_own_models_stand_beside_the_scenario_and_come_first(tmp_path: Path) -> None:
     (tmp_path / "ward.yaml").write_text(WARD.replace("gigabit", "my-switch"))
-    (tmp_path / "my-switch.yaml").write_text("queues: 12\nrules: 77\n")
+    (tmp_path / "my-switch.yaml").write_text(
+        "queues: 12\nrules: 77\nlimiter: bucket\nlimiter_step_seconds: 1 ms\n"
+    )
     (tmp_path / "pica8-p3290.yaml").write_text("queues: 8\nlimiter_precision: 3 %\n")
     scenario = load(tmp_path / "ward.yaml")
     assert scenario.switches.model == ("pica8-p3290", "my-switch")
     assert scenario.switches.rules.tolist() == [np.inf, 77]
+    assert scenario.switches.limiter.tolist() == [LimiterKind.WINDOW, LimiterKind.BUCKET]
+    assert scenario.switches.limiter_step_seconds.tolist() == [0, 0.001]
     assert scenario.switches.limiter_precision.tolist() == [0.03, 0]
     assert scenario.ports.queues.tolist() == [12, 12, 8, 12]
     # Where it goes, its own models do not: it is written in figures.

@@ -146,8 +146,9 @@ def promise_orders(
         for port, level in copied[publication].items():
             copies[copy_name(key, port)] = SetFlow(key, port, numbers[key], level, 0.0)
         burst, rate = plan.limiters.burst_bytes[place], plan.limiters.rate_bytes_per_second[place]
+        jitter = float(plan.limiters.jitter_seconds[place])
         for port in entered[publication]:
-            limiters[copy_name(key, port)] = SetLimiter(key, float(burst), float(rate), port)
+            limiters[copy_name(key, port)] = SetLimiter(key, float(burst), float(rate), port, jitter)
     return PromiseOrders(Promised(kept, addresses), copies, limiters, next_number)
 
 

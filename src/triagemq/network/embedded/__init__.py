@@ -2,7 +2,7 @@
 
 plane        instructions and packets in; datagrams to a sender, and their fates, out
 output_port  one port: queues, buffer and transmitter, without a clock
-bucket       how much of a limited flow may still pass
+window       how much of a limited flow may still pass
 alarm        when the next transmission ends
 """
 

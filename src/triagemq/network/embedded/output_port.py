@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from triagemq.network.embedded.bucket import Bucket
+from triagemq.network.embedded.window import Window
 from triagemq.plan import FlowCounters, FlowKey, OutgoingPacket, PortCounters, QueueCounters, SetFlow, SetPort
 
 PRIORITY_CLASSES = 8
@@ -27,7 +27,6 @@ class Flow:
 
     __slots__ = (
         "address",
-        "bucket",
         "drop_rate",
         "dropped_by_buffer",
         "dropped_by_policy",
@@ -39,6 +38,7 @@ class Flow:
         "port",
         "queue",
         "removed",
+        "window",
     )
 
     def __init__(self, key: FlowKey) -> None:
@@ -46,7 +46,7 @@ class Flow:
         self.address = (key.address, key.udp_port)
         self.packets_in = self.dropped_by_policy = self.dropped_by_buffer = self.packets_out = 0
         self.limited = 0
-        self.bucket: Bucket | None = None
+        self.window: Window | None = None
         self.removed = False
 
     def configure(self, settings: SetFlow[FlowKey], port: OutputPort) -> None:

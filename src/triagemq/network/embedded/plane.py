@@ -3,8 +3,8 @@
 A packet leaves at the end of its transmission, so that a latency measured at the subscriber holds it. On a wake-up
 everything leaves whose transmission has ended by then, in one batch; the ports' own time does not depend on when
 that was (see output_port.py), so that a late wake-up delays packets and never lowers the bandwidth. The packets of one
-call come to their ports at the same moment: an idle port starts with the highest class among them. Limiters are exact
-to a millionth of a byte a packet; a packet counts as come when it is handed over.
+call come to their ports at the same moment: an idle port starts with the highest class among them. Windows of limiters
+are exact to a nanosecond, never too long; a packet counts as come when it is handed over.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import ClassVar, Protocol
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
 from triagemq.network.embedded.alarm import Alarm, TimerAlarm
-from triagemq.network.embedded.bucket import Bucket
 from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
+from triagemq.network.embedded.window import Window
 from triagemq.network.state import PlanState
 from triagemq.plan import (
     Counters,
@@ -116,7 +116,7 @@ class EmbeddedDataPlane:
                 self._remove_flow(self._flows.pop(key))
         for key in change.limiters:
             if (flow := self._flows.get(key)) is not None:
-                self._limit(flow, self._state.limiter(key, flow.port.name, change), now_ns)
+                self._limit(flow, self._state.limiter(key, flow.port.name, change))
         for name, set_port in change.ports.items():
             if set_port is None and name in self._ports:
                 port = self._ports.pop(name)
@@ -146,7 +146,7 @@ class EmbeddedDataPlane:
                 queue = 0
             else:
                 flow.packets_in += 1
-                if flow.bucket is not None and not flow.bucket.take(wire_bytes, now_ns):
+                if flow.window is not None and not flow.window.take(wire_bytes, now_ns):
                     flow.limited += 1
                     if packet.token is not None:
                         fates.append((packet.token, Outcome.limited, None, None))
@@ -231,18 +231,18 @@ class EmbeddedDataPlane:
         self._flows[key] = flow
 
     def _remove_flow(self, flow: Flow) -> None:
-        flow.bucket = None
+        flow.window = None
         if flow.backlog_packets > 0:
             flow.removed = True
             self._draining_flows[flow.key] = flow
 
-    def _limit(self, flow: Flow, limiter: SetLimiter | None, now_ns: int) -> None:
+    def _limit(self, flow: Flow, limiter: SetLimiter | None) -> None:
         if limiter is None:
-            flow.bucket = None
-        elif flow.bucket is None:
-            flow.bucket = Bucket(limiter, now_ns)
+            flow.window = None
+        elif flow.window is None:
+            flow.window = Window(limiter)
         else:
-            flow.bucket.configure(limiter, now_ns)
+            flow.window.configure(limiter)
 
     def _pass_unmanaged(self, packets: Sequence[OutgoingPacket], fates: list[Fate]) -> None:
         marked = []

@@ -27,7 +27,7 @@ identification. An IPv6 extension header other than that of fragments hides the 
 
 from __future__ import annotations
 
-from triagemq.network.linux.assembler import Assembler
+from triagemq.network.linux.assembler import Assembler, Register
 from triagemq.network.linux.headers import (
     IS_CONTROL,
     IS_SPARED,
@@ -46,12 +46,16 @@ from triagemq.network.linux.records import (
     CONTROL,
     DROPPED,
     LIMITED,
+    PASSED,
     QUEUE_MINOR,
     STRANGERS,
     UNMANAGED,
     UNMANAGED_CONTROL,
+    WINDOW_SETTINGS,
+    WINDOW_STATE,
     ClassifierMaps,
 )
+from triagemq.plan import LIMITER_PACKETS
 
 _UPDATE, _TIME, _RANDOM = 2, 5, 7
 _SKB_LENGTH, _SKB_CLASS = 0, 72
@@ -59,8 +63,10 @@ _PASS, _DROP = 0, 2
 # In a FLOW_POLICY: where its two policies are, and the parts of one.
 _BEFORE, _AFTER = 8, 32
 _PORT, _QUEUE, _THRESHOLD, _COUNTER, _LIMITER = 0, 4, 8, 16, 20
-# In a BUCKET.
-_BURST, _RATE, _FILL, _TOKENS, _SEEN = 0, 8, 16, 24, 32
+# In the record of a limiter: its settings, its state, and the packets that have passed.
+_MOST, _WINDOW, _JITTER, _PASSED_BYTES, _PASSED_PACKETS = range(0, 40, 8)
+_RING = WINDOW_SETTINGS.size + WINDOW_STATE.size
+_AGAIN, _UP_TO = _RING, _RING + 8
 # The parts of a COUNTER.
 _CAME, _BY_POLICY, _PASSED, _BY_LIMITER = 0, 8, 16, 24
 
@@ -179,11 +185,12 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
 
 
 def _limit(a: Assembler, maps: ClassifierMaps, port: int) -> None:
-    """Cut the packet if its flow's bucket lacks tokens. Register 8 holds the flow's counter, the stack the limiter.
+    """Cut the packet if its flow's window has no room. Register 8 holds the flow's counter, the stack the limiter.
 
-    Tokens of the time since the last packet are added first; not of more time than fills the bucket, so that 64 bits
-    suffice for the product. As with the bounds, one processor at a time is here; who changes a limiter meanwhile
-    writes its settings only: one packet may see some of the old and some of the new.
+    The steps are those of embedded/window.py: an octet takes the place of the one that passed as many octets before it
+    as a message has. The packet that brought that one is looked for in halves, from the oldest that is remembered on.
+    As with the bounds, one processor at a time is here; who changes a limiter meanwhile writes its settings only: one
+    packet may see some of the old and some of the new.
     """
     a.label("limit")
     a.load(4, 1, 10, Stack.VERDICT + 8)
@@ -194,28 +201,47 @@ def _limit(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     look_up(a, maps.limiters, Stack.NUMBER)
     a.jump_if(0, "==", 0, "within terms")
     a.load(8, 1, 10, Stack.TIME)
-    a.load(8, 2, 0, _SEEN)
-    a.store(8, 0, _SEEN, 1)
-    a.compute_by(1, "-", 2)
-    a.load(8, 2, 0, _BURST)
-    a.load(8, 3, 0, _FILL)
-    a.copy(4, 2)
-    a.jump_if_by(1, ">=", 3, "bucket is full")
-    a.load(8, 3, 0, _RATE)
-    a.compute_by(1, "*", 3)
-    a.load(8, 4, 0, _TOKENS)
-    a.compute_by(4, "+", 1)
-    a.jump_if_by(4, "<=", 2, "bucket is full")
-    a.copy(4, 2)
-    a.label("bucket is full")
-    a.load(4, 1, 6, _SKB_LENGTH)
-    a.compute(1, "<<", 32)
-    a.jump_if_by(1, ">", 4, "beyond terms")
-    a.compute_by(4, "-", 1)
-    a.store(8, 0, _TOKENS, 4)
+    a.load(8, 4, 0, _MOST)
+    a.load(4, 5, 6, _SKB_LENGTH)
+    a.jump_if_by(5, ">", 4, "beyond terms")
+    a.load(8, 2, 0, _PASSED_BYTES)
+    a.compute_by(5, "+", 2)
+    a.jump_if_by(5, "<=", 4, "has its place")
+    a.compute_by(5, "-", 4)
+    a.load(8, 2, 0, _PASSED_PACKETS)
+    half = LIMITER_PACKETS // 2
+    while half:
+        a.copy(3, 2)
+        a.compute(3, "+", half - 1)
+        _remembered(a, 3)
+        a.load(8, 4, 3, _UP_TO)
+        a.jump_if_by(4, ">=", 5, f"within {half}")
+        a.compute(2, "+", half)
+        a.label(f"within {half}")
+        half //= 2
+    _remembered(a, 2)
+    a.load(8, 4, 2, _AGAIN)
+    a.load(8, 3, 0, _JITTER)
+    a.compute_by(3, "+", 1)
+    a.jump_if_by(4, ">", 3, "beyond terms")
+    a.jump_if_by(4, "<=", 1, "has its place")
+    a.copy(1, 4)
+    a.label("has its place")
+    a.load(8, 4, 0, _WINDOW)
+    a.compute_by(1, "+", 4)
+    a.load(8, 5, 0, _PASSED_BYTES)
+    a.load(4, 4, 6, _SKB_LENGTH)
+    a.compute_by(5, "+", 4)
+    a.store(8, 0, _PASSED_BYTES, 5)
+    a.load(8, 2, 0, _PASSED_PACKETS)
+    a.copy(3, 2)
+    a.compute(3, "+", 1)
+    a.store(8, 0, _PASSED_PACKETS, 3)
+    _remembered(a, 2)
+    a.store(8, 2, _AGAIN, 1)
+    a.store(8, 2, _UP_TO, 5)
     a.jump("within terms")
     a.label("beyond terms")
-    a.store(8, 0, _TOKENS, 4)
     a.store_number(4, 10, Stack.VERDICT, LIMITED)
     _remember(a, maps, port, "cut")
     a.label("cut")
@@ -224,6 +250,13 @@ def _limit(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.set(0, _DROP)
     a.exit()
     a.label("within terms")
+
+
+def _remembered(a: Assembler, place: Register) -> None:
+    """From the number of a packet that has passed the limiter in register 0 to where that is remembered."""
+    a.compute(place, "&", LIMITER_PACKETS - 1)
+    a.compute(place, "*", PASSED.size)
+    a.compute_by(place, "+", 0)
 
 
 def _fragment_key(a: Assembler, port: int) -> None:

@@ -31,8 +31,6 @@ from triagemq.network.linux.queues import attach_classifier
 from triagemq.network.linux.records import (
     BOUND,
     BOUNDS,
-    BUCKET,
-    BUCKET_SETTINGS,
     COUNTER,
     FLOW_KEY,
     FLOW_POLICY,
@@ -41,6 +39,8 @@ from triagemq.network.linux.records import (
     IPV4_MAPPED,
     LISTENER_KEY,
     QUEUE_RECORD,
+    WINDOW_RECORD,
+    WINDOW_SETTINGS,
     ClassifierMaps,
 )
 from triagemq.plan import FlowKey, SetLimiter
@@ -74,7 +74,7 @@ class TrustedAddress(NamedTuple):
 class FlowPolicy(NamedTuple):
     """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32.
 
-    `limiter` is the number of the flow's bucket, 0 if it has none.
+    `limiter` is the number of the flow's window, 0 if it has none.
     """
 
     port: int
@@ -139,19 +139,17 @@ def drop_threshold(drop_rate: float) -> int:
     return round(drop_rate * 2**32)
 
 
-def bucket_settings(limiter: SetLimiter) -> bytes:
-    """A limiter as the classifier has it: burst and rate in 2^-32 bytes (per ns), and the ns in which it fills.
+def window_settings(limiter: SetLimiter) -> bytes:
+    """A limiter as the classifier has it: whole bytes and whole ns. Windows are rounded down, all else up, so that
+    nobody gets less than was promised. What is too much for 64 bits is far more than a port can send.
 
-    The rate is rounded up, by less than 0.24 bytes per second, so that nobody gets less than was promised. What is too
-    much for 64 bits is far more than a port can send.
-
-    >>> burst, rate, fill_ns = BUCKET_SETTINGS.unpack(bucket_settings(SetLimiter(FlowKey("::1", 1), 1500, 1e6)))
-    >>> burst / 2**32, round(rate / 2**32 * 1e9, 1), fill_ns
-    (1500.0, 1000000.2, 1500000)
+    >>> WINDOW_SETTINGS.unpack(window_settings(SetLimiter(FlowKey("::1", 1), 1500, 1e6, jitter_seconds=1e-4)))
+    (1500, 1500000, 100000)
     """
-    burst = min(math.ceil(limiter.burst_bytes * 2**32), 2**62)
-    rate = min(math.ceil(limiter.rate_bytes_per_second * 2**32 / 1e9), 2**48)
-    return BUCKET_SETTINGS.pack(burst, rate, -(-burst // rate))
+    most, jitter_ns = (
+        math.ceil(min(value, 2.0**62)) for value in (limiter.burst_bytes, limiter.jitter_seconds * 1e9)
+    )
+    return WINDOW_SETTINGS.pack(most, int(min(limiter.window_seconds * 1e9, 2.0**62)), jitter_ns)
 
 
 def packed_key(key: FlowKey, port: int = 0) -> bytes:
@@ -209,7 +207,7 @@ class FlowTable:
         self._queues = ArrayMap(QUEUE_RECORD, most_ports + 1)
         self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
-        self._limiters = ArrayMap(BUCKET.size, most_limiters + 1)
+        self._limiters = ArrayMap(WINDOW_RECORD, most_limiters + 1)
         self._most_flows = most_flows
         self._now = 0
         self._trusted: set[bytes] = set()
@@ -278,19 +276,18 @@ class FlowTable:
             .copy()
         )
 
-    def fill_bucket(self, number: int, settings: bytes) -> None:
-        """A limiter (from 1 on) that nobody uses gets its settings, and is full."""
-        burst, rate, fill_ns = BUCKET_SETTINGS.unpack(settings)
-        self._limiters.set(number, BUCKET.pack(burst, rate, fill_ns, burst, 0))
+    def open_window(self, number: int, settings: bytes) -> None:
+        """A limiter (from 1 on) that nobody uses gets its settings; nothing has passed it."""
+        self._limiters.set(number, settings.ljust(WINDOW_RECORD, b"\0"))
 
-    def bucket(self, number: int) -> bytes:
+    def window(self, number: int) -> bytes:
         """The settings of a limiter."""
-        begin = number * BUCKET.size
-        return self._limiters.memory[begin : begin + BUCKET_SETTINGS.size]
+        begin = number * WINDOW_RECORD
+        return self._limiters.memory[begin : begin + WINDOW_SETTINGS.size]
 
-    def set_bucket(self, number: int, settings: bytes) -> None:
-        """Change a limiter; what is in it stays."""
-        begin = number * BUCKET.size
+    def set_window(self, number: int, settings: bytes) -> None:
+        """Change a limiter; it remembers what has passed."""
+        begin = number * WINDOW_RECORD
         self._limiters.memory[begin : begin + len(settings)] = settings
 
     def reset_flow_counter(self, number: int) -> None:

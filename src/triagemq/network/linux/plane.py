@@ -22,7 +22,7 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   for up to 64 kilobytes. Turn that off where such traffic enters: ethtool -K INTERFACE gro off tso off gso off.
 * Flows and drop rates of a plan change in one instant, for all ports; bandwidths, buffers and the terms of limiters
   that are there already a moment before.
-* Limiters act where a flow leaves by a port. They are exact to 0.24 bytes a second (never too low); the first packet
+* Limiters act where a flow leaves by a port. Their windows are exact to a nanosecond (never too long); the first packet
   after a change may be judged by some of the old terms and some of the new. Fragments are limited one by one, and all
   that follow a limited first one are.
 * A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
@@ -42,7 +42,6 @@ from numpy.typing import NDArray
 from triagemq.errors import NetworkError, PlanError
 from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.accounting import AccountKey, FlowAccount, Ledger
-from triagemq.network.linux.buckets import Buckets
 from triagemq.network.linux.flow_table import (
     FlowPolicy,
     FlowTable,
@@ -54,6 +53,7 @@ from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
+from triagemq.network.linux.windows import Windows
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import (
     Counters,
@@ -100,7 +100,7 @@ class LinuxDataPlane:
         )
         self._state = PlanState(self.priority_classes, replicated=True)
         self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
-        self._buckets = Buckets(self._table, most_limiters)
+        self._windows = Windows(self._table, most_limiters)
         self._limits = limits
         self._ledger = Ledger(self._table, 2 * most_flows)
         self._sockets: dict[str | None, Netlink] = {}
@@ -142,7 +142,7 @@ class LinuxDataPlane:
         for account, flow, policy in moves:
             before = 0 if account.policy is None else account.policy.limiter
             if before and (policy is None or policy.limiter != before):
-                self._buckets.give_back(before)
+                self._windows.give_back(before)
             if flow is None or policy is None:
                 self._ledger.remove(account)
             else:
@@ -271,8 +271,8 @@ class LinuxDataPlane:
                 counter = ledger.take_counter()
                 taken.append(counter)
             limiter = self._state.limiter(flow.key, flow.port, change) if self._limits else None
-            bucket = self._buckets.number(limiter, 0 if before is None else before.limiter, undo)
-            policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter, bucket)
+            window = self._windows.number(limiter, 0 if before is None else before.limiter, undo)
+            policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter, window)
             moves.append(_Move(account, flow, policy))
         if moves:
             switched = False

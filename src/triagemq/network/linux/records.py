@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from triagemq.plan import LIMITER_PACKETS
+
 CONTROL = 0
 """The queue of control packets; class c has queue c + 1."""
 
@@ -35,11 +37,13 @@ COUNTER = struct.Struct("=QQQQ")
 """Of one flow in one queue: packets that came (but control), those dropped by policy, bytes that were passed on, and
 packets that were limited."""
 
-BUCKET = struct.Struct("=QQQQQ")
-"""A limiter: what it lets pass at once, 2^-32 bytes that come in a ns, ns in which it fills; then, which programs alone
-write, 2^-32 bytes that are in it, and when that was (ns).
-"""
-BUCKET_SETTINGS = struct.Struct("=QQQ")
+WINDOW_SETTINGS = struct.Struct("=QQQ")
+"""A limiter: the bytes that may pass in a window, its ns, and those of the jitter."""
+WINDOW_STATE = struct.Struct("=QQ24x")
+"""What programs alone write: bytes and packets that have ever passed."""
+PASSED = struct.Struct("=QQ")
+"""A packet that has passed: when as much may pass again (ns), and how many bytes had passed with it."""
+WINDOW_RECORD = WINDOW_SETTINGS.size + WINDOW_STATE.size + LIMITER_PACKETS * PASSED.size
 
 LISTENER_KEY = FLOW_KEY
 """Where the exchange listens: address as above (all zero for any), port in network order, number of the protocol."""

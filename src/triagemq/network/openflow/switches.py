@@ -2,8 +2,9 @@
 
 Queues and drops are the business of a data plane there, which follows the same instructions but for limiters: those
 are meters here, where a flow enters the network (at the gateways' switches, or where hosts send to a multicast
-address), and must not act a second time behind. A meter counts whole kilobits: its rate is the promised one or less
-than 1 kbit/s more, its burst less than 125 bytes more. A limiter that is changed begins full. (Open vSwitch answers a
+address), and must not act a second time behind. A meter is a token bucket, not a window: see the limiter of switch
+models. It counts whole kilobits: its rate is the promised one or less than 1 kbit/s more, its burst less than 125
+bytes more. A limiter that is changed begins full. (Open vSwitch answers a
 barrier some milliseconds before it has decided anew on packets that it knows.)
 
 Switches that have queues of their own need no data plane behind: their `databases` get the queues of the plan's ports
@@ -213,7 +214,7 @@ class OpenFlowSwitches:
             limiter = state.limiter(flow.key, flow.port, change)
             if limiter is None:
                 return LimitedFlow(flow)
-            return LimitedFlow(flow, RateLimit.of(limiter.rate_bytes_per_second * 8, limiter.burst_bytes))
+            return LimitedFlow(flow, RateLimit.of(limiter.rate_bytes_per_second * 8, limiter.bucket_bytes))
 
         wanted: dict[FlowKey, FlowRules] = {}
         for key in (*change.flows, *change.copied, *change.limiters):

@@ -102,12 +102,11 @@ class Book:
             row = flows.row(publication)
             sharing = list(self._sharing(publication, link))
             if sharing:
-                deadline, jitter = flows.deadline.copy(), flows.jitter.copy()
-                deadline[row], jitter[row] = (
-                    min(each for each, _ in sharing),
-                    max(each for _, each in sharing),
-                )
-                flows = replace(flows, deadline=deadline, jitter=jitter)
+                deadline, jitter, passing = flows.deadline.copy(), flows.jitter.copy(), flows.passing.copy()
+                deadline[row] = min(each for each, _, _ in sharing)
+                jitter[row] = max(each for _, each, _ in sharing)
+                passing[row] &= any(each for _, _, each in sharing)
+                flows = replace(flows, deadline=deadline, jitter=jitter, passing=passing)
             else:
                 if self.network.port(link) >= 0:
                     steps.append(LevelStep(publication, link, int(flows.level[row]), -1))
@@ -115,12 +114,12 @@ class Book:
             self.links[link] = replace(flows, bound=flows.bounds(self.network.link(link), flows.level))
         return tuple(steps)
 
-    def _sharing(self, publication: int, link: int) -> Iterator[tuple[float, float]]:
-        """Deadline and jitter of every promise of a publication over a link."""
+    def _sharing(self, publication: int, link: int) -> Iterator[tuple[float, float, bool]]:
+        """Deadline and jitter of every promise of a publication over a link, and whether it goes on."""
         for kept in self._of[publication]:
             if link in kept.way.links:
                 hop = kept.way.links.index(link)
-                yield float(kept.deadline[hop]), float(kept.jitter[hop])
+                yield float(kept.deadline[hop]), float(kept.jitter[hop]), hop + 1 < len(kept.way.links)
 
     def bounds_of(self, kept: Kept) -> Floats:
         """The bound of a promise at each of its links."""
@@ -255,6 +254,12 @@ class Book:
         # is there earlier is never sent later), so its own packets count as apart as they left the link before.
         quicker = np.cumsum(packet - self.network.scenario.overhead_bytes / rate + way.multiplexing_seconds)
         jitter = came.jitter + np.append(0.0, quicker[:-1])
+        bucket = self.network.has_buckets(way.switches[0])
+        jitter[1:] += sum(self.network.limiter_jitter(asked, way.switches[0]))
+        if bucket:
+            # What it lets through need not come in messages: behind a port any packet may be quick, or late.
+            quick = self.network.scenario.overhead_bytes / rate[1:-1]
+            jitter[2:] = jitter[1] + np.cumsum(finite[1:-1] - quick + way.multiplexing_seconds[1:-1])
         return [
             LinkArrival(*values)
             for values in zip(
@@ -264,6 +269,9 @@ class Book:
                 packet.tolist(),
                 came.spread.tolist(),
                 deadline.tolist(),
+                # The limiter stands behind the access link.
+                [False, *[bucket] * (len(links) - 1)],
+                [False, *[bucket] * (len(links) - 2), False],
                 strict=True,
             )
         ]
@@ -321,7 +329,12 @@ class Book:
         for link, arrival in zip(way.links, arrivals, strict=True):
             flows = self.links.get(link, NONE)
             row = flows.row(asked.publication)
-            if row >= 0 and flows.deadline[row] <= arrival.deadline and flows.jitter[row] >= arrival.jitter:
+            if (
+                row >= 0
+                and flows.deadline[row] <= arrival.deadline
+                and flows.jitter[row] >= arrival.jitter
+                and flows.passing[row] >= arrival.passing
+            ):
                 continue
             among, new = flows.with_flow(asked.publication, arrival)
             placed = place(self.network.link(link), among, new)

@@ -63,13 +63,23 @@ def carried(
             entry = [*arrival, float(hops.level[rows][place]), float(hops.bound_seconds[rows][place])]
             known = columns.setdefault(link, {}).setdefault(key[0], entry)
             known[2], known[5] = max(known[2], entry[2]), min(known[5], entry[5])
+            known[7] = max(known[7], entry[7])
     for link, flows in columns.items():
-        sent, separation, jitter, packet, spread, deadline, level, bound = np.array(
+        sent, separation, jitter, packet, spread, deadline, bucket, passing, level, bound = np.array(
             list(flows.values())
         ).T.copy()
-        publication = np.array(list(flows), dtype=np.int64)
         book.links[link] = LinkFlows(
-            publication, sent, separation, jitter, packet, spread, deadline, level.astype(np.int64), bound
+            np.array(list(flows), dtype=np.int64),
+            sent,
+            separation,
+            jitter,
+            packet,
+            spread,
+            deadline,
+            bucket.astype(np.bool_),
+            passing.astype(np.bool_),
+            level.astype(np.int64),
+            bound,
         )
         if link in freed:
             left = book.links[link]
@@ -103,6 +113,9 @@ def _unchanged(
     way = was.way(path, wish.publisher, int(was.scenario.subscriptions.subscriber[old[1]]))
     return (
         same
+        and was.has_buckets(way.switches[0]) == network.has_buckets(kept.way.switches[0])
+        and was.limiter_jitter(wish, way.switches[0])
+        == network.limiter_jitter(kept.asked, kept.way.switches[0])
         and np.array_equal(way.multiplexing_seconds, kept.way.multiplexing_seconds)
         and all(
             was.link(one) == network.link(other) for one, other in zip(before, kept.way.links, strict=True)

@@ -51,7 +51,8 @@ class PromiseLink:
 
 
 class LinkArrival(NamedTuple):
-    """A flow as it comes to a link, and by when it has to leave; seconds."""
+    """A flow as it comes to a link, by when it has to leave, whether a token bucket has let it in, and if so whether it
+    goes on behind the link; seconds."""
 
     transmission: float
     separation: float
@@ -59,6 +60,8 @@ class LinkArrival(NamedTuple):
     packet: float
     spread: float
     deadline: float
+    bucket: bool
+    passing: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,13 +75,16 @@ class LinkFlows:
     packet: Floats
     spread: Floats
     deadline: Floats
+    bucket: NDArray[np.bool_]
+    passing: NDArray[np.bool_]
     level: Rows
     bound: Floats
 
     @classmethod
     def none(cls) -> LinkFlows:
         whole, real = np.empty(0, dtype=np.int64), np.empty(0)
-        return cls(whole, real, real, real, real, real, real, whole, real)
+        no = np.empty(0, dtype=np.bool_)
+        return cls(whole, real, real, real, real, real, real, no, no, whole, real)
 
     def row(self, publication: int) -> int:
         """The row of a publication's flow, -1 if it does not cross this link."""
@@ -86,8 +92,8 @@ class LinkFlows:
         return int(found[0]) if found.size else -1
 
     def with_flow(self, publication: int, arrival: LinkArrival) -> tuple[LinkFlows, int]:
-        """The same with one more flow, and its row. A flow that is there already has the sharper of two deadlines, and
-        the larger of two jitters."""
+        """The same with one more flow, and its row. A flow that is there already has the sharper of two deadlines and
+        the larger of two jitters, and goes on if either does."""
         row = self.row(publication)
         if row < 0:
             more = (publication, *arrival, -1, np.inf)
@@ -96,10 +102,11 @@ class LinkFlows:
                 for each, value in zip(fields(self), more, strict=True)
             ]
             return LinkFlows(*columns), len(self.publication)
-        jitter, deadline = self.jitter.copy(), self.deadline.copy()
+        jitter, deadline, passing = self.jitter.copy(), self.deadline.copy(), self.passing.copy()
         jitter[row] = max(jitter[row], arrival.jitter)
         deadline[row] = min(deadline[row], arrival.deadline)
-        return replace(self, jitter=jitter, deadline=deadline), row
+        passing[row] |= arrival.passing
+        return replace(self, jitter=jitter, deadline=deadline, passing=passing), row
 
     def without(self, row: int) -> LinkFlows:
         """The same without one of the flows."""
@@ -125,6 +132,8 @@ class LinkFlows:
             classes.astype(np.int64),
             packet=np.append(self.packet, link.control_seconds),
             spread=np.append(self.spread, 0.0),
+            bucket=np.append(self.bucket, False),
+            passing=np.append(self.passing, False),
             lower_priority_blocking=link.blocking_seconds,
         )[:-1]
 
@@ -136,9 +145,13 @@ class LinkFlows:
             np.append(self.jitter, 0.0),
             np.append(self.packet, link.control_seconds),
             np.append(self.spread, 0.0),
+            np.append(self.bucket, False),
+            np.append(self.passing, False),
         )
         control = np.int64(0 if link.in_order else -1)
         deadline = np.append(self.deadline, np.inf)
+        # Most levels of one try are those of another.
+        judged: dict[tuple[bytes, bytes, float], bool] = {}
 
         def keeps(level: Rows) -> bool:
             classes = np.append(level, control)
@@ -146,8 +159,12 @@ class LinkFlows:
                 members = np.flatnonzero(classes == each)
                 longest = float(flows.packet[classes > each].max(initial=link.blocking_seconds))
                 higher = np.flatnonzero(classes < each)
-                enough = deadline[members]
-                if (bounds_of_class(members, higher, longest, flows, "exact", enough) > enough).any():
+                key = members.tobytes(), higher.tobytes(), longest
+                if key not in judged:
+                    enough = deadline[members]
+                    found = bounds_of_class(members, higher, longest, flows, "exact", enough)
+                    judged[key] = bool((found <= enough).all())
+                if not judged[key]:
                     return False
             return True
 
@@ -203,6 +220,8 @@ def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
         link.levels,
         packet=np.append(flows.packet, link.control_seconds),
         spread=np.append(flows.spread, 0.0),
+        bucket=np.append(flows.bucket, False),
+        passing=np.append(flows.passing, False),
         above=np.arange(len(flows.level) + 1) == len(flows.level),
         lower_priority_blocking=link.blocking_seconds,
     )

@@ -6,6 +6,7 @@ before anything new.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,30 +123,28 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
 
 
 def _limiters(book: Book) -> Limiters:
-    """What every first switch is to let through: a message per separation (MIDAS V.A), and as much more as comes
-    together where messages waited on the access link."""
+    """What every first switch is to let through: a message per separation (MIDAS V.A), and sooner by the jitter that
+    bounds count at its ports. Of a publication with several promises the smallest: its messages keep the soonest of
+    their deadlines on the access link, and no port counts less."""
     scenario = book.network.scenario
-    limited: dict[int, tuple[int, float, float]] = {}
+    limited: dict[int, tuple[int, float, float, float]] = {}
     for kept in book.kept.values():
         wish, switch = kept.asked, kept.way.switches[0]
         slack = 1.0 + float(scenario.switches.limiter_precision[switch])
         separation = float(scenario.publications.min_separation_seconds[wish.publication])
-        rate = wish.message.wire_bytes / separation * slack
-        waited = (
-            float(kept.deadline[0])
-            - wish.message.wire_bytes / book.network.link(kept.way.links[0]).bytes_per_second
-        )
-        burst = wish.message.wire_bytes + rate * max(waited, 0.0)
-        largest = max(burst, limited.get(wish.publication, (0, 0.0, 0.0))[1])
-        limited[wish.publication] = switch, largest, rate
+        burst = wish.message.wire_bytes
+        more = book.network.limiter_jitter(wish, switch)[1]
+        jitter = min(float(kept.jitter[1]) - more, limited.get(wish.publication, (0, 0.0, 0.0, math.inf))[3])
+        limited[wish.publication] = switch, burst, burst / separation * slack, jitter
     rows = sorted(limited.items())
     return filled(
         Limiters,
         len(rows),
         publication=[publication for publication, _ in rows],
-        switch=[switch for _, (switch, _, _) in rows],
-        burst_bytes=[burst for _, (_, burst, _) in rows],
-        rate_bytes_per_second=[rate for _, (_, _, rate) in rows],
+        switch=[switch for _, (switch, _, _, _) in rows],
+        burst_bytes=[burst for _, (_, burst, _, _) in rows],
+        rate_bytes_per_second=[rate for _, (_, _, rate, _) in rows],
+        jitter_seconds=[jitter for _, (_, _, _, jitter) in rows],
     )
 
 

@@ -16,10 +16,12 @@ from itertools import count, islice
 import numpy as np
 
 from triagemq.plan.admission.links import PromiseLink
+from triagemq.plan.instructions import LIMITER_PACKETS
 from triagemq.scenario import (
     Discipline,
     Floats,
     Integers,
+    LimiterKind,
     Scenario,
     SizeDistribution,
     direct_paths,
@@ -40,6 +42,12 @@ MOST_BPS = 1e15
 
 UTILITY_QUEUES, CONTROL_QUEUES = 1, 1
 """Queues of a port that no level takes."""
+
+METER_BYTES = 125.0
+"""Meters of OpenFlow switches count whole kilobits: so much more they may hold, and let through in a second."""
+
+SHORT_PACKETS = 4
+"""So many packets of shorter messages a limiter remembers beside those of the largest."""
 
 MOST_PATHS = 4
 """Ways that are tried, the shortest first."""
@@ -107,6 +115,18 @@ class PromiseNetwork:
     def port(self, link: int) -> int:
         """The output port that a link is, -1 for access links."""
         return link if link < len(self.scenario.ports) else -1
+
+    def has_buckets(self, switch: int) -> bool:
+        """Whether the limiters of a switch are token buckets."""
+        return bool(self.scenario.switches.limiter[switch] == LimiterKind.BUCKET)
+
+    def limiter_jitter(self, asked: Asked, switch: int) -> tuple[float, float]:
+        """How much sooner than messages come a limiter may let others through: by what it has to hold besides them, so
+        that it cuts nobody where it is filled in steps, and by what may come out besides that."""
+        if not self.has_buckets(switch):
+            return 0.0, 0.0
+        step = float(self.scenario.switches.limiter_step_seconds[switch])
+        return step, step + METER_BYTES * asked.separation_seconds / asked.message.wire_bytes
 
     def link(self, number: int) -> PromiseLink:
         """What promises need to know of a link."""
@@ -258,14 +278,24 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
     packet, overhead = float(scenario.switches.packet_bytes[switch]), scenario.overhead_bytes
     if packet <= overhead:
         return f"packets of {packet:.6g} octets hold nothing but their overhead of {overhead:.6g}"
+    message = PromisedMessage.of(size, packet, overhead)
+    most = LIMITER_PACKETS - SHORT_PACKETS
+    if message.packets > most and scenario.switches.limiter[switch] == LimiterKind.WINDOW:
+        return (
+            f"a message of {who} has {message.packets} packets, and limiters count {most}; with a max_size_bytes of "
+            f"{most * (packet - overhead):.0f} it could be promised"
+        )
     # A limiter is set so much higher that it cuts nobody, and may then let through as much more.
     slack = 1.0 + float(scenario.switches.limiter_precision[switch])
+    rate = message.wire_bytes / separation * slack
+    if scenario.switches.limiter[switch] == LimiterKind.BUCKET:
+        rate += METER_BYTES
     return Asked(
         publication,
         subscription,
         publisher,
-        PromisedMessage.of(size, packet, overhead),
-        separation / slack**2,
+        message,
+        message.wire_bytes / rate / slack,
         latency,
     )
 

@@ -29,6 +29,7 @@ from triagemq.scenario.files.explain import Problems, explain, listed, mistake, 
 from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
+from triagemq.scenario.kinds import LimiterKind
 from triagemq.scenario.model import NONE
 
 FILE_NAME = re.compile(r"\w[\w.\-]*")
@@ -180,5 +181,6 @@ def figures(model: SwitchModel, switch: SwitchEntry | None = None) -> dict[str, 
     found: dict[str, float] = {}
     for key in FIGURES:
         stated, modelled = getattr(switch, key, None), getattr(model, key)
-        found[key] = stated if stated is not None else modelled if modelled is not None else NONE[key]
+        value = stated if stated is not None else modelled if modelled is not None else NONE[key]
+        found[key] = LimiterKind[value.upper()] if isinstance(value, str) else value
     return found

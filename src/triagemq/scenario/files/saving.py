@@ -32,7 +32,14 @@ from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SU
 from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
 from triagemq.scenario.files.quantities import number_text
-from triagemq.scenario.kinds import ArrivalProcess, Discipline, SendingOrder, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import (
+    ArrivalProcess,
+    Discipline,
+    LimiterKind,
+    SendingOrder,
+    SizeDistribution,
+    UtilityShape,
+)
 from triagemq.scenario.model import (
     NONE,
     Brokers,
@@ -288,7 +295,10 @@ def _built(switches: Switches, row: int) -> Fields:
         getattr(switches, key)[row] == value for key, value in figures(model).items()
     ):
         return [("model", quoted(switches.model[row]))]
-    return _fields(switches, row, FIGURES)
+    kind = LimiterKind(switches.limiter[row])
+    return _fields(switches, row, (key for key in FIGURES if key != "limiter")) + (
+        [] if kind is NONE["limiter"] else [("limiter", kind.name.lower())]
+    )
 
 
 def _rows(

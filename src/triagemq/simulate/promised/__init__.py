@@ -4,6 +4,6 @@ In comes what `path` has brought to the switches, and the promises of a plan; ou
 
 - `direct` lays out the ways of promised messages, `releases` says when they are sent;
 - `mixed` leads: down to the switches as `path` does, then all ports on one `event_list` of `happenings` in a `world`;
-- `packets` are those of the messages that `under_way` keeps until they have ended;
+- `packets` are those of the messages that `under_way` keeps until they have ended, but for what `limiters` cut;
 - `promises` says what became of them.
 """

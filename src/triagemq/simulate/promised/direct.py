@@ -16,12 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.model import Plan
-from triagemq.scenario import Discipline, Floats, Integers, Scenario, direct_paths, switch_links
+from triagemq.scenario import (
+    Discipline,
+    Floats,
+    Integers,
+    LimiterKind,
+    Scenario,
+    direct_paths,
+    switch_links,
+)
 
 Positions = NDArray[np.int64]
 Flags = NDArray[np.uint8]
 
-LIMITERS = ("bucket", "window")
+LIMITERS = {kind.name.lower(): kind for kind in LimiterKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,6 @@ class Direct(NamedTuple):
     ports: int
     most_legs: int
     most_children: int
-    most_credits: int
     classes: int
 
 
@@ -147,9 +154,9 @@ class PromisedRows:
     bound_seconds: Floats
 
 
-def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Ways:
+def promised_ways(scenario: Scenario, plan: Plan, limiter: str | None = None) -> Ways:
     """What a plan promises: the ways of those admitted, and the limiters of their publications, which are as generous
-    as their switch's precision allows."""
+    as their switch's precision allows, and of its kind unless another is named."""
     promises, hops, limiters = plan.promises, plan.hops, plan.limiters
     ways = []
     for promise in np.flatnonzero(promises.admitted).tolist():
@@ -170,16 +177,12 @@ def promised_ways(scenario: Scenario, plan: Plan, limiter: str = "bucket") -> Wa
         publication = int(limiters.publication[row])
         slack = 1.0 + float(scenario.switches.limiter_precision[limiters.switch[row]])
         rate = float(limiters.rate_bytes_per_second[row]) * slack
-        burst = float(limiters.burst_bytes[row])
-        if limiter == "window":
-            separation = float(scenario.publications.min_separation_seconds[publication])
-            message = float(limiters.rate_bytes_per_second[row]) / slack * separation
-            # Bounds count with a separation that is less by the precision, twice. What the burst has beyond a message
-            # is for those that waited on the access link.
-            waited = (burst - message) / float(limiters.rate_bytes_per_second[row])
-            limits[publication] = Limit(message, rate, separation / slack**2, waited)
+        burst, jitter = float(limiters.burst_bytes[row]), float(limiters.jitter_seconds[row])
+        own = scenario.switches.limiter[limiters.switch[row]]
+        if (own if limiter is None else LIMITERS[limiter]) == LimiterKind.WINDOW:
+            limits[publication] = Limit(burst, rate, burst / rate, jitter)
         else:
-            limits[publication] = Limit(burst, rate)
+            limits[publication] = Limit(burst + rate * jitter, rate)
     return Ways(tuple(ways), limits)
 
 
@@ -326,8 +329,6 @@ class _Trees:
         flows = int(flow.max(initial=0)) + 1
         each = flows + len(scenario.publications)
         children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
-        windows = streams[streams["separation_seconds"] > 0]
-        packets = windows["burst_bytes"] / windows["payload_bytes"]
         levels = np.concatenate([streams["access_level"], nodes["level"]])
         return Direct(
             stream=stream,
@@ -345,6 +346,5 @@ class _Trees:
             ports=len(scenario.ports),
             most_legs=int(streams["legs"].max(initial=1)),
             most_children=int(children.max(initial=1)),
-            most_credits=8 * (1 + int(packets.max(initial=0))),
             classes=1 + int(levels.max(initial=0)),
         )

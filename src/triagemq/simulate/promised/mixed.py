@@ -14,9 +14,10 @@ from triagemq.simulate.path import Path
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.promised.event_list import cut_short, run_events
 from triagemq.simulate.promised.happenings import HAPPENING
+from triagemq.simulate.promised.limiters import new_limiters
 from triagemq.simulate.promised.packets import release
 from triagemq.simulate.promised.under_way import LEG, PromiseTally, UnderWay, new_under_way
-from triagemq.simulate.promised.world import DONE, PLACE, World, new_fair, new_limiters
+from triagemq.simulate.promised.world import DONE, PLACE, World, new_fair
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     PACKET,
@@ -49,7 +50,7 @@ class MixedPath(Path):
         self._fair = new_fair(direct)
         self._under_way = new_under_way(direct, promises)
         self._happenings = new_buffer(HAPPENING, 1024)
-        self._limiters = new_limiters(direct)
+        self._limiters = new_limiters(direct.stream.shape[1])
         self._progress = np.zeros(2, dtype=np.int64)
         self.ports = new_port_queues(self._below, self.clock.sample_seconds, len(scenario.publishers))
         self._onward = new_buffer(PACKET, 1)

@@ -9,28 +9,21 @@ is lost to all behind that place.
 
 from __future__ import annotations
 
-import numpy as np
-
 from triagemq.compiled import kernel, step
 from triagemq.simulate.changes import epoch_at
 from triagemq.simulate.endings import DELIVERED, LIMITED, LOST_ON_LINK, SUBSCRIBER_GONE, nanoseconds
 from triagemq.simulate.network import PASSES, fate_of
 from triagemq.simulate.promised.happenings import COMES, RELEASED, push
+from triagemq.simulate.promised.limiters import passes
 from triagemq.simulate.promised.under_way import ABSENT, branch, end_legs
-from triagemq.simulate.promised.world import LimiterStates, World, bytes_on_wire, record_hops
+from triagemq.simulate.promised.world import World, bytes_on_wire, record_hops
 from triagemq.simulate.random import Purpose, split, uniform
-from triagemq.simulate.records import Buffer, Record, give_back, take
+from triagemq.simulate.records import Buffer, give_back, take
 from triagemq.simulate.switches import packet_of
 
 _PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
 _PORT_LINK = int(Purpose.PORT_LINK)
 _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
-
-_SLACK_SECONDS = 2e-9
-"""Times of publication are whole nanoseconds: a message may come this much before its limiter is ready again."""
-
-_SLACK_BYTES = 1e-3
-"""What rounding may take from a message over thousands of packets."""
 
 
 @kernel
@@ -228,61 +221,11 @@ def leave_direct(world: World, port: int, number: int, epoch: int, finished: flo
 @step
 def _is_cut(world: World, publication: int, stream: int, wire: float, time: float) -> bool:
     """Whether the limiter of a stream has no room for a packet; if it has, the packet takes it."""
-    tally, limiter, limiters = world.under_way.tally, world.direct.streams[stream], world.limiters
-    if limiter.burst_bytes == np.inf:
+    if passes(world.limiters, publication, world.direct.streams[stream], wire, time):
         return False
-    if limiter.separation_seconds > 0.0:
-        is_cut = not _spend(limiters, publication, limiter, wire, time)
-    else:
-        since = time - limiters.filled_at[publication]
-        tokens = min(limiter.burst_bytes, limiters.tokens[publication] + since * limiter.rate)
-        limiters.filled_at[publication] = time
-        is_cut = tokens + _SLACK_SECONDS * limiter.rate + _SLACK_BYTES < wire
-        limiters.tokens[publication] = tokens if is_cut else tokens - wire
-    if is_cut and time <= world.clock.run_ends:
+    tally = world.under_way.tally
+    if time <= world.clock.run_ends:
         tally.cut_packets[publication] += 1
         if tally.first_cut_ns[publication] < 0:
             tally.first_cut_ns[publication] = nanoseconds(time)
-    return is_cut
-
-
-@step
-def _spend(limiters: LimiterStates, publication: int, limiter: Record, wire: float, time: float) -> bool:
-    """Let a packet through a window if there are credits for it: octets that may pass from a moment on, the oldest
-    first. What is spent may pass again a separation later. So no time t ever sees more than
-    floor((t + jitter) / separation) + 1 messages, which is what bounds count with."""
-    credits = limiters.credits[publication]
-    many, first, held = len(credits), limiters.first[publication], limiters.held[publication]
-    if held == 0:
-        # The first packet of all: a whole message is free.
-        credits[0, 0], credits[0, 1] = -np.inf, limiter.burst_bytes
-        held = limiters.held[publication] = 1
-    wanted, looked_at = wire, 0
-    while wanted > _SLACK_BYTES:
-        if looked_at == held:
-            return False
-        place = (first + looked_at) % many
-        if credits[place, 0] - limiter.jitter_seconds > time + _SLACK_SECONDS:
-            return False
-        wanted -= credits[place, 1]
-        looked_at += 1
-    wanted = wire
-    while wanted > _SLACK_BYTES:
-        spent = min(wanted, credits[first, 1])
-        again = max(time, credits[first, 0]) + limiter.separation_seconds
-        wanted -= spent
-        credits[first, 1] -= spent
-        if credits[first, 1] <= _SLACK_BYTES:
-            spent += credits[first, 1]
-            first = (first + 1) % many
-            held -= 1
-        last = (first + held - 1) % many
-        if held > 0 and (credits[last, 0] == again or held == many):
-            credits[last, 0] = again
-            credits[last, 1] += spent
-        else:
-            last = (first + held) % many
-            credits[last, 0], credits[last, 1] = again, spent
-            held += 1
-    limiters.first[publication], limiters.held[publication] = first, held
     return True

@@ -13,6 +13,7 @@ from triagemq.simulate.changes import Epochs
 from triagemq.simulate.network import Below
 from triagemq.simulate.ports import record_hop, wire_bytes
 from triagemq.simulate.promised.direct import Direct
+from triagemq.simulate.promised.limiters import LimiterStates
 from triagemq.simulate.promised.under_way import UnderWay
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import Buffer, Clock, Outlets, PortQueues, Record
@@ -32,17 +33,6 @@ class Fair(NamedTuple):
     turn_last: NDArray[np.int64]
 
 
-class LimiterStates(NamedTuple):
-    """Of each publication: the tokens in its bucket when it was last looked at, `filled_at`; or, of its window, the
-    credits: from when on, and how many octets, in a ring that holds so many from `first` on."""
-
-    tokens: Floats
-    filled_at: Floats
-    credits: NDArray[np.float64]
-    first: NDArray[np.int64]
-    held: NDArray[np.int64]
-
-
 class World(NamedTuple):
     """All that a step may need: what is fixed, and what moves. `happenings` is the list of what happens next."""
 
@@ -59,18 +49,6 @@ class World(NamedTuple):
     progress: NDArray[np.int64]
     outlets: Outlets
     clock: Clock
-
-
-def new_limiters(direct: Direct) -> LimiterStates:
-    """All with room for a whole burst."""
-    publications = direct.stream.shape[1]
-    return LimiterStates(
-        tokens=np.full(publications, np.inf),
-        filled_at=np.zeros(publications),
-        credits=np.zeros((publications, direct.most_credits, 2)),
-        first=np.zeros(publications, dtype=np.int64),
-        held=np.zeros(publications, dtype=np.int64),
-    )
 
 
 def new_fair(direct: Direct) -> Fair:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.flow_table import FlowTable, bucket_settings
+from triagemq.network.linux.flow_table import FlowTable, window_settings
 from triagemq.plan import SetLimiter
 
 
-class Buckets:
+class Windows:
     """Numbers from 1 on. What was given back longest ago is used again first: a packet may just be counted there."""
 
     def __init__(self, table: FlowTable, most: int) -> None:
@@ -20,13 +20,13 @@ class Buckets:
         self._used = 0
 
     def number(self, limiter: SetLimiter | None, before: int, undo: list[Callable[[], None]]) -> int:
-        """The bucket for a flow whose bucket was `before`: that one with new terms, or another one; 0 for none."""
+        """The window for a flow whose window was `before`: that one with new terms, or another one; 0 for none."""
         if limiter is None:
             return 0
-        settings = bucket_settings(limiter)
+        settings = window_settings(limiter)
         if before:
-            undo.append(partial(self._table.set_bucket, before, self._table.bucket(before)))
-            self._table.set_bucket(before, settings)
+            undo.append(partial(self._table.set_window, before, self._table.window(before)))
+            self._table.set_window(before, settings)
             return before
         if self._used < self._most:
             self._used += 1
@@ -36,9 +36,9 @@ class Buckets:
         else:
             raise PlanError(f"this data plane has room for {self._most} limiters, and all are in use")
         undo.append(partial(self.give_back, number))
-        self._table.fill_bucket(number, settings)
+        self._table.open_window(number, settings)
         return number
 
     def give_back(self, number: int) -> None:
-        """A bucket is no longer needed."""
+        """A window is no longer needed."""
         self._free.append(number)
