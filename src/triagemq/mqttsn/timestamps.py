@@ -15,6 +15,12 @@ USER_PROPERTY: Final = "triage-published-ns"
 PUBLISHER_PROPERTY: Final = "triage-publisher"
 """Name of the MQTT 5 user property in which a gateway says for whom it publishes."""
 
+DIRECT_SLOT: Final = 999
+"""The connection over which a publisher publishes what it has sent to some subscribers without a broker already."""
+
+DIRECT_MARK: Final = f"~{DIRECT_SLOT}"
+"""What is then behind its name."""
+
 # 0xF7 begins no UTF-8 text and no JSON, so that a payload of a foreign client is not mistaken for a stamped one.
 _MARK: Final = 0xF754_4D51
 _PREFIX: Final = Struct(">IQ")

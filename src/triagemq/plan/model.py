@@ -85,8 +85,9 @@ class Promises(Table):
 
     `bound_seconds` is the proven worst case from the publisher's beginning to transmit to the subscriber's interface,
     `max_latency_seconds` what was asked for. Where a promise is refused the bound is 0, and `offer_seconds` the
-    smallest max_latency that would be admitted instead, 0 if none would. `first_hop` and `hop_count` are its rows in
-    Plan.hops.
+    smallest max_latency that would be admitted instead, 0 if none would; `missed_publication` is whose flow would then
+    be late, -1 if that is not why, and `missed_by_seconds` by how much, 0 if it would have no bound. `first_hop` and
+    `hop_count` are its rows in Plan.hops.
     """
 
     publication: Integers
@@ -95,6 +96,8 @@ class Promises(Table):
     bound_seconds: Floats
     max_latency_seconds: Floats
     offer_seconds: Floats
+    missed_publication: Integers
+    missed_by_seconds: Floats
     first_hop: Integers
     hop_count: Integers
 

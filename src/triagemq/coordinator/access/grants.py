@@ -115,6 +115,11 @@ class ManagedPolicy(Policy):
         flow = self.rules.orders.flows.get(client_id_of(*self.rules.identify(client_id)))
         return 0.0 if flow is None else flow.drop_rate
 
+    def hears_directly(self, client_id: str, topic: str, publisher: str) -> bool:
+        """What is promised, where the subscriber is listening."""
+        name, _ = self.rules.identify(client_id)
+        return publisher in self.rules.orders.direct.get(name, {}).get(topic, ())
+
     def forbids_connection(self, client_id: str) -> bool:
         return self.rules.grants.required and self.rules.grant(client_id) is None
 

@@ -7,13 +7,13 @@ its own there, because every publisher has its own limiter and its own level at 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
-from triagemq.coordinator.decide.orders import KeptHop, KeptPromise, Orders, Promised
+from triagemq.coordinator.decide.orders import DirectTopics, KeptHop, KeptPromise, Orders, Promised
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
 from triagemq.plan.admission import Asked, PromiseNetwork, asked, book_of
@@ -86,23 +86,30 @@ class PromiseOrders:
     promised: Promised
     copies: Mapping[str, SetFlow[FlowKey]]
     limiters: Mapping[str, SetLimiter]
+    direct: DirectTopics
     next_number: int
 
     def same_as(self, orders: Orders) -> bool:
-        return (self.promised, self.copies, self.limiters) == (
+        return (self.promised, self.copies, self.limiters, self.direct) == (
             orders.promised,
             orders.copies,
             orders.limiters,
+            orders.direct,
         )
 
 
 def promise_orders(
-    scenario: Scenario, plan: Plan, before: Orders, multicast: MulticastRange, next_number: int
+    scenario: Scenario,
+    plan: Plan,
+    before: Orders,
+    multicast: MulticastRange,
+    next_number: int,
+    listening: Mapping[str, Collection[str]],
 ) -> PromiseOrders:
     """What a plan's promises mean for the wire; addresses and numbers of flows stay what they were."""
     admitted = np.flatnonzero(plan.promises.admitted).tolist()
     if not admitted:
-        return PromiseOrders(Promised(), {}, {}, next_number)
+        return PromiseOrders(Promised(), {}, {}, {}, next_number)
     network, ports = PromiseNetwork(scenario), scenario.ports.name
     kept: dict[str, KeptPromise] = {}
     publications: dict[int, tuple[str, str]] = {}
@@ -148,7 +155,19 @@ def promise_orders(
         burst, rate = plan.limiters.burst_bytes[place], plan.limiters.rate_bytes_per_second[place]
         for port in entered[publication]:
             limiters[copy_name(key, port)] = SetLimiter(key, float(burst), float(rate), port)
-    return PromiseOrders(Promised(kept, addresses), copies, limiters, next_number)
+    promised = Promised(kept, addresses)
+    return PromiseOrders(promised, copies, limiters, _direct(promised, listening), next_number)
+
+
+def _direct(promised: Promised, listening: Mapping[str, Collection[str]]) -> DirectTopics:
+    """What subscribers get without a broker: what is promised, where they are listening."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for each in promised.promises.values():
+        address = str(promised.addresses[publication_name(each.publisher, each.topic)])
+        if address in listening.get(each.subscriber, ()):
+            topics = found.setdefault(each.subscriber, {})
+            topics[each.topic] = (*topics.get(each.topic, ()), each.publisher)
+    return found
 
 
 def names_of(scenario: Scenario, publication: int, subscription: int) -> tuple[str, str, str]:
@@ -285,6 +304,8 @@ def _plan_of(
             bound_seconds=[kept.bound_seconds for _, _, kept, _, _ in rows],
             max_latency_seconds=[kept.max_latency_seconds for _, _, kept, _, _ in rows],
             offer_seconds=0.0,
+            missed_publication=-1,
+            missed_by_seconds=0.0,
             first_hop=np.cumsum(lengths) - lengths,
             hop_count=lengths,
         ),

@@ -150,14 +150,14 @@ def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arr
     if gateway.quarantine.refuses(session.client_id, arrival.topic, gateway.now_ns):
         broker_answered(gateway, token, REFUSED)
         return
-    broker_link.note_publisher(gateway, session.link, arrival.topic, arrival.payload, session.subscriber)
+    broker_link.note_publisher(gateway, session.link, arrival.topic, arrival.payload, session.publisher)
     session.link.lanes[0].publish(
         arrival.topic.encode(),
         arrival.payload,
         qos=2,
         retain=arrival.retain,
         sender=session.client_id,
-        publisher=session.subscriber,
+        publisher=session.publisher,
         token=token,
         packet_id=arrival.packet_id,
         released=arrival.broker_holds_it,

@@ -79,6 +79,10 @@ class Policy:
         """
         return 0.0
 
+    def hears_directly(self, client_id: str, topic: str, publisher: str) -> bool:
+        """Does a client get a publisher's messages of a topic without a broker, where they are sent that way, too?"""
+        return False
+
     def clients_per_address(self, host: str) -> int:
         """How many clients may be at an IP address."""
         if is_loopback(host):

@@ -50,11 +50,15 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a promise cannot be made, and the smallest max_latency with which it could be now; 0 if with none."""
+    """Why a promise cannot be made, and the smallest max_latency with which it could be now; 0 if with none.
+
+    `too_long_by_seconds`: the way alone takes so much longer than is asked for.
+    """
 
     reason: str
     missed: Missed | None = None
     offer_seconds: float = 0.0
+    too_long_by_seconds: float = 0.0
 
 
 class Book:
@@ -158,7 +162,7 @@ class Book:
             switch = scenario.switches.name[int(scenario.publishers.access_switch[asked.publisher])]
             name = scenario.subscribers.name[subscriber]
             return Refused(f"no path over ports with priorities leads from switch {switch} to {name}")
-        return Refused(first.reason, first.missed, min(offers, default=0.0))
+        return replace(first, offer_seconds=min(offers, default=0.0))
 
     def _impossible(self) -> str | None:
         network = self.network
@@ -225,7 +229,7 @@ class Book:
                 f"the way alone takes {above(float(smallest.sum()) + way.fixed_seconds):.4g} s at worst over "
                 f"{len(way.links)} links, {asked.max_latency_seconds:.6g} s are asked for"
             )
-            return Refused(reason, None, offered)
+            return Refused(reason, None, offered, float(smallest.sum()) - budget)
         return Refused(self._words(missed), missed, offered)
 
     def _words(self, missed: Missed) -> str:

@@ -106,6 +106,8 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
             *book.network.scenario.subscriptions.max_latency_seconds[[key[1] for key in refused]],
         ],
         offer_seconds=[0.0] * len(rows) + [why.offer_seconds for why in refused.values()],
+        missed_publication=[-1] * len(rows) + [_missed(key, why)[0] for key, why in refused.items()],
+        missed_by_seconds=[0.0] * len(rows) + [_missed(key, why)[1] for key, why in refused.items()],
         first_hop=np.append(np.cumsum(lengths) - lengths, none),
         hop_count=np.append(lengths, none),
     )
@@ -119,6 +121,15 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
         jitter_seconds=np.concatenate([np.empty(0), *(kept.jitter for kept in rows)]),
     )
     return promises, hops, _limiters(book)
+
+
+def _missed(key: tuple[int, int], why: Refused) -> tuple[int, float]:
+    """Whose flow would be late, and by how much."""
+    missed = why.missed
+    if missed is None or missed.no_safe_order:
+        return (key[0], why.too_long_by_seconds) if why.too_long_by_seconds > 0 else (-1, 0.0)
+    over = missed.bound_seconds - missed.deadline_seconds
+    return missed.publication, over if np.isfinite(over) else 0.0
 
 
 def _limiters(book: Book) -> Limiters:

@@ -26,6 +26,7 @@ from triagemq.exchange.mqtt.packets import Message
 from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
+from triagemq.mqttsn.timestamps import DIRECT_MARK, DIRECT_SLOT
 
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
 """Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
@@ -105,6 +106,11 @@ class Session:
     slot: int = 0
 
     @property
+    def publisher(self) -> str:
+        """Whose messages it brings; marked where some subscribers have them already."""
+        return self.subscriber + (DIRECT_MARK if self.slot == DIRECT_SLOT else "")
+
+    @property
     def waiting(self) -> int:
         """Messages that count against the buffer."""
         return len(self.buffer) + sum(map(len, self.unregistered.values()))
@@ -151,6 +157,12 @@ class Group:
         # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
         self.prepared: Any = None
         self.traced: Any = None
+
+    def of(self, members: list[Member]) -> Group:
+        """The same for some of its members."""
+        some = Group(TopicIdType.NORMAL, 0)
+        some.tail, some.members = self.tail, members
+        return some
 
     def datagram(self, payload: bytes) -> bytes:
         """A PUBLISH at QoS 0, as `mqttsn.encode_publish` makes it.
