@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,11 +37,12 @@ class Pulse:
 PULSE = TypedTopic("pulse", Pulse)
 
 
-@pytest.fixture
-def coordinator(tmp_path: Path) -> Iterator[CoordinatorProcess]:
-    network = tmp_path / "ward.yaml"
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
+    directory = tmp_path_factory.mktemp("exchange")
+    network = directory / "ward.yaml"
     network.write_text(WARD)
-    with exchange(tmp_path, access=False, network=str(network)) as running:
+    with exchange(directory, access=False, network=str(network)) as running:
         yield running
 
 
@@ -71,10 +72,6 @@ async def publishing(coordinator: CoordinatorProcess, name: str = "ecg") -> Asyn
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-
-
-def taking(events: list[Event]) -> Callable[[Event], None]:
-    return events.append
 
 
 def each_once(events: list[Event]) -> bool:
@@ -133,6 +130,7 @@ def test_an_admitted_subscriber_is_handed_over_to_the_direct_way_and_back_withou
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 def test_a_second_publisher_and_a_later_subscriber_join_without_repetition(
     coordinator: CoordinatorProcess,
 ) -> None:
@@ -205,6 +203,7 @@ def test_who_is_refused_stays_with_the_broker_or_is_told_what_would_be_admitted(
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 def test_the_direct_way_outlives_the_coordinator(coordinator: CoordinatorProcess) -> None:
     async def scene() -> None:
         events: list[Event] = []

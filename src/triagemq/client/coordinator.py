@@ -76,9 +76,10 @@ class Promise:
     """What was decided about a guaranteed subscription and one publisher of its topic.
 
     Admitted, nothing comes later than `bound_seconds`, from the publisher's beginning to transmit to the subscriber's
-    interface; it comes to the multicast `address`. Refused, there is a `reason`; and where there is one the flow that
-    would be late, of `missed_publisher` and `missed_topic`, by how much (None: it would have no bound), and the
-    smallest max_latency that would be admitted now, `offer_seconds`.
+    interface; it comes to the multicast `address`, and only that way from publishers who follow orders of
+    `since_generation` (None: it comes through the gateway until the subscriber is listening there). Refused, there is a
+    `reason`; and where there is one the flow that would be late, of `missed_publisher` and `missed_topic`, by how much
+    (None: it would have no bound), and the smallest max_latency that would be admitted now, `offer_seconds`.
     """
 
     subscriber: str
@@ -96,6 +97,7 @@ class Promise:
     missed_topic: str | None = None
     missed_by_seconds: float | None = None
     max_size_bytes: int | None = None
+    since_generation: int | None = None
 
     def refusal(self) -> PromiseRefusedError:
         """That it is refused, as an error."""

@@ -1,29 +1,32 @@
 """Promised topics on their direct way: what a subscriber listens to, and what a publisher sends beside the gateway.
 
-A subscriber opens the address of every promise, and says so. Then the gateway leaves these events to the direct way,
-and after that the publisher is told to take it. A publisher sends such an event directly first, and then to the gateway
-for all others, over a connection of its own by which the gateway knows that some have it already. So everybody gets an
-event once, also in the moment of the change.
+A subscriber opens the address of every promise, and says so. Then the gateway gets orders to leave these events to the
+direct way, and after that the publisher is told to take it. A publisher sends such an event directly first, and then to
+the gateway for all others, over a connection of its own. With every event it says by which orders that was: gateway and
+subscriber tell by that which way it is to come. So everybody gets an event once, also when somebody joins.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
+from triagemq.client.direct.wire import generation_of
 from triagemq.client.events import Event
 from triagemq.client.flows import flow_client_id
 from triagemq.client.settings import ConnectionSettings
-from triagemq.errors import ClientError, CoordinatorError
+from triagemq.errors import ClientError, ClosedError, CoordinatorError
 from triagemq.intents import Declared
 from triagemq.mqttsn.timestamps import DIRECT_SLOT
 from triagemq.waiting import end
 
 POLL_SECONDS = 20.0
+_MOST_EARLY = 1_000
 _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
 
@@ -40,6 +43,9 @@ class Listening:
         self._network = network
         self._on_event = on_event
         self._open: dict[str, DirectSubscriber] = {}
+        # By address, since which generation events are for us; and those that came before that was known.
+        self._since: dict[str, int] = {}
+        self._early: dict[str, list[DirectEvent]] = {}
         self.problem = ""
 
     @property
@@ -54,7 +60,7 @@ class Listening:
         self.problem = ""
         for address, subscriber in list(self._open.items()):
             if address not in wanted or wanted[address].topic != subscriber.topic:
-                await self._open.pop(address).close()
+                await self._close(address)
         for address in wanted.keys() - self._open.keys():
             promise = wanted[address]
             subscriber = DirectSubscriber(
@@ -62,7 +68,7 @@ class Listening:
                 address,
                 max_size_bytes=promise.max_size_bytes,
                 network=self._network,
-                on_event=self._arrived,
+                on_event=partial(self._arrived, address),
             )
             try:
                 await subscriber.open()
@@ -71,18 +77,35 @@ class Listening:
                 self.problem = str(error)
             else:
                 self._open[address] = subscriber
+        for address in self._open:
+            since = wanted[address].since_generation
+            if since is not None:
+                self._since[address] = since
+                for event in self._early.pop(address, ()):
+                    self._arrived(address, event)
         return self.addresses != before
 
     async def leave(self, wants: Callable[[str], bool]) -> None:
         """Listen no more to topics that are not wanted."""
         for address, subscriber in list(self._open.items()):
             if not wants(subscriber.topic):
-                await self._open.pop(address).close()
+                await self._close(address)
 
-    def _arrived(self, event: DirectEvent) -> None:
-        self._on_event(
-            Event(event.topic, event.value, event.published_ns, event.received_ns, way=str(event.way))
-        )
+    async def _close(self, address: str) -> None:
+        self._since.pop(address, None)
+        self._early.pop(address, None)
+        await self._open.pop(address).close()
+
+    def _arrived(self, address: str, event: DirectEvent) -> None:
+        since = self._since.get(address)
+        if since is None:
+            early = self._early.setdefault(address, [])
+            del early[:-_MOST_EARLY]
+            early.append(event)
+        elif generation_of(event.session) >= since:
+            self._on_event(
+                Event(event.topic, event.value, event.published_ns, event.received_ns, way=str(event.way))
+            )
 
 
 class Directing:
@@ -119,20 +142,24 @@ class Directing:
         if self.connection is not None:
             await self.connection.redirect(gateway, flow_client_id(client_id, DIRECT_SLOT))
 
-    async def publish(self, topic: str | int, payload: bytes) -> Connection | None:
-        """Send it directly, if it is to be; the connection by which it then goes to the gateway."""
+    async def publish(self, topic: str | int, payload: bytes) -> int | None:
+        """Send it directly, if it is to be; by orders of which generation it was."""
         found = self._open.get(topic) if isinstance(topic, str) else None
         if found is None or self.connection is None:
             return None
         _, publisher = found
-        await publisher.publish(payload)
+        try:
+            await publisher.publish(payload)
+        except ClosedError:
+            # While it waited for its turn nobody was left.
+            return None
         self.published += 1
-        return self.connection
+        return publisher.generation
 
     async def close(self) -> None:
         """Send nothing directly any more."""
         await end(self._watching)
-        await self._fit({})
+        await self._fit({}, 0)
         if self.connection is not None:
             await self.connection.close()
 
@@ -144,7 +171,7 @@ class Directing:
                 # Before the first plan is in force nothing is known: what was so stays.
                 if found.generation not in (0, after):
                     after = found.generation
-                    await self._fit(found.topics)
+                    await self._fit(found.topics, after)
             except CoordinatorError:
                 after = 0
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
@@ -154,11 +181,13 @@ class Directing:
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
             await asyncio.sleep(_POLL_PAUSE_SECONDS)
 
-    async def _fit(self, topics: Mapping[str, str]) -> None:
+    async def _fit(self, topics: Mapping[str, str], generation: int) -> None:
         for topic, (address, publisher) in list(self._open.items()):
             if topics.get(topic) != address:
                 del self._open[topic]
                 await publisher.close()
+            else:
+                await publisher.renew(generation)
         for topic, address in topics.items():
             declared = self._declared.get(topic)
             if topic in self._open or declared is None or declared.max_size_bytes is None:
@@ -169,6 +198,7 @@ class Directing:
                 address,
                 max_size_bytes=int(declared.max_size_bytes),
                 min_separation_seconds=declared.min_separation_seconds or 0.0,
+                generation=generation,
                 network=self._network,
             )
             await publisher.open()

@@ -29,7 +29,7 @@ from triagemq.client.wire import unreachable
 from triagemq.errors import ClientError, GatewayUnreachableError, ParameterError
 from triagemq.intents import Declared, PublisherTerms
 from triagemq.mqttsn import encode_publish
-from triagemq.mqttsn.timestamps import stamp_payload
+from triagemq.mqttsn.timestamps import stamp_payload, with_generation
 
 
 class Publisher(Participant[Declared]):
@@ -161,10 +161,11 @@ class Publisher(Participant[Declared]):
         connection = self._require_connection()
         if isinstance(topic, TypedTopic):
             topic, payload = topic.topic, topic.encode(payload)
-        if self._directing is not None:
-            connection = await self._directing.publish(topic, payload) or connection
+        generation = None if self._directing is None else await self._directing.publish(topic, payload)
         if self._stamp:
             payload = stamp_payload(payload, time.time_ns())
+        if generation is not None and self._directing is not None and self._directing.connection is not None:
+            connection, payload = self._directing.connection, with_generation(payload, generation)
         done = await connection.publish(topic, payload, qos=qos, retain=retain, wait=wait)
         if done is not None:
             done.add_done_callback(self._done)

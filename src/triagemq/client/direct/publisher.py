@@ -12,7 +12,6 @@ runs from the end of one message's sending to the beginning of the next. That wa
 from __future__ import annotations
 
 import asyncio
-import secrets
 import select
 import threading
 import time
@@ -24,7 +23,15 @@ from triagemq.client.direct.ends import AsyncEnd, BlockingEnd, DirectEnd
 from triagemq.client.direct.host_delay import HostDelay
 from triagemq.client.direct.multicast import MulticastSender
 from triagemq.client.direct.shared_memory import MemoryWriter
-from triagemq.client.direct.wire import HEADER_BYTES, UDP_BYTES, DirectMessage, packets_of, topic_mark
+from triagemq.client.direct.wire import (
+    HEADER_BYTES,
+    NO_ORDERS,
+    UDP_BYTES,
+    DirectMessage,
+    new_session,
+    packets_of,
+    topic_mark,
+)
 from triagemq.client.types import TypedTopic
 from triagemq.errors import ClosedError, ParameterError
 
@@ -52,6 +59,7 @@ class _Sending(DirectEnd):
         address: str | None,
         *,
         min_separation_seconds: float = 0.0,
+        generation: int = NO_ORDERS,
         **options: Any,
     ) -> None:
         super().__init__(topic, address, **options)
@@ -63,8 +71,9 @@ class _Sending(DirectEnd):
         self._mark = topic_mark(self.topic)
         version = 4 if self._address is None else self._address.version
         self._payload_bytes = self._network.mtu_bytes - UDP_BYTES[version] - HEADER_BYTES
-        self._session = secrets.randbits(64)
-        self._number = 0
+        self.generation = generation
+        """Of the coordinator's orders; subscribers tell by it whether an event comes to them another way."""
+        self._session = self._number = 0
         self._memory: MemoryWriter | None = None
         self._sender: MulticastSender | None = None
         self._is_open = False
@@ -77,7 +86,7 @@ class _Sending(DirectEnd):
         if self._is_open:
             return
         # A subscriber knows a publisher by its ring: opened again, it is another one.
-        self._session, self._number = secrets.randbits(64) or 1, 0
+        self._session, self._number = new_session(self.generation), 0
         if self._address is not None:
             self._sender = MulticastSender(self._address, self._network)
         try:
@@ -154,6 +163,13 @@ class DirectPublisher(_Sending, AsyncEnd):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._turn = asyncio.Lock()
+
+    async def renew(self, generation: int) -> None:
+        """Follow other orders from the next event on; the separation is kept."""
+        async with self._turn:
+            self._close()
+            self.generation = generation
+            self._open()
 
     async def publish(self, value: Any) -> None:
         """Octets, or a value of the typed topic; returns when the system has all of it."""

@@ -162,7 +162,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
             news = (_at_once(scenario.name),)
         stages = staged(orders_before, orders, rounds or ())
         orders = stages[-1]
-        concerned = promised_anew(orders_before.promised, orders.promised)
+        concerned = promised_anew(orders_before, orders)
         changed_for = [*dict.fromkeys((*change.for_whom(), *concerned))]
     return Decided(
         scenario=scenario,

@@ -42,8 +42,9 @@ __all__ = [
 # No subscriber has a thousand connections.
 _SLOT_DIGITS = 3
 
-DirectTopics = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""By subscriber and topic the publishers from whom it gets that topic without a broker."""
+DirectTopics = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""By subscriber and topic the publishers from whom it gets that topic without a broker, once these follow orders of a
+generation."""
 
 SlotNumber = Annotated[int, Strict(), Field(ge=0)]
 
@@ -139,7 +140,7 @@ class OrdersChange:
     copies: Mapping[str, SetFlow[FlowKey] | None] = field(default_factory=dict)
     limiters: Mapping[str, SetLimiter | None] = field(default_factory=dict)
     promised: Promised | None = None
-    direct: Mapping[str, Mapping[str, tuple[str, ...]] | None] = field(default_factory=dict)
+    direct: Mapping[str, Mapping[str, Mapping[str, int]] | None] = field(default_factory=dict)
 
     def after(self, before: Orders) -> Orders:
         """The orders that they become."""

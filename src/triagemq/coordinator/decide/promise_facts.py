@@ -63,6 +63,7 @@ def promise_facts(decided: Decided) -> tuple[Promise, ...]:
                 latency - bound,
                 str(decided.orders.promised.addresses[publication_name(publisher, topic)]),
                 tuple(PromiseHop("" if port < 0 else ports[port], *figures) for port, *figures in way),
+                since_generation=decided.orders.direct.get(subscriber, {}).get(topic, {}).get(publisher),
                 max_size_bytes=int(scenario.publications.max_size_bytes[promises.publication[row]]),
             )
         )

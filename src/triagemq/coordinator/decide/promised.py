@@ -17,6 +17,7 @@ from triagemq.coordinator.decide.orders import DirectTopics, KeptHop, KeptPromis
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
 from triagemq.plan.admission import Asked, PromiseNetwork, asked, book_of
+from triagemq.plan.instructions import difference
 from triagemq.plan.model import Flows, PortLoads, PromisedHops, Promises, nothing
 from triagemq.scenario import Scenario
 from triagemq.scenario.model import filled
@@ -156,17 +157,18 @@ def promise_orders(
         for port in entered[publication]:
             limiters[copy_name(key, port)] = SetLimiter(key, float(burst), float(rate), port)
     promised = Promised(kept, addresses)
-    return PromiseOrders(promised, copies, limiters, _direct(promised, listening), next_number)
+    return PromiseOrders(promised, copies, limiters, _direct(promised, listening, before), next_number)
 
 
-def _direct(promised: Promised, listening: Mapping[str, Collection[str]]) -> DirectTopics:
+def _direct(promised: Promised, listening: Mapping[str, Collection[str]], before: Orders) -> DirectTopics:
     """What subscribers get without a broker: what is promised, where they are listening."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    found: dict[str, dict[str, dict[str, int]]] = {}
     for each in promised.promises.values():
         address = str(promised.addresses[publication_name(each.publisher, each.topic)])
         if address in listening.get(each.subscriber, ()):
-            topics = found.setdefault(each.subscriber, {})
-            topics[each.topic] = (*topics.get(each.topic, ()), each.publisher)
+            was = before.direct.get(each.subscriber, {}).get(each.topic, {})
+            publishers = found.setdefault(each.subscriber, {}).setdefault(each.topic, {})
+            publishers[each.publisher] = was.get(each.publisher, before.generation + 1)
     return found
 
 
@@ -220,9 +222,10 @@ def _proof(network: PromiseNetwork, publication: int, subscription: int, path: S
     return blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 
-def promised_anew(before: Promised, after: Promised) -> list[str]:
+def promised_anew(orders_before: Orders, orders_after: Orders) -> list[str]:
     """The subscribers of promises that are new, gone, or on another way or address."""
-    changed = []
+    before, after = orders_before.promised, orders_after.promised
+    changed = list(difference(orders_before.direct, orders_after.direct))
     for name in {**before.promises, **after.promises}:
         old, new = before.promises.get(name), after.promises.get(name)
         one = old or new

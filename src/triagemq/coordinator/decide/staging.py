@@ -94,11 +94,11 @@ def staged(before: Orders, after: Orders, rounds: Sequence[Sequence[str]] = ()) 
 
 def _in_both(before: DirectTopics, after: DirectTopics) -> DirectTopics:
     """Nobody is left to a way that is gone, or not there yet."""
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    found: dict[str, dict[str, dict[str, int]]] = {}
     for name, topics in before.items():
         now = after.get(name, {})
         stays = {
-            topic: tuple(each for each in publishers if each in now[topic])
+            topic: {each: since for each, since in publishers.items() if now[topic].get(each) == since}
             for topic, publishers in topics.items()
             if topic in now
         }

@@ -64,8 +64,8 @@ class Assignments:
     def __init__(self) -> None:
         self.orders = Orders()
         self.subscribers, self.publishers = Generations(), Generations()
-        # By publisher and topic, where to.
-        self._directions: dict[str, dict[str, str]] = {}
+        # By publisher and topic, where to and since which generation for whom.
+        self._directions: dict[str, dict[str, tuple[str, dict[str, int]]]] = {}
 
     def of(self, name: str) -> Assignment:
         slots = self.orders.slots.get(name, {})
@@ -81,7 +81,8 @@ class Assignments:
 
     def direction(self, publisher: str) -> Direction:
         """Which of its topics somebody takes without a broker, and at which addresses."""
-        return Direction(self.publishers.of(publisher), self._directions.get(publisher, {}))
+        topics = {topic: address for topic, (address, _) in self._directions.get(publisher, {}).items()}
+        return Direction(self.publishers.of(publisher), topics)
 
     def put_in_force(self, orders: Orders, changed: Iterable[str]) -> None:
         """New orders, and the subscribers for which they change something."""
@@ -95,11 +96,11 @@ class Assignments:
             self.publishers.changed(differs, orders.generation, {**was, **self._directions})
 
 
-def _directions(orders: Orders) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for topics in orders.direct.values():
+def _directions(orders: Orders) -> dict[str, dict[str, tuple[str, dict[str, int]]]]:
+    found: dict[str, dict[str, tuple[str, dict[str, int]]]] = {}
+    for subscriber, topics in orders.direct.items():
         for topic, publishers in topics.items():
-            for name in publishers:
-                address = orders.promised.addresses[publication_name(name, topic)]
-                found.setdefault(name, {})[topic] = str(address)
+            for name, since in publishers.items():
+                address = str(orders.promised.addresses[publication_name(name, topic)])
+                found.setdefault(name, {}).setdefault(topic, (address, {}))[1][subscriber] = since
     return found

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from triagemq.addresses import is_loopback
 from triagemq.errors import ParameterError
+from triagemq.exchange.gateway.model.messages import Publication
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
 
 
@@ -79,8 +80,8 @@ class Policy:
         """
         return 0.0
 
-    def hears_directly(self, client_id: str, topic: str, publisher: str) -> bool:
-        """Does a client get a publisher's messages of a topic without a broker, where they are sent that way, too?"""
+    def hears_directly(self, client_id: str, publication: Publication) -> bool:
+        """Has a client got a message without a broker, that was sent that way to some?"""
         return False
 
     def clients_per_address(self, host: str) -> int:

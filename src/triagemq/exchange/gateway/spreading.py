@@ -24,7 +24,7 @@ from triagemq.exchange.gateway.model.sessions import (
 )
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.mqttsn import TopicIdType, matches, valid_topic_name
-from triagemq.mqttsn.timestamps import DIRECT_MARK, PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of, split_publisher
 from triagemq.trace.schema import Outcome
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
@@ -56,8 +56,8 @@ def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Mess
         return
     if route.topic is not None:
         route.topic.used_ns = gateway.now_ns
-    recipients = _others(gateway, route, publication) if publication.sent_directly else route.recipients
-    for one in recipients:
+    sent_directly = publication.sent_directly is not None
+    for one in _others(gateway, route, publication) if sent_directly else route.recipients:
         if isinstance(one, Group):
             gateway.act(SendMany(one, publication, one.datagram(payload)))
         else:
@@ -72,7 +72,7 @@ def _others(gateway: GatewayCore, route: Route, publication: Publication) -> Ite
 
     def needs(member: Member) -> bool:
         session, _ = member
-        return not policy.hears_directly(session.client_id, publication.topic, publication.publisher)
+        return not policy.hears_directly(session.client_id, publication)
 
     for one in route.recipients:
         if not isinstance(one, Group):
@@ -137,8 +137,7 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
         published_ns = gateway.now_ns
     publication = known.new(topic_name, message.payload, published_ns, gateway.now_ns)
     publisher = publisher or known.own_messages.publisher(topic_name, message.payload, gateway.now_ns)
-    publication.publisher = publisher.removesuffix(DIRECT_MARK)
-    publication.sent_directly = publication.publisher != publisher
+    publication.publisher, publication.sent_directly = split_publisher(publisher)
     known.last = publication
     known.last_origins = {origin}
     if not message.retain:

@@ -50,8 +50,8 @@ class Publication:
     ) -> None:
         # Its name, where that is known.
         self.publisher = ""
-        # It went to some without a broker, too: they do not get it from here.
-        self.sent_directly = False
+        # It went to some without a broker, by the orders of this generation: they do not get it from here.
+        self.sent_directly: int | None = None
         self.publication_id = publication_id
         self.topic = topic
         self.payload = payload

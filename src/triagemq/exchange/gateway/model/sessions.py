@@ -26,7 +26,7 @@ from triagemq.exchange.mqtt.packets import Message
 from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
-from triagemq.mqttsn.timestamps import DIRECT_MARK, DIRECT_SLOT
+from triagemq.mqttsn.timestamps import DIRECT_SLOT, marked_publisher
 
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
 """Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
@@ -104,11 +104,15 @@ class Session:
     # The subscriber whose connection it is, and which of several (see slots.py).
     subscriber: str = ""
     slot: int = 0
+    # Of a publisher's connection for what some have already: the orders that it follows.
+    generation: int = 0
 
     @property
     def publisher(self) -> str:
         """Whose messages it brings; marked where some subscribers have them already."""
-        return self.subscriber + (DIRECT_MARK if self.slot == DIRECT_SLOT else "")
+        if self.slot != DIRECT_SLOT:
+            return self.subscriber
+        return marked_publisher(self.subscriber, self.generation)
 
     @property
     def waiting(self) -> int:
