@@ -35,8 +35,8 @@ from triagemq.mqttsn.timestamps import stamp_payload, with_generation
 class Publisher(Participant[Declared]):
     """See the module's text. With `stamp` events carry the time of their publication in front of the payload.
 
-    What is promised to somebody is sent without a broker as well, as `network` says. Such an event waits until the
-    declared `min_separation_seconds` are over, and one that is larger than declared is an error.
+    What is promised to somebody is sent without a broker as well, as `network` says, unless `direct` is off. Such an
+    event waits until the declared `min_separation_seconds` are over, and one that is larger than declared is an error.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Publisher(Participant[Declared]):
         stamp: bool = False,
         lease_seconds: float = 10.0,
         keep_session: bool = False,
+        direct: bool = True,
         network: NetworkSettings | None = None,
         will: Will | None = None,
         settings: ConnectionSettings | None = None,
@@ -70,7 +71,7 @@ class Publisher(Participant[Declared]):
         self._failure: ClientError | None = None
         self._directing = (
             None
-            if self._coordinator is None
+            if self._coordinator is None or not direct
             else Directing(self._coordinator, self.name, joining(network, self.settings), self.settings)
         )
 

@@ -47,7 +47,7 @@ _Thing = TypeVar("_Thing", bound=Hashable)
 class Subscriber(Participant[Wanted]):
     """See the module's text. `on_event` gets events instead of the queue behind `async for`.
 
-    What is promised comes without a broker, as `network` says, and is handed on like all else.
+    What is promised comes without a broker, as `network` says, and is handed on like all else; unless `direct` is off.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Subscriber(Participant[Wanted]):
         queue_events: int = 10_000,
         overflow: Overflow | str = Overflow.DROP_OLDEST,
         on_event: Callable[[Event], None] | None = None,
+        direct: bool = True,
         network: NetworkSettings | None = None,
         will: Will | None = None,
         linger_seconds: float = 5.0,
@@ -92,6 +93,7 @@ class Subscriber(Participant[Wanted]):
         self._flows: FlowConnections | None = None
         self._watching: asyncio.Task[None] | None = None
         self._types: dict[str, TypedTopic[Any]] = {}
+        self._takes_direct = direct
         self._listening = Listening(joining(network, self.settings), self._came)
         self.undecodable = 0
         """Events that are none of their topic's type."""
@@ -307,7 +309,8 @@ class Subscriber(Participant[Wanted]):
 
     async def _listen(self, coordinator: Coordinator) -> None:
         """Take what is promised directly, and say so: from then on it comes that way."""
-        if not self._listening.addresses and not any(each.guaranteed for each in self._asked.values()):
+        is_promised = any(each.guaranteed for each in self._asked.values())
+        if not self._takes_direct or not (is_promised or self._listening.addresses):
             return
         promises = await coordinator.promises_of("subscribers", self.name)
         if await self._listening.fit(promises):

@@ -27,10 +27,18 @@ from triagemq.plan import Decision, Plan, SetPort
 from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.scenario import Integers, Scenario
 
+NO_SWITCHES = (
+    "the embedded data plane has no switches: what is promised would pass by it, without a level or a limiter; "
+    "use linux or openflow"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7)."""
+    """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7).
+
+    `no_promises` is why it keeps none, where it does not.
+    """
 
     flows: str = "greedy"
     priorities: str = "greedy"
@@ -38,6 +46,7 @@ class PlannerSettings:
     scope: str = "port"
     seed: int = 0
     priority_classes: int = 8
+    no_promises: str = ""
 
     @classmethod
     def no_triage(cls) -> PlannerSettings:

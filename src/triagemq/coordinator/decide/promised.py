@@ -132,13 +132,22 @@ def promise_orders(
                 strict=True,
             )
         )
-        kept[promise_name(publisher, topic, subscriber)] = KeptPromise(
+        name = promise_name(publisher, topic, subscriber)
+        was = before.promised.promises.get(name)
+        # Which deadlines there are follows from all that they were proven on. If it did not, the promise would be
+        # decided on again after a restart, and no more.
+        proven_on = (
+            was.proven_on
+            if was is not None and _deadlines(was.hops) == _deadlines(hops)
+            else _proof(network, publication, subscription, path[1:])
+        )
+        kept[name] = KeptPromise(
             publisher,
             topic,
             subscriber,
             float(plan.promises.max_latency_seconds[row]),
             float(plan.promises.bound_seconds[row]),
-            _proof(network, publication, subscription, path[1:]),
+            proven_on,
             hops,
         )
         copied.setdefault(publication, {}).update((hop.port, hop.level) for hop in hops[1:])
@@ -170,6 +179,10 @@ def _direct(promised: Promised, listening: Mapping[str, Collection[str]], before
             publishers = found.setdefault(each.subscriber, {}).setdefault(each.topic, {})
             publishers[each.publisher] = was.get(each.publisher, before.generation + 1)
     return found
+
+
+def _deadlines(hops: Sequence[KeptHop]) -> list[tuple[str, float, float]]:
+    return [(hop.port, hop.deadline_seconds, hop.jitter_seconds) for hop in hops]
 
 
 def names_of(scenario: Scenario, publication: int, subscription: int) -> tuple[str, str, str]:

@@ -72,6 +72,15 @@ class Book:
         self._rules: dict[int, Counter[int]] = {}
         self._limiters: dict[int, Counter[int]] = {}
 
+    def copy(self) -> Book:
+        """Another one with the same promises."""
+        other = Book(self.network)
+        other.links, other.kept = dict(self.links), dict(self.kept)
+        other._of = {publication: list(several) for publication, several in self._of.items()}
+        other._rules = {switch: Counter(counted) for switch, counted in self._rules.items()}
+        other._limiters = {switch: Counter(counted) for switch, counted in self._limiters.items()}
+        return other
+
     def admit(self, asked: Asked) -> Admitted | Refused:
         """Decide on one more promise, and keep it if it can be."""
         found = self.decide(asked)
