@@ -14,6 +14,7 @@ TriageError                        base; `exit_code` is what the command line re
 ├── ClientError                    a publisher or subscriber cannot do what it was asked to
 │   ├── GatewayUnreachableError    no gateway answers there
 │   ├── RefusedError               the gateway says no; carries its return code
+│   ├── PromiseRefusedError        a latency cannot be promised; carries why, and which could be
 │   ├── ClosedError                used after it was closed, or before it was opened
 │   └── CoordinatorError           the coordinator says no; carries its HTTP status
 │       └── CoordinatorUnreachableError
@@ -52,6 +53,7 @@ __all__ = [
     "PipelineError",
     "PlanError",
     "Problem",
+    "PromiseRefusedError",
     "RefusedError",
     "ScenarioError",
     "SessionClosedError",
@@ -167,6 +169,29 @@ class RefusedError(ClientError):
         self.what = what
         self.return_code = return_code
         super().__init__(f"{what} was refused: {why}")
+
+
+class PromiseRefusedError(ClientError):
+    """A latency cannot be promised.
+
+    `missed` is the flow that would come too late, publisher and topic, `missed_by_seconds` by how much, and
+    `offer_seconds` the smallest max_latency that would be admitted now; each None where there is none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        missed: tuple[str, str] | None,
+        missed_by_seconds: float | None,
+        offer_seconds: float | None,
+    ) -> None:
+        self.reason = reason
+        self.missed = missed
+        self.missed_by_seconds = missed_by_seconds
+        self.offer_seconds = offer_seconds
+        super().__init__(message)
 
 
 class ClosedError(ClientError):

@@ -143,6 +143,22 @@ class Items:
         return describe(source) | {"max_length": self.most}
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A tuple (in JSON a list) of so many texts at most, each by its own rule."""
+
+    most: int
+    each: Text
+
+    def mistake(self, value: Any) -> str | None:
+        if not isinstance(value, tuple) or len(value) > self.most:
+            return f"must be a tuple of at most {self.most}"
+        return next((wrong for each in value if (wrong := self.each.mistake(each))), None)
+
+    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
+        return describe(source) | {"max_length": self.most}
+
+
 class Ruled:
     """Base of records: a dataclass that is made only if its fields keep their rules."""
 
@@ -161,9 +177,11 @@ class Ruled:
             value = getattr(self, name)
             if isinstance(value, Ruled):
                 found[name] = value.as_json()
+            elif value == default:
+                continue
             elif isinstance(value, tuple):
-                found[name] = [each.as_json() for each in value]
-            elif value != default:
+                found[name] = [each.as_json() if isinstance(each, Ruled) else each for each in value]
+            else:
                 found[name] = value
         return found
 
@@ -234,6 +252,8 @@ LeaseSeconds = Annotated[float, Number(1, 86_400)]
 Weight = Annotated[float, Number(0, 1e12)]
 Rate = Annotated[float, Number(1e-6, 1e9)]
 SizeBytes = Annotated[float, Number(1, 65_535)]
+_ADDRESS = Text(21, r"^[0-9.]{7,15}:[0-9]{1,5}$", example="239.192.0.0:17000")
+Address = Annotated[str, _ADDRESS]
 MaxSizeBytes = Annotated[float, Number(1, 1e9)]
 
 
@@ -383,16 +403,20 @@ class Declared(Ruled):
 class SubscriberTerms(Ruled):
     """A subscriber: what it wants, through which output port, with how many connections at most.
 
-    Without a port it is behind the exchange's first. It stays for `lease_seconds` without a word.
+    Without a port it is behind the exchange's first. It stays for `lease_seconds` without a word. `listening` are the
+    addresses of promised topics (GROUP:PORT) at which it takes events without a broker by now.
     """
 
     subscriptions: Annotated[tuple[Wanted, ...], Items(MOST_ITEMS)]
     port: Annotated[str, Text(200)] | None = None
     flows: Annotated[int, Number(1, 1_000, whole=True)] | None = None
     lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=BESIDE)
+    listening: Annotated[tuple[Address, ...], Texts(10_000, _ADDRESS)] = ()
 
     def named(self, name: str) -> SubscriberIntent:
-        return SubscriberIntent(self.subscriptions, self.port, self.flows, self.lease_seconds, name=name)
+        return SubscriberIntent(
+            self.subscriptions, self.port, self.flows, self.lease_seconds, self.listening, name=name
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.client.loopback import QUICK, until
@@ -26,7 +27,7 @@ class CoordinatorProcess:
     """`python -m triagemq.coordinator.serve` on a fixed port."""
 
     def __init__(
-        self, directory: Path, gateway: ManagedProcess, broker: str, *, access: bool, **more: str
+        self, directory: Path, gateway: ManagedProcess, broker: str, *, access: bool, **more: Any
     ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -59,7 +60,7 @@ class CoordinatorProcess:
 
 
 @contextmanager
-def exchange(directory: Path, *, access: bool, **more: str) -> Iterator[CoordinatorProcess]:
+def exchange(directory: Path, *, access: bool, **more: Any) -> Iterator[CoordinatorProcess]:
     broker = Mosquitto(directory / "broker")
     with ended(broker):
         gateway = ManagedProcess(directory / "gateway", broker.url, timestamps=True)

@@ -15,7 +15,13 @@ from triagemq.errors import ParameterError
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, HostDelay
+    from triagemq.client.direct import (
+        DirectEvent,
+        DirectPublisher,
+        DirectSubscriber,
+        HostDelay,
+        NetworkSettings,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +36,23 @@ class DirectOptions:
         ),
     ] = None
     interface: Annotated[
-        str | None, typer.Option("--interface", help="With --direct: the network interface to use.")
+        str | None, typer.Option("--interface", help="The network interface for what goes without a broker.")
     ] = None
 
     def alone(self, others: Mapping[str, Any]) -> bool:
         """Whether the topic is direct; ParameterError names an option that does not go with it."""
         if self.direct is None:
-            if self.interface is not None:
-                raise ParameterError("--interface", "is for --direct GROUP:PORT")
             return False
         for option, value in others.items():
             if value:
                 raise ParameterError(option, "does not go with --direct: there is no broker, gateway or plan")
         return True
+
+    def network(self) -> NetworkSettings | None:
+        """Of what goes without a broker because it is promised."""
+        from triagemq.client.direct import NetworkSettings
+
+        return None if self.interface is None else NetworkSettings(interface=self.interface, loop=True)
 
     def publisher(
         self, topic: str, *, max_size_bytes: int, min_separation_seconds: float | None, dscp: int | None

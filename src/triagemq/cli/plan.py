@@ -30,6 +30,7 @@ from triagemq.errors import ParameterError
 if TYPE_CHECKING:
     from triagemq.coordinator.decide.decide import Decided
     from triagemq.coordinator.decide.orders import Orders
+    from triagemq.plan import FlowKey, SetFlow, SetLimiter
     from triagemq.scenario import Scenario
 
 SHOWN_PORTS = 20
@@ -163,7 +164,22 @@ def instructions(orders: Orders) -> dict[str, Any]:
                 "topics": sorted(topics.get(client_id, ())),
             }
         )
-    return {"ports": ports, "flows": flows}
+    return {"ports": ports, "flows": flows} | _promised(orders)
+
+
+def _promised(orders: Orders) -> dict[str, Any]:
+    """Copies of promised topics by output port, and their limiters; nothing where nothing is promised."""
+    named = {str(key): name.partition(" ") for name, key in orders.promised.addresses.items()}
+
+    def row(each: SetFlow[FlowKey] | SetLimiter) -> dict[str, Any]:
+        publisher, _, topic = named[str(each.key)]
+        terms = dataclasses.asdict(each)
+        return {"topic": topic, "publisher": publisher, "address": str(each.key)} | {
+            name: terms[name] for name in terms if name not in ("key", "flow_id", "drop_rate")
+        }
+
+    found = {"copies": [*map(row, orders.copies.values())], "limiters": [*map(row, orders.limiters.values())]}
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def _show_instructions(found: Mapping[str, Any]) -> None:
@@ -172,6 +188,35 @@ def _show_instructions(found: Mapping[str, Any]) -> None:
     console.print(_flow_table(found["flows"][:SHOWN_FLOWS]))
     if len(found["flows"]) > SHOWN_FLOWS:
         console.print(f"... and {len(found['flows']) - SHOWN_FLOWS} more connections (--json has all)")
+    for name, columns in _PROMISED_COLUMNS.items():
+        rows = found.get(name, [])
+        if rows:
+            console.print(_promised_table(name, columns, rows[:SHOWN_FLOWS]))
+        if len(rows) > SHOWN_FLOWS:
+            console.print(f"... and {len(rows) - SHOWN_FLOWS} more {name} (--json has all)")
+
+
+_PROMISED_COLUMNS = {
+    "copies": {"port": "port", "priority_class": "class"},
+    "limiters": {
+        "port": "enters by",
+        "burst_bytes": "burst bytes",
+        "rate_bytes_per_second": "bytes a second",
+    },
+}
+"""What is shown of promised topics, by the names of rows."""
+
+
+def _promised_table(name: str, columns: Mapping[str, str], rows: list[dict[str, Any]]) -> Table:
+    table = figure_table(name, "promised topic", "address", *columns.values())
+    for row in rows:
+        values = [row[each] for each in columns]
+        table.add_row(
+            f"{row['topic']} from {row['publisher']}",
+            row["address"],
+            *(value if isinstance(value, str) else _number(value) for value in values),
+        )
+    return table
 
 
 def _port_order_table(ports: list[dict[str, Any]]) -> Table:

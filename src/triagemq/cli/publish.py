@@ -112,7 +112,7 @@ def pub(
     payloads = _payloads(message, rate, max(0, size - PREFIX_BYTES) if stamp else size, count)
     result = asyncio.run(
         _publish(
-            Publisher(**whom.arguments(), stamp=stamp),
+            Publisher(**whom.arguments(), stamp=stamp, network=direct.network()),
             topic,
             payloads if max_size is None else _bounded(payloads, max_size - (PREFIX_BYTES if stamp else 0)),
             None if (rate, *terms) == (None,) * 4 else Declared(topic, rate, stated, *terms),
@@ -180,6 +180,7 @@ async def _publish(
         "refused": counters.refused,
         "not_sent": counters.not_sent,
         "retransmissions": counters.retransmissions,
+        "sent_directly": publisher.sent_directly,
         "interrupted": stop.is_set(),
     }
 

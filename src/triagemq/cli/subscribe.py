@@ -7,6 +7,7 @@ import base64
 import json as json_format
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,6 +51,10 @@ def sub(
     guaranteed: Annotated[
         bool, typer.Option("--guaranteed", help="Ask for the promise that none comes after --max-latency.")
     ] = False,
+    or_brokered: Annotated[
+        bool,
+        typer.Option("--or-brokered", help="With --guaranteed: go on without a promise if it is refused."),
+    ] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     whom: Whom,
     direct: DirectOptions,
@@ -67,6 +72,7 @@ def sub(
     """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come.
 
     With --guaranteed it says first what is promised of each topic, and ends with exit code 1 where that is refused.
+    What is promised comes without a broker, straight from its publisher.
     """
     from triagemq.client import Subscriber, Utility, Wanted
 
@@ -96,13 +102,18 @@ def sub(
     for option, value in (("--utility", utility), ("--max-latency", deadline), ("--port", port)):
         if whom.gateway is not None and value is not None:
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
-    subscriber = Subscriber(**arguments, port=port)
+    if or_brokered and not guaranteed:
+        raise ParameterError("--or-brokered", "is for what may be refused; give --guaranteed, too")
+    subscriber = Subscriber(**arguments, port=port, network=direct.network())
 
     def show(event: Event) -> str:
         row = _event_as_row(event) if json else None
         return _shown(event.topic, event.payload, event.latency_seconds, row)
 
-    printed = asyncio.run(_listen(subscriber, lambda: _open(subscriber, wanted), show, count, seconds))
+    async def opening() -> bool:
+        return await _open(subscriber, wanted, as_json=json) or or_brokered
+
+    printed = asyncio.run(_listen(subscriber, opening, show, count, seconds))
     _require(count, printed)
 
 
@@ -151,7 +162,7 @@ async def _listen(
             typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
 
 
-async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> bool:
+async def _open(subscriber: Subscriber, wanted: list[Wanted], *, as_json: bool) -> bool:
     """False if something is refused that was to be promised."""
     await subscriber.open()
     await subscriber.subscribe_all(wanted)
@@ -160,6 +171,8 @@ async def _open(subscriber: Subscriber, wanted: list[Wanted]) -> bool:
         if not one.guaranteed:
             continue
         promise = await subscriber.promise(one.topic, _PROMISE_SECONDS)
+        if as_json and promise is not None:
+            typer.echo(json_format.dumps({"promise": asdict(promise)}))
         typer.echo(
             f"triage: nothing is decided about {one.topic}: nobody publishes it, or not in force yet"
             if promise is None
@@ -188,6 +201,7 @@ def _event_as_row(event: Event) -> dict[str, Any]:
         "qos": event.qos,
         "slot": event.slot,
         "retained": event.retained,
+        "way": event.way,
         "published_ns": event.published_ns,
         "received_ns": event.received_ns,
         "latency_seconds": event.latency_seconds,

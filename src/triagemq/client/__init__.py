@@ -10,7 +10,7 @@ what they share: a name, and an intent that the `coordinator` is told and remind
 each of its `flows`. The parts of a `connection` are its `lifeline` (made, lost, made again), `topics` (names, ids and
 filters), `publishing` (what goes out) and `events` (what comes in); they see the whole as a `wire`, over one of the
 `sockets`, with the `settings` of the connection. `direct` is another way, without gateway and broker, for events that
-have a promise.
+have a promise; `directions` has publishers and subscribers take it.
 """
 
 from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber
@@ -28,6 +28,7 @@ from triagemq.errors import (
     CoordinatorError,
     CoordinatorUnreachableError,
     GatewayUnreachableError,
+    PromiseRefusedError,
     RefusedError,
 )
 from triagemq.intents import Declared, Utility, Wanted
@@ -50,6 +51,7 @@ __all__ = [
     "GatewayUnreachableError",
     "Overflow",
     "Promise",
+    "PromiseRefusedError",
     "Publisher",
     "RefusedError",
     "Subscriber",

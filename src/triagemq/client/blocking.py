@@ -19,6 +19,7 @@ from triagemq.client.coordinator import Promise
 from triagemq.client.events import Event
 from triagemq.client.publisher import Publisher
 from triagemq.client.subscriber import Subscriber
+from triagemq.client.types import TypedTopic
 from triagemq.errors import ClosedError
 from triagemq.intents import Declared, Wanted
 
@@ -107,7 +108,13 @@ class BlockingPublisher(_Blocking[Publisher]):
         return self._loop.call(self._inner.addresses())
 
     def publish(
-        self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True
+        self,
+        topic: str | int | TypedTopic[Any],
+        payload: Any,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        wait: bool = True,
     ) -> None:
         """See Publisher."""
         self._loop.call(self._inner.publish(topic, payload, qos=qos, retain=retain, wait=wait))
@@ -129,7 +136,7 @@ class BlockingSubscriber(_Blocking[Subscriber]):
         super().__init__(Subscriber, coordinator, options)
         self._taken: deque[Event] = deque()
 
-    def subscribe(self, topic: str | int, **wanted: Any) -> None:
+    def subscribe(self, topic: str | int | TypedTopic[Any], **wanted: Any) -> None:
         """See Subscriber."""
         self._loop.call(self._inner.subscribe(topic, **wanted))
 

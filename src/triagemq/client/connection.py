@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.events import Event, Inbox
@@ -62,6 +62,11 @@ class ConnectionCounters:
     unknown_topics: int = 0
     """Events under a topic id that the gateway had not told; it was asked to."""
     malformed: int = 0
+
+    @classmethod
+    def of(cls, several: Iterable[ConnectionCounters]) -> ConnectionCounters:
+        """Those of several connections together."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
 
 
 class Connection:

@@ -16,7 +16,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from triagemq.addresses import GatewayAddress
-from triagemq.errors import CoordinatorError, CoordinatorUnreachableError, ParameterError
+from triagemq.errors import (
+    CoordinatorError,
+    CoordinatorUnreachableError,
+    ParameterError,
+    PromiseRefusedError,
+)
 from triagemq.hiding import without_password
 
 _MOST_FLOWS = 1_000
@@ -49,6 +54,14 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Direction:
+    """The topics of a publisher that go to somebody without a broker, and the addresses that they go to."""
+
+    generation: int = 0
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PromiseHop:
     """A link on the way of a promise; the port "" is the publisher's access link."""
 
@@ -63,8 +76,10 @@ class Promise:
     """What was decided about a guaranteed subscription and one publisher of its topic.
 
     Admitted, nothing comes later than `bound_seconds`, from the publisher's beginning to transmit to the subscriber's
-    interface; it comes to the multicast `address`. Refused, there is a `reason`, and where there is one the smallest
-    max_latency that would be admitted now, `offer_seconds`.
+    interface; it comes to the multicast `address`, and only that way from publishers who follow orders of
+    `since_generation` (None: it comes through the gateway until the subscriber is listening there). Refused, there is a
+    `reason`; and where there is one the flow that would be late, of `missed_publisher` and `missed_topic`, by how much
+    (None: it would have no bound), and the smallest max_latency that would be admitted now, `offer_seconds`.
     """
 
     subscriber: str
@@ -78,6 +93,24 @@ class Promise:
     hops: tuple[PromiseHop, ...] = ()
     reason: str = ""
     offer_seconds: float | None = None
+    missed_publisher: str | None = None
+    missed_topic: str | None = None
+    missed_by_seconds: float | None = None
+    max_size_bytes: int | None = None
+    since_generation: int | None = None
+
+    def refusal(self) -> PromiseRefusedError:
+        """That it is refused, as an error."""
+        missed = None
+        if self.missed_publisher is not None and self.missed_topic is not None:
+            missed = self.missed_publisher, self.missed_topic
+        return PromiseRefusedError(
+            str(self),
+            reason=self.reason,
+            missed=missed,
+            missed_by_seconds=self.missed_by_seconds,
+            offer_seconds=self.offer_seconds,
+        )
 
     def __str__(self) -> str:
         about = f"{self.topic} from {self.publisher}"
@@ -309,6 +342,12 @@ class Coordinator(HttpClient):
             _object(answer.get("classes")),
             _object(answer.get("drop_rates")),
         )
+
+    async def direction(self, name: str, *, after: int, wait_seconds: float) -> Direction:
+        """What a publisher sends without a broker, as soon as that is newer than `after`, or when time is over."""
+        path = f"{_path('publishers', name)}/direct?after={after}&wait_seconds={wait_seconds:g}"
+        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
+        return Direction(int(self._number(answer, "generation")), _object(answer.get("topics")))
 
     async def promises(self, name: str, *, wait_seconds: float) -> list[Promise]:
         """What was decided about a subscriber's guaranteed subscriptions, as soon as its last wishes are in force.

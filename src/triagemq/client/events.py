@@ -53,6 +53,10 @@ class Event(NamedTuple):
     slot: int = 0
     """Number of the flow it came by."""
     retained: bool = False
+    value: Any = None
+    """The payload as the topic's type says, where the subscription has one."""
+    way: str = "gateway"
+    """How it came: that, or where it is promised by `multicast` or in `memory`, without a broker."""
 
     @property
     def latency_seconds(self) -> float | None:

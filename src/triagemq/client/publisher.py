@@ -14,22 +14,30 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.connection import ConnectionCounters
+from triagemq.client.connection import Connection, ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator
+from triagemq.client.direct import NetworkSettings
+from triagemq.client.directions import Directing, joining
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import without_registration
+from triagemq.client.types import TypedTopic
 from triagemq.client.wire import unreachable
 from triagemq.errors import ClientError, GatewayUnreachableError, ParameterError
 from triagemq.intents import Declared, PublisherTerms
 from triagemq.mqttsn import encode_publish
-from triagemq.mqttsn.timestamps import stamp_payload
+from triagemq.mqttsn.timestamps import stamp_payload, with_generation
 
 
 class Publisher(Participant[Declared]):
-    """See the module's text. With `stamp` events carry the time of their publication in front of the payload."""
+    """See the module's text. With `stamp` events carry the time of their publication in front of the payload.
+
+    What is promised to somebody is sent without a broker as well, as `network` says, unless `direct` is off. Such an
+    event waits until the declared `min_separation_seconds` are over, and one that is larger than declared is an error.
+    """
 
     def __init__(
         self,
@@ -41,6 +49,8 @@ class Publisher(Participant[Declared]):
         stamp: bool = False,
         lease_seconds: float = 10.0,
         keep_session: bool = False,
+        direct: bool = True,
+        network: NetworkSettings | None = None,
         will: Will | None = None,
         settings: ConnectionSettings | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -59,6 +69,11 @@ class Publisher(Participant[Declared]):
         self._stamp = stamp
         self._lease_seconds = lease_seconds
         self._failure: ClientError | None = None
+        self._directing = (
+            None
+            if self._coordinator is None or not direct
+            else Directing(self._coordinator, self.name, joining(network, self.settings), self.settings)
+        )
 
     # Life.
 
@@ -71,13 +86,19 @@ class Publisher(Participant[Declared]):
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
-        await self._leave()
+        try:
+            if self._directing is not None:
+                await self._directing.close()
+        finally:
+            await self._leave()
 
     async def _announced(self, announced: Announced) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
         if self._connection is not None:
             with contextlib.suppress(GatewayUnreachableError):
                 await self._connection.redirect(announced.gateway, announced.client_id)
+                if self._directing is not None:
+                    await self._directing.redirect(announced.gateway, announced.client_id)
 
     # What is declared.
 
@@ -93,15 +114,19 @@ class Publisher(Participant[Declared]):
             topic: Declared(topic, *rate) if isinstance(rate, tuple) else Declared(topic, rate, size_bytes)
             for topic, rate in rates.items()
         }
-        await self._ask(lambda before: declared)
+        await self._declare(declared)
 
     async def declare_all(self, declared: Iterable[Declared]) -> None:
         """Say of each topic what promises need, too: the times between events, and their largest size.
 
         It replaces what was declared before, as `declare` does.
         """
-        new = {each.topic: each for each in declared}
-        await self._ask(lambda before: new)
+        await self._declare({each.topic: each for each in declared})
+
+    async def _declare(self, declared: dict[str, Declared]) -> None:
+        await self._ask(lambda before: declared)
+        if self._directing is not None and self._connection is not None:
+            self._directing.begin(self._connection.address, self._connection.client_id, declared)
 
     async def addresses(self) -> dict[str, str]:
         """The topics of which something is promised to somebody, and the multicast addresses that it goes to."""
@@ -121,24 +146,35 @@ class Publisher(Participant[Declared]):
         await asyncio.gather(*map(connection.register, topics))
 
     async def publish(
-        self, topic: str | int, payload: bytes, *, qos: int = 0, retain: bool = False, wait: bool = True
+        self,
+        topic: str | int | TypedTopic[Any],
+        payload: Any,
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        wait: bool = True,
     ) -> None:
-        """Publish an event; QoS 1 and 2 return when it is acknowledged.
+        """Publish an event, octets or a value of a TypedTopic; QoS 1 and 2 return when it is acknowledged.
 
         With `wait=False` they return as soon as there is room for it among the unacknowledged (see
         ConnectionSettings.in_flight_messages); `flush` then waits for all, and raises what went wrong with one.
         """
         connection = self._require_connection()
+        if isinstance(topic, TypedTopic):
+            topic, payload = topic.topic, topic.encode(payload)
+        generation = None if self._directing is None else await self._directing.publish(topic, payload)
         if self._stamp:
             payload = stamp_payload(payload, time.time_ns())
+        if generation is not None and self._directing is not None and self._directing.connection is not None:
+            connection, payload = self._directing.connection, with_generation(payload, generation)
         done = await connection.publish(topic, payload, qos=qos, retain=retain, wait=wait)
         if done is not None:
             done.add_done_callback(self._done)
 
     async def flush(self) -> None:
         """Wait until everything is acknowledged; raises the first refusal since the last flush."""
-        if self._connection is not None:
-            await self._connection.flush()
+        for connection in self._connections:
+            await connection.flush()
         # Those who wait for the last acknowledgement are told in the order in which they began to.
         await asyncio.sleep(0)
         failure, self._failure = self._failure, None
@@ -153,14 +189,25 @@ class Publisher(Participant[Declared]):
     @property
     def counters(self) -> ConnectionCounters:
         """What happened so far."""
-        return ConnectionCounters() if self._connection is None else self._connection.counters
+        return ConnectionCounters.of(connection.counters for connection in self._connections)
+
+    @property
+    def sent_directly(self) -> int:
+        """Events that went to some subscribers without a broker."""
+        return 0 if self._directing is None else self._directing.published
+
+    @property
+    def _connections(self) -> list[Connection]:
+        beside = None if self._directing is None else self._directing.connection
+        return [each for each in (self._connection, beside) if each is not None]
 
     @property
     def problem(self) -> str:
         """What is wrong at the moment; empty if nothing is."""
         problems = [
             "" if self._lease is None else self._lease.problem,
-            "" if self._connection is None else self._connection.problem,
+            "" if self._directing is None else self._directing.problem,
+            *(connection.problem for connection in self._connections),
         ]
         return "; ".join(problem for problem in problems if problem)
 

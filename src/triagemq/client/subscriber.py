@@ -18,10 +18,13 @@ from typing import Any, Generic, TypeVar
 
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Assignment, Coordinator, Promise
+from triagemq.client.direct import NetworkSettings
+from triagemq.client.directions import POLL_SECONDS, Listening, joining
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
 from triagemq.client.flows import FlowConnections, flow_client_id
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.types import TypedTopic
 from triagemq.errors import (
     ClientError,
     CoordinatorError,
@@ -29,19 +32,23 @@ from triagemq.errors import (
     ParameterError,
 )
 from triagemq.intents import SubscriberTerms, Utility, Wanted
+from triagemq.mqttsn.filters import matches
 from triagemq.waiting import end
 
 _SUBSCRIBE_AT_ONCE = 32
-_POLL_SECONDS = 20.0
 _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
 _PROMISE_PAUSE_SECONDS = 0.1
+_DECIDED_SECONDS = 10.0
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
 
 class Subscriber(Participant[Wanted]):
-    """See the module's text. `on_event` gets events instead of the queue behind `async for`."""
+    """See the module's text. `on_event` gets events instead of the queue behind `async for`.
+
+    What is promised comes without a broker, as `network` says, and is handed on like all else; unless `direct` is off.
+    """
 
     def __init__(
         self,
@@ -57,6 +64,8 @@ class Subscriber(Participant[Wanted]):
         queue_events: int = 10_000,
         overflow: Overflow | str = Overflow.DROP_OLDEST,
         on_event: Callable[[Event], None] | None = None,
+        direct: bool = True,
+        network: NetworkSettings | None = None,
         will: Will | None = None,
         linger_seconds: float = 5.0,
         settings: ConnectionSettings | None = None,
@@ -83,6 +92,11 @@ class Subscriber(Participant[Wanted]):
         self._turns: _Turns[str | int] = _Turns()
         self._flows: FlowConnections | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._types: dict[str, TypedTopic[Any]] = {}
+        self._takes_direct = direct
+        self._listening = Listening(joining(network, self.settings), self._came)
+        self.undecodable = 0
+        """Events that are none of their topic's type."""
 
     # Life.
 
@@ -112,6 +126,7 @@ class Subscriber(Participant[Wanted]):
     async def close(self) -> None:
         """Withdraw what was wanted and leave; events that are here can still be taken."""
         await end(self._watching)
+        await self._listening.fit([])
         async with contextlib.AsyncExitStack() as leaving:
             leaving.callback(self._queue.end)
             leaving.push_async_callback(self._leave)
@@ -130,19 +145,22 @@ class Subscriber(Participant[Wanted]):
 
     async def subscribe(
         self,
-        topic: str | int,
+        topic: str | int | TypedTopic[Any],
         *,
         utility: Utility | str | Mapping[str, Any] | None = None,
         max_latency_seconds: float | None = None,
         max_latency_share: float | None = None,
         max_separation_seconds: float | None = None,
         guaranteed: bool = False,
+        or_brokered: bool = True,
         qos: int = 0,
     ) -> None:
         """Want a topic or a filter; the same again changes what it is worth.
 
         `utility` is text (log:10, linear:2, step:3@0.8), or a mapping with shape, weight, threshold, freshness_seconds.
-        `guaranteed` asks for the promise that nothing comes later than `max_latency_seconds`.
+        `guaranteed` asks for the promise that nothing comes later than `max_latency_seconds`. What is refused comes by
+        the broker and is worth what it is worth; without `or_brokered` it is not wanted then, and PromiseRefusedError
+        says what would be admitted. With a TypedTopic events have a `value`.
         """
         terms: dict[str, Any] = {
             "utility": utility,
@@ -152,10 +170,18 @@ class Subscriber(Participant[Wanted]):
             "guaranteed": guaranteed or None,
         }
         asked = {name: value for name, value in terms.items() if value is not None}
+        if isinstance(topic, TypedTopic):
+            self._types[topic.topic] = topic
+            topic = topic.topic
         if isinstance(topic, str):
             one = Wanted(topic, qos=qos, **asked)
             self._check_is_heeded(bool(asked))
             await self.subscribe_all([one])
+            if guaranteed and not or_brokered:
+                promise = await self.promise(topic, _DECIDED_SECONDS)
+                if promise is not None and not promise.admitted:
+                    await self.unsubscribe(topic)
+                    raise promise.refusal()
         else:
             await self._subscribe_by_id(topic, qos, bool(asked))
 
@@ -213,6 +239,10 @@ class Subscriber(Participant[Wanted]):
         first = self._require_connection()
         async with self._turns.of(topics):
             await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
+            left = [topic for topic in self._asked if topic not in topics]
+            await self._listening.leave(lambda name: any(matches(topic, name) for topic in left))
+            for topic in topics:
+                self._types.pop(str(topic), None)
             await self._want({}, topics)
 
     @property
@@ -230,7 +260,9 @@ class Subscriber(Participant[Wanted]):
 
     def _terms(self) -> SubscriberTerms:
         wanted = tuple(self._asked.values())
-        return SubscriberTerms(wanted, self._port, self._most_flows, self._lease_seconds)
+        return SubscriberTerms(
+            wanted, self._port, self._most_flows, self._lease_seconds, self._listening.addresses
+        )
 
     # What the plan says.
 
@@ -246,7 +278,7 @@ class Subscriber(Participant[Wanted]):
         end_at = loop.time() + timeout_seconds
         while True:
             left = max(end_at - loop.time(), 0.0)
-            found = await self._coordinator.promises(self.name, wait_seconds=min(left, _POLL_SECONDS))
+            found = await self._coordinator.promises(self.name, wait_seconds=min(left, POLL_SECONDS))
             mine = [each for each in found if each.topic == topic]
             if mine:
                 return max(mine, key=lambda each: (not each.admitted, each.bound_seconds or 0.0))
@@ -262,23 +294,43 @@ class Subscriber(Participant[Wanted]):
         after = 0
         while True:
             try:
-                assignment = await coordinator.assignment(self.name, after=after, wait_seconds=_POLL_SECONDS)
+                assignment = await coordinator.assignment(self.name, after=after, wait_seconds=POLL_SECONDS)
+                if assignment.generation != after:
+                    after = assignment.generation
+                    self.assignment = assignment
+                    self._fit(assignment.flows)
+                    await self._listen(coordinator)
             except CoordinatorError:
                 # Away, or it has forgotten us: the lease sees to that, and everything goes on meanwhile.
                 after = 0
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
                 continue
-            if assignment.generation != after:
-                after = assignment.generation
-                self.assignment = assignment
-                self._fit(assignment.flows)
             await asyncio.sleep(_POLL_PAUSE_SECONDS)
+
+    async def _listen(self, coordinator: Coordinator) -> None:
+        """Take what is promised directly, and say so: from then on it comes that way."""
+        is_promised = any(each.guaranteed for each in self._asked.values())
+        if not self._takes_direct or not (is_promised or self._listening.addresses):
+            return
+        promises = await coordinator.promises_of("subscribers", self.name)
+        if await self._listening.fit(promises):
+            await self._ask(lambda before: before)
 
     # Events.
 
     def _arrived(self, event: Event) -> None:
+        """From the gateway, which is told how much of what it sent has come."""
         if self._lease is not None:
             self._received.count(event)
+        self._came(event)
+
+    def _came(self, event: Event) -> None:
+        if (typed := self._types.get(event.topic)) is not None:
+            try:
+                event = event._replace(value=typed.decode(event.payload))
+            except ParameterError:
+                self.undecodable += 1
+                return
         if self._on_event is None:
             self._queue.put(event)
         else:
@@ -325,7 +377,7 @@ class Subscriber(Participant[Wanted]):
     def problem(self) -> str:
         """What is wrong at the moment; empty if nothing is."""
         problems = [] if self._lease is None else [self._lease.problem]
-        problems += [connection.problem for connection in self.connections]
+        problems += [self._listening.problem, *(connection.problem for connection in self.connections)]
         return "; ".join(dict.fromkeys(problem for problem in problems if problem))
 
 

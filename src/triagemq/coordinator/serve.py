@@ -28,7 +28,7 @@ from triagemq.coordinator.api import create_app
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import listening_at
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.promised import MulticastRange
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
@@ -184,7 +184,11 @@ def _planner(settings: Settings) -> PlannerSettings:
     algorithms(**asdict(named))
     if settings.no_triage:
         return PlannerSettings.no_triage()
-    return PlannerSettings(**asdict(named), priority_classes=settings.priority_classes)
+    return PlannerSettings(
+        **asdict(named),
+        priority_classes=settings.priority_classes,
+        no_promises="" if settings.promises else NO_SWITCHES,
+    )
 
 
 def main() -> None:

@@ -29,8 +29,9 @@ class Settings:
 
     `network` is a scenario file that gives ports and planning settings; without it there is one port with
     `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
-    class and no drops. `priority_classes` is what the data plane has. `gateway_address` is what clients are told,
-    HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS.
+    class and no drops. `priority_classes` is what the data plane has, and `promises` whether it can keep any: not where
+    it is embedded in the gateway. `gateway_address` is what clients are told, HOST:PORT, or mqttsns://HOST:PORT where
+    the gateway speaks DTLS.
     `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
     UDP ports from `multicast_port` on.
     """
@@ -49,6 +50,7 @@ class Settings:
     planner: Algorithms = Algorithms()
     no_triage: bool = False
     priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
+    promises: bool = True
     access: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None

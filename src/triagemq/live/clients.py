@@ -354,6 +354,8 @@ def _options(config: LoadConfig, name: str) -> dict[str, Any]:
         "ssl_context": config.trusting(),
         "lease_seconds": config.lease_seconds,
         "keep_session": config.qos > 0,
+        # In a box hosts are namespaces, and what is promised has ways of its own from one to the other.
+        "direct": config.namespaces is None,
     }
 
 

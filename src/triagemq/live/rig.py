@@ -48,6 +48,11 @@ class RigOptions:
         return EMBEDDED_CLASSES
 
     @property
+    def promises(self) -> bool:
+        """Whether the data plane can keep any."""
+        return self.classes != EMBEDDED_CLASSES
+
+    @property
     def scenario_path(self) -> str | None:
         """For processes, which may be elsewhere."""
         return None if self.scenario is None else str(self.scenario.absolute())
@@ -149,6 +154,7 @@ class Rig(ABC):
             "planner": dict(self.options.planner),
             "no_triage": self.options.no_triage,
             "priority_classes": self.options.classes,
+            "promises": self.options.promises,
         } | own
 
         def ready(said: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
+from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings, Question, decide
 from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
 from triagemq.plan import Plan
@@ -29,7 +29,8 @@ _LONGEST_WARM_UP_SECONDS = 5.0
 
 def planner_settings(options: RigOptions) -> tuple[PlannerSettings, PlannerSettings]:
     """What the rig plans with, and what it would plan with if there were triage."""
-    triage = PlannerSettings(**options.planner, priority_classes=options.classes)
+    reason = "" if options.promises else NO_SWITCHES
+    triage = PlannerSettings(**options.planner, priority_classes=options.classes, no_promises=reason)
     return (PlannerSettings.no_triage() if options.no_triage else triage), triage
 
 

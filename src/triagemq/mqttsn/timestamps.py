@@ -15,11 +15,17 @@ USER_PROPERTY: Final = "triage-published-ns"
 PUBLISHER_PROPERTY: Final = "triage-publisher"
 """Name of the MQTT 5 user property in which a gateway says for whom it publishes."""
 
+DIRECT_SLOT: Final = 999
+"""The connection over which a publisher publishes what it has sent to some subscribers without a broker already. In
+front of the payload is then the generation of the orders that it follows, which the gateway takes away."""
+
 # 0xF7 begins no UTF-8 text and no JSON, so that a payload of a foreign client is not mistaken for a stamped one.
 _MARK: Final = 0xF754_4D51
 _PREFIX: Final = Struct(">IQ")
 PREFIX_BYTES: Final = _PREFIX.size
 _LATEST_NS: Final = (1 << 63) - 1
+_GENERATION: Final = Struct(">Q")
+_DIRECT: Final = f"~{DIRECT_SLOT}:"
 
 
 def stamp_payload(payload: bytes, published_ns: int) -> bytes:
@@ -39,6 +45,38 @@ def split_payload(payload: bytes) -> tuple[int | None, bytes]:
     """
     published_ns = published_ns_of(payload)
     return (None, payload) if published_ns is None else (published_ns, payload[PREFIX_BYTES:])
+
+
+def with_generation(payload: bytes, generation: int) -> bytes:
+    """What goes over the connection `DIRECT_SLOT`.
+
+    >>> split_generation(with_generation(b"42", 7)), split_generation(b"42")
+    ((7, b'42'), (0, b'42'))
+    """
+    return _GENERATION.pack(generation) + payload
+
+
+def split_generation(payload: bytes) -> tuple[int, bytes]:
+    """The generation and the payload that came over it; 0 where there is none."""
+    if len(payload) < _GENERATION.size:
+        return 0, payload
+    return _GENERATION.unpack_from(payload)[0], payload[_GENERATION.size :]
+
+
+def marked_publisher(name: str, generation: int) -> str:
+    """A publisher's name in a message that some subscribers have already.
+
+    >>> split_publisher(marked_publisher("ecg", 7)), split_publisher("ecg")
+    (('ecg', 7), ('ecg', None))
+    """
+    return f"{name}{_DIRECT}{generation}"
+
+
+def split_publisher(text: str) -> tuple[str, int | None]:
+    """Its name, and the generation if some subscribers have the message already."""
+    name, mark, generation = text.rpartition(_DIRECT)
+    is_marked = mark and generation.isascii() and generation.isdigit() and len(generation) < 20
+    return (name, int(generation)) if is_marked else (text, None)
 
 
 def published_ns_of(payload: bytes) -> int | None:

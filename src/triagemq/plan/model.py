@@ -8,6 +8,7 @@ about as `decisions`.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,8 +86,9 @@ class Promises(Table):
 
     `bound_seconds` is the proven worst case from the publisher's beginning to transmit to the subscriber's interface,
     `max_latency_seconds` what was asked for. Where a promise is refused the bound is 0, and `offer_seconds` the
-    smallest max_latency that would be admitted instead, 0 if none would. `first_hop` and `hop_count` are its rows in
-    Plan.hops.
+    smallest max_latency that would be admitted instead, 0 if none would; `missed_publication` is whose flow would then
+    be late, -1 if that is not why, and `missed_by_seconds` by how much, 0 if it would have no bound. `first_hop` and
+    `hop_count` are its rows in Plan.hops.
     """
 
     publication: Integers
@@ -95,6 +97,8 @@ class Promises(Table):
     bound_seconds: Floats
     max_latency_seconds: Floats
     offer_seconds: Floats
+    missed_publication: Integers
+    missed_by_seconds: Floats
     first_hop: Integers
     hop_count: Integers
 
@@ -158,7 +162,8 @@ class Plan:
     then it gets nothing. Promises take the classes from 0 up (levels), the classes of
     flows begin after the last level that any port uses (`level_offset`).
 
-    `latency` holds what the plan supposed that latency does to worth; None where it was made without.
+    `latency` holds what the plan supposed that latency does to worth; None where it was made without. `book` is what
+    admission goes on with, in the process that has made the plan (`admission.Book`); it is in no file.
     """
 
     scenario_fingerprint: str
@@ -172,6 +177,7 @@ class Plan:
     promises: Promises = NO_PROMISES
     hops: PromisedHops = NO_HOPS
     limiters: Limiters = NO_LIMITERS
+    book: Any = None
 
     def require(self, scenario: Scenario) -> None:
         """Refuse to be used with any scenario but the one this plan was made for."""

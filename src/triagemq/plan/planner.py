@@ -99,6 +99,7 @@ def make_plan(
     rho_tolerance: float | None = None,
     latency: LatencyFactors | None = None,
     flow_limits: Integers | None = None,
+    no_promises: str = "",
 ) -> Plan:
     """The plan of the named algorithms (PrioDeX section 4); what is not given is taken from the scenario.
 
@@ -113,7 +114,7 @@ def make_plan(
 
     Guaranteed subscriptions come first (`admission`): what is promised takes the upper classes and its share of ports,
     and all else is planned with what is left. One that is refused is planned like any other, by what it is worth
-    without a promise; if that is nothing, it gets nothing.
+    without a promise; if that is nothing, it gets nothing. `no_promises` is why all are, where nobody could keep one.
 
     >>> from triagemq.scenario.generators import table2
     >>> plan = make_plan(table2(seed=1), drops="flat", flows_per_subscriber=3)
@@ -135,7 +136,7 @@ def make_plan(
     )
     cut_flows, cut_classes, set_drops = algorithms(flows, priorities, drops)
 
-    secured = promised(scenario, previous, before)
+    secured = promised(scenario, previous, before, no_promises)
     choice = _classes_left(scenario, choice, secured.levels)
     asked = demand(scenario)
     load = asked.load_bytes_per_second
@@ -201,6 +202,7 @@ def make_plan(
         promises=secured.promises,
         hops=secured.hops,
         limiters=secured.limiters,
+        book=secured.book,
     )
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 

@@ -105,6 +105,7 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
             "copies": {},
             "limiters": {},
             "promised": None,
+            "direct": {},
         }
         third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
         await link.tell(second, third)

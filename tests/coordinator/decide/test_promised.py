@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 from tests.coordinator.promising import planned_for, publisher, subscriber, ward
 
-from triagemq.coordinator.decide.decide import Decided, Question, decide
+from triagemq.coordinator.decide.decide import NO_SWITCHES, Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
 from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import MulticastRange, publication_name
@@ -223,3 +225,85 @@ def test_the_network_says_where_publishers_are_plugged_in() -> None:
     assert scenario.switches.name[scenario.publishers.access_switch[row]] == "bed"
     assert scenario.publishers.access_bps[row] == 10e6
     assert "screen" in ward().port_names
+
+
+def test_going_on_with_the_book_decides_as_working_everything_out_again() -> None:
+    """Publishers and subscribers join, change and leave at random, so that the rows of all tables move."""
+    draw = random.Random(16)
+    present: dict[str, Intent] = {}
+    previous: Decided | None = None
+    ended = admitted = 0
+    for _ in range(40):
+        name = draw.choice(["ecg", "pump", "alarm", "lamp"])
+        if draw.random() < 0.5:
+            intent: Intent = publisher(
+                name, draw.choice("abcd"), draw.choice([0.02, 0.05]), draw.choice([200, 900])
+            )
+        else:
+            latency, port = draw.choice([0.006, 0.01, 0.02, 0.1]), draw.choice(["monitor", "screen"])
+            intent = subscriber(f"to-{name}", draw.choice("abcd"), latency, port)
+        if intent.name in present and draw.random() < 0.4:
+            del present[intent.name]
+        else:
+            present[intent.name] = intent
+        if previous is None:
+            previous = decided(*present.values())
+            continue
+        forgetful = replace(previous, plan=replace(previous.plan, book=None))
+        again = decided(*present.values(), previous=forgetful)
+        now = decided(*present.values(), previous=previous)
+        for table in ("promises", "hops", "limiters"):
+            for column in fields(getattr(now.plan, table)):
+                one, other = (getattr(getattr(each.plan, table), column.name) for each in (now, again))
+                np.testing.assert_allclose(one, other, rtol=1e-12, err_msg=f"{table}.{column.name}")
+        assert now.orders.copies == again.orders.copies
+        assert now.orders.promised.addresses == again.orders.promised.addresses
+        ended += bool(previous.orders.promised.promises.keys() - now.orders.promised.promises.keys())
+        admitted += bool(now.orders.promised.promises)
+        previous = now
+    assert ended > 3
+    assert admitted > 10
+
+
+def test_nobody_is_left_to_the_direct_way_before_it_is_laid_or_after_it_is_gone() -> None:
+    first = decided(*PULSE)
+    assert first.orders.direct == {}
+    listening = {"nurse": ["239.192.0.0:17000"], "doctor": ["239.192.0.1:17000"]}
+    heard = decided(*PULSE, previous=first, listening=listening)
+    assert heard.orders.direct == {"nurse": {"pulse": {"ecg": first.orders.generation + 1}}}
+    assert heard.changed_for == ["nurse"]
+    assert [stage.direct for stage in heard.stages] == [heard.orders.direct]
+    both = decided(*PULSE, *URGENT, previous=heard, listening=listening)
+    assert all(stage.direct == heard.orders.direct for stage in both.stages[:-1])
+    assert both.orders.direct["nurse"] == heard.orders.direct["nurse"]
+    assert both.orders.direct["doctor"] == {"fire": {"alarm": heard.orders.generation + 1}}
+    left = decided(*PULSE, previous=both, listening=listening)
+    assert all(stage.direct == heard.orders.direct for stage in left.stages)
+    assert parse_orders(dump_orders(both.orders)) == both.orders
+
+
+def test_where_nobody_could_keep_a_promise_all_are_refused_with_the_reason() -> None:
+    found = decided(*PULSE, settings=PlannerSettings(no_promises=NO_SWITCHES))
+    (promise,) = promise_facts(found)
+    assert not promise.admitted
+    assert promise.reason == NO_SWITCHES
+    assert promise.offer_seconds is None
+    assert not found.orders.copies
+
+
+def test_a_refusal_says_whose_flow_would_be_late_and_by_how_much() -> None:
+    alone = decided(publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.001))
+    (promise,) = promise_facts(alone)
+    assert (promise.missed_publisher, promise.missed_topic) == ("ecg", "pulse")
+    assert promise.offer_seconds is not None
+    assert promise.missed_by_seconds == pytest.approx(promise.offer_seconds - 0.001, rel=0.01)
+    # Another one is in the way of a newcomer, and the newcomer in that of the other.
+    crowd = [
+        each
+        for name in ("ecg", "pump", "alarm")
+        for each in (publisher(name, name, 0.02, 8_000), subscriber(f"to-{name}", name, 0.03))
+    ]
+    late = [each for each in promise_facts(decided(*crowd)) if not each.admitted]
+    assert late
+    assert all(each.missed_topic in ("ecg", "pump", "alarm") for each in late)
+    assert all(each.missed_by_seconds is None or each.missed_by_seconds > 0 for each in late)

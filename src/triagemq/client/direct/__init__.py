@@ -5,8 +5,8 @@ BlockingDirectPublisher, BlockingDirectSubscriber    the same for programs witho
 
 A `publisher` hands each message over twice: in `shared_memory`, where processes of its host find it in a `ring` and are
 woken, and as packets (`wire`) to the topic's address (`multicast`), which switches carry to everybody else.
-A `subscriber` takes both, puts packets together, and hands each message on once. Both measure what their host adds
-(`host_delay`).
+A `subscriber` takes both, puts packets together, and hands each message on once. Both `ends` measure what their host
+adds (`host_delay`).
 """
 
 from triagemq.client.direct.host_delay import HostDelay

@@ -1,6 +1,7 @@
 """The sockets of a direct topic: packets to its multicast address, and those that come there.
 
-Packets that are sent are not looped back: processes of one host hand messages over in shared memory. The kernel notes
+Packets that are sent are not looped back unless that is wanted: processes of one host hand messages over in shared
+memory. The kernel notes
 when a packet has come, so that what the program adds to that can be told apart.
 """
 
@@ -77,6 +78,8 @@ class NetworkSettings:
     """The longest packet, with the headers of IP and UDP."""
     make_socket: MakeSocket = socket.socket
     """Makes UDP sockets (family, kind, protocol), perhaps in another network namespace."""
+    loop: bool = False
+    """Whether subscribers of this host get packets, too: those that share no memory with the publisher."""
 
     def __post_init__(self) -> None:
         if self.dscp is not None and not 0 <= self.dscp < 64:
@@ -179,13 +182,13 @@ def _set_up_sending(sender: socket.socket, address: GroupAddress, settings: Netw
     index = _index(sender, settings)
     if address.version == 6:
         level = socket.IPPROTO_IPV6
-        sender.setsockopt(level, socket.IPV6_MULTICAST_LOOP, 0)
+        sender.setsockopt(level, socket.IPV6_MULTICAST_LOOP, settings.loop)
         sender.setsockopt(level, socket.IPV6_MULTICAST_HOPS, settings.hops)
         sender.setsockopt(level, socket.IPV6_MULTICAST_IF, index)
         if settings.dscp is not None:
             sender.setsockopt(level, socket.IPV6_TCLASS, settings.dscp << 2)
         return
-    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, settings.loop)
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, settings.hops)
     if index:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, _membership("0.0.0.0", index))

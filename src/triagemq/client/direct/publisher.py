@@ -12,23 +12,28 @@ runs from the end of one message's sending to the beginning of the next. That wa
 from __future__ import annotations
 
 import asyncio
-import secrets
 import select
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
+from triagemq.client.direct.ends import AsyncEnd, BlockingEnd, DirectEnd
 from triagemq.client.direct.host_delay import HostDelay
-from triagemq.client.direct.multicast import GroupAddress, MulticastSender, NetworkSettings
+from triagemq.client.direct.multicast import MulticastSender
 from triagemq.client.direct.shared_memory import MemoryWriter
-from triagemq.client.direct.wire import HEADER_BYTES, UDP_BYTES, DirectMessage, packets_of, topic_mark
+from triagemq.client.direct.wire import (
+    HEADER_BYTES,
+    NO_ORDERS,
+    UDP_BYTES,
+    DirectMessage,
+    new_session,
+    packets_of,
+    topic_mark,
+)
 from triagemq.client.types import TypedTopic
 from triagemq.errors import ClosedError, ParameterError
-from triagemq.mqttsn import valid_topic_name
-
-_LARGEST_MESSAGE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class SentCounters:
     """Subscribers of this host, as far as they are known."""
 
 
-class _Sending:
+class _Sending(DirectEnd):
     """What both kinds of publisher do; they differ in how they wait."""
 
     def __init__(
@@ -53,29 +58,22 @@ class _Sending:
         topic: str | TypedTopic[Any],
         address: str | None,
         *,
-        max_size_bytes: int | None = None,
         min_separation_seconds: float = 0.0,
-        network: NetworkSettings | None = None,
-        shared_memory: bool = True,
+        generation: int = NO_ORDERS,
+        **options: Any,
     ) -> None:
-        self._typed = None if isinstance(topic, str) else topic
-        self.topic = checked_topic(topic)
-        if address is None and not shared_memory:
-            raise ParameterError("address", "is the only way without shared memory; give GROUP:PORT")
-        self._address = None if address is None else GroupAddress.parse(address)
-        self._network = network or NetworkSettings()
-        self.max_size_bytes = size_limit(self._typed, max_size_bytes)
+        super().__init__(topic, address, **options)
         if not 0 <= min_separation_seconds <= 1e6:
             raise ParameterError(
                 "min_separation_seconds", f"must be from 0 to 1e6, is {min_separation_seconds}"
             )
         self._separation_ns = round(min_separation_seconds * 1e9)
-        self._shares = shared_memory
         self._mark = topic_mark(self.topic)
         version = 4 if self._address is None else self._address.version
         self._payload_bytes = self._network.mtu_bytes - UDP_BYTES[version] - HEADER_BYTES
-        self._session = secrets.randbits(64)
-        self._number = 0
+        self.generation = generation
+        """Of the coordinator's orders; subscribers tell by it whether an event comes to them another way."""
+        self._session = self._number = 0
         self._memory: MemoryWriter | None = None
         self._sender: MulticastSender | None = None
         self._is_open = False
@@ -88,13 +86,12 @@ class _Sending:
         if self._is_open:
             return
         # A subscriber knows a publisher by its ring: opened again, it is another one.
-        self._session, self._number = secrets.randbits(64) or 1, 0
+        self._session, self._number = new_session(self.generation), 0
         if self._address is not None:
             self._sender = MulticastSender(self._address, self._network)
         try:
             if self._shares:
-                where = "" if self._address is None else str(self._address)
-                self._memory = MemoryWriter(self.topic, where, self._session, self.max_size_bytes)
+                self._memory = MemoryWriter(self.topic, self._meets_at, self._session, self.max_size_bytes)
         except BaseException:
             self._close()
             raise
@@ -160,27 +157,19 @@ class _Sending:
         return "" if self._sender is None else self._sender.problem
 
 
-class DirectPublisher(_Sending):
+class DirectPublisher(_Sending, AsyncEnd):
     """For asyncio. See the module's text; `address` None is for subscribers of this host alone."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._turn = asyncio.Lock()
 
-    async def open(self) -> None:
-        """Take the sockets, make the ring."""
-        self._open()
-
-    async def close(self) -> None:
-        """Twice is once."""
-        self._close()
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def renew(self, generation: int) -> None:
+        """Follow other orders from the next event on; the separation is kept."""
+        async with self._turn:
+            self._close()
+            self.generation = generation
+            self._open()
 
     async def publish(self, value: Any) -> None:
         """Octets, or a value of the typed topic; returns when the system has all of it."""
@@ -209,7 +198,7 @@ class DirectPublisher(_Sending):
         return self._sender.send(rest)
 
 
-class BlockingDirectPublisher(_Sending):
+class BlockingDirectPublisher(_Sending, BlockingEnd):
     """The same without asyncio; its methods may be called by several threads."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -221,12 +210,6 @@ class BlockingDirectPublisher(_Sending):
         """Twice is once."""
         with self._turn:
             self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def publish(self, value: Any) -> None:
         """See DirectPublisher."""
@@ -242,22 +225,3 @@ class BlockingDirectPublisher(_Sending):
                 select.select([], [self._sender], [])
                 rest = self._sender.send(rest)
             self._end()
-
-
-def checked_topic(topic: str | TypedTopic[Any]) -> str:
-    """Its name; ParameterError if it is none."""
-    name = topic if isinstance(topic, str) else topic.topic
-    if not valid_topic_name(name):
-        raise ParameterError("topic", f"{name!r} is no topic name")
-    return name
-
-
-def size_limit(typed: TypedTopic[Any] | None, given: int | None) -> int:
-    """The largest message: that of the type, or as declared."""
-    if given is None:
-        if typed is None:
-            raise ParameterError("max_size_bytes", "must be declared for a topic without a type")
-        return max(1, typed.largest_size_bytes)
-    if not 1 <= given <= _LARGEST_MESSAGE:
-        raise ParameterError("max_size_bytes", f"must be from 1 to {_LARGEST_MESSAGE}, is {given}")
-    return given

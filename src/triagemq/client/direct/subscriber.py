@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from triagemq.client.direct.ends import AsyncEnd, BlockingEnd, DirectEnd
 from triagemq.client.direct.host_delay import HostDelay
-from triagemq.client.direct.multicast import GroupAddress, MulticastReceiver, NetworkSettings
-from triagemq.client.direct.publisher import checked_topic, size_limit
+from triagemq.client.direct.multicast import MulticastReceiver
 from triagemq.client.direct.shared_memory import MemoryReader
 from triagemq.client.direct.wire import DirectMessage, Reassembly
 from triagemq.client.events import EventQueue, Overflow
@@ -80,27 +80,14 @@ class ReceivedCounters:
     """Packets, and messages in shared memory, by the reason why they were not used."""
 
 
-class _Receiving:
+class _Receiving(DirectEnd):
     """What both kinds of subscriber do."""
 
-    def __init__(
-        self,
-        topic: str | TypedTopic[Any],
-        address: str | None,
-        *,
-        max_size_bytes: int | None = None,
-        network: NetworkSettings | None = None,
-        shared_memory: bool = True,
-    ) -> None:
-        self._typed = None if isinstance(topic, str) else topic
-        self.topic = checked_topic(topic)
-        if address is None and not shared_memory:
-            raise ParameterError("address", "is the only way without shared memory; give GROUP:PORT")
-        self._address = None if address is None else GroupAddress.parse(address)
-        self._network = network or NetworkSettings()
-        self._shares = shared_memory
-        largest = _DEFAULT_LARGEST_BYTES if self._typed is None and max_size_bytes is None else max_size_bytes
-        self._reassembly = Reassembly(self.topic, size_limit(self._typed, largest))
+    def __init__(self, topic: str | TypedTopic[Any], address: str | None, **options: Any) -> None:
+        if isinstance(topic, str):
+            options["max_size_bytes"] = options.get("max_size_bytes") or _DEFAULT_LARGEST_BYTES
+        super().__init__(topic, address, **options)
+        self._reassembly = Reassembly(self.topic, self.max_size_bytes)
         self._seen = self._reassembly.seen
         self._undecodable = self._overrun_before = 0
         self._memory: MemoryReader | None = None
@@ -111,8 +98,7 @@ class _Receiving:
     def _open(self) -> None:
         try:
             if self._shares:
-                where = "" if self._address is None else str(self._address)
-                self._memory = MemoryReader(self.topic, where, self._seen.expect)
+                self._memory = MemoryReader(self.topic, self._meets_at, self._seen.expect)
             if self._address is not None:
                 self._receiver = MulticastReceiver(self._address, self._network)
         except BaseException:
@@ -174,7 +160,7 @@ class _Receiving:
         )
 
 
-class DirectSubscriber(_Receiving):
+class DirectSubscriber(_Receiving, AsyncEnd):
     """For asyncio. `on_event` gets events at once, instead of the queue behind `async for`."""
 
     def __init__(
@@ -209,13 +195,6 @@ class DirectSubscriber(_Receiving):
         self._close()
         self._queue.end()
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     def _readable(self, take: Callable[[], Iterator[DirectEvent]]) -> None:
         for event in take():
             self._hand_on(event)
@@ -247,7 +226,7 @@ class DirectSubscriber(_Receiving):
         return self._queue.overflowed
 
 
-class BlockingDirectSubscriber(_Receiving):
+class BlockingDirectSubscriber(_Receiving, BlockingEnd):
     """The same without asyncio and without a thread; iterate over it, or call `next`, in one thread."""
 
     def __init__(self, topic: str | TypedTopic[Any], address: str | None, **options: Any) -> None:
@@ -267,12 +246,6 @@ class BlockingDirectSubscriber(_Receiving):
         """Twice is once."""
         self._takers.clear()
         self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[DirectEvent]:
         while (event := self.next()) is not None:

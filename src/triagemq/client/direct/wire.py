@@ -15,6 +15,7 @@ kept of unfinished messages is limited. Nothing here proves who has sent a packe
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections import Counter, OrderedDict
 from enum import StrEnum
 from struct import Struct
@@ -31,6 +32,8 @@ UDP_BYTES = {4: 28, 6: 48}
 SMALLEST_PAYLOAD = 512
 """Octets in every packet but a message's last, at least: a large message is not a cloud of crumbs."""
 MOST_PACKETS = 0xFFFF
+NO_ORDERS = (1 << 32) - 1
+"""The generation of publishers that follow none: they are there for whoever listens."""
 
 _LATEST_NS = (1 << 63) - 1
 _WINDOW = 1024
@@ -61,6 +64,19 @@ class DirectMessage(NamedTuple):
     number: int
     published_ns: int
     payload: bytes
+
+
+def new_session(generation: int) -> int:
+    """A number for a publisher since its start, and the generation of the orders that it follows.
+
+    >>> generation_of(new_session(7)), generation_of(new_session(NO_ORDERS)) == NO_ORDERS
+    (7, True)
+    """
+    return (secrets.randbits(31) + 1) << 32 | generation % (1 << 32)
+
+
+def generation_of(session: int) -> int:
+    return session % (1 << 32)
 
 
 def topic_mark(topic: str) -> int:

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Strict
 
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
 from triagemq.exchange import Policy
+from triagemq.exchange.gateway.model.messages import Publication
 from triagemq.mqttsn import valid_topic_filter
 from triagemq.mqttsn.filters import within
 from triagemq.plan.instructions import applied, difference
@@ -114,6 +115,12 @@ class ManagedPolicy(Policy):
         """That of the client's flow: topics go through the connection that the orders name for them."""
         flow = self.rules.orders.flows.get(client_id_of(*self.rules.identify(client_id)))
         return 0.0 if flow is None else flow.drop_rate
+
+    def hears_directly(self, client_id: str, publication: Publication) -> bool:
+        """What is promised, where the subscriber is listening and the publisher knew of that."""
+        name, _ = self.rules.identify(client_id)
+        since = self.rules.orders.direct.get(name, {}).get(publication.topic, {}).get(publication.publisher)
+        return since is not None and (publication.sent_directly or 0) >= since
 
     def forbids_connection(self, client_id: str) -> bool:
         return self.rules.grants.required and self.rules.grant(client_id) is None

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from triagemq.client.coordinator import Promise
+from triagemq.client.coordinator import Direction, Promise
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.callers import Asker, Here
 from triagemq.coordinator.api.models import (
@@ -149,7 +149,7 @@ async def read_assignment(
 ) -> AssignmentAnswer:
     """Which flow, class and drop rate each topic has; waits until a generation after `after` changes that."""
     here.service.look(caller, (SUBSCRIBER, name))
-    await here.runtime.assignments.wait(name, after, wait_seconds)
+    await here.runtime.assignments.subscribers.wait(name, after, wait_seconds)
     here.service.look(caller, (SUBSCRIBER, name))
     return AssignmentAnswer(**asdict(here.runtime.assignments.of(name)))
 
@@ -220,6 +220,24 @@ async def keep_publisher(name: NamePath, caller: Asker, here: Here) -> Heartbeat
     """A sign of life: the lease begins anew."""
     record = here.service.heartbeat(caller, (PUBLISHER, name))
     return HeartbeatAnswer(lease_seconds=record.intent.lease_seconds, generation=here.runtime.generation)
+
+
+@router.get("/publishers/{name}/direct")
+async def read_direction(
+    name: NamePath,
+    caller: Asker,
+    here: Here,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
+) -> Direction:
+    """Which topics go to somebody without a broker, and where to; waits until a generation after `after` changes that.
+
+    What is sent there goes to the gateway as well, over the connection `~999` of the client id: so it knows who has it.
+    """
+    here.service.look(caller, (PUBLISHER, name))
+    await here.runtime.assignments.publishers.wait(name, after, wait_seconds)
+    here.service.look(caller, (PUBLISHER, name))
+    return here.runtime.assignments.direction(name)
 
 
 @router.post("/intents")

@@ -5,7 +5,7 @@ No I/O, no clock, no chance: the same question after the same decision gives the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -27,10 +27,18 @@ from triagemq.plan import Decision, Plan, SetPort
 from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.scenario import Integers, Scenario
 
+NO_SWITCHES = (
+    "the embedded data plane has no switches: what is promised would pass by it, without a level or a limiter; "
+    "use linux or openflow"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7)."""
+    """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7).
+
+    `no_promises` is why it keeps none, where it does not.
+    """
 
     flows: str = "greedy"
     priorities: str = "greedy"
@@ -38,6 +46,7 @@ class PlannerSettings:
     scope: str = "port"
     seed: int = 0
     priority_classes: int = 8
+    no_promises: str = ""
 
     @classmethod
     def no_triage(cls) -> PlannerSettings:
@@ -56,6 +65,7 @@ class PlannerSettings:
 class Question:
     """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed.
 
+    `listening` are the addresses at which subscribers take promised topics by now.
     `paced_bps` is how fast ports send that are planned with another bandwidth, which was measured; `measured` says so.
     """
 
@@ -66,6 +76,7 @@ class Question:
     paced_bps: Mapping[str, float] = field(default_factory=dict)
     measured: tuple[Decision, ...] = ()
     multicast: MulticastRange = DEFAULT_RANGE
+    listening: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +141,9 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
     change = TableChange(match_slots(scenario, plan, limits, was), was)
     table, orders = change.table, orders_before
-    promises = promise_orders(scenario, plan, orders_before, question.multicast, table.next_number)
+    promises = promise_orders(
+        scenario, plan, orders_before, question.multicast, table.next_number, question.listening
+    )
     table = replace(table, next_number=promises.next_number)
     stages: tuple[Orders, ...] = (orders,)
     news: tuple[Decision, ...] = ()
@@ -151,13 +164,14 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
             copies=promises.copies,
             limiters=promises.limiters,
             promised=promises.promised,
+            direct=promises.direct,
         )
         rounds = moves_in_order(scenario, plan, plan_before, scenario_before, orders_before, orders)
         if rounds is None:
             news = (_at_once(scenario.name),)
         stages = staged(orders_before, orders, rounds or ())
         orders = stages[-1]
-        concerned = promised_anew(orders_before.promised, orders.promised)
+        concerned = promised_anew(orders_before, orders)
         changed_for = [*dict.fromkeys((*change.for_whom(), *concerned))]
     return Decided(
         scenario=scenario,

@@ -24,6 +24,7 @@ from triagemq.plan.instructions import applied, difference
 
 __all__ = [
     "FLOW_MARK",
+    "DirectTopics",
     "KeptHop",
     "KeptPromise",
     "Orders",
@@ -40,6 +41,10 @@ __all__ = [
 
 # No subscriber has a thousand connections.
 _SLOT_DIGITS = 3
+
+DirectTopics = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""By subscriber and topic the publishers from whom it gets that topic without a broker, once these follow orders of a
+generation."""
 
 SlotNumber = Annotated[int, Strict(), Field(ge=0)]
 
@@ -83,7 +88,7 @@ NOTHING_PROMISED = Promised()
 class Orders:
     """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number.
 
-    `copies` and `limiters` are those of promises, by address and output port.
+    `copies` and `limiters` are those of promises, by address and output port. `direct` is what gateways leave to them.
     """
 
     generation: int = 0
@@ -93,6 +98,7 @@ class Orders:
     copies: Mapping[str, SetFlow[FlowKey]] = field(default_factory=dict)
     limiters: Mapping[str, SetLimiter] = field(default_factory=dict)
     promised: Promised = NOTHING_PROMISED
+    direct: DirectTopics = field(default_factory=dict)
 
     @property
     def lowest_class(self) -> int:
@@ -113,6 +119,7 @@ class Orders:
             difference(before.slots, self.slots),
             difference(before.copies, self.copies),
             difference(before.limiters, self.limiters),
+            direct=difference(before.direct, self.direct),
         )
 
 
@@ -133,6 +140,7 @@ class OrdersChange:
     copies: Mapping[str, SetFlow[FlowKey] | None] = field(default_factory=dict)
     limiters: Mapping[str, SetLimiter | None] = field(default_factory=dict)
     promised: Promised | None = None
+    direct: Mapping[str, Mapping[str, Mapping[str, int]] | None] = field(default_factory=dict)
 
     def after(self, before: Orders) -> Orders:
         """The orders that they become."""
@@ -144,6 +152,7 @@ class OrdersChange:
             applied(before.copies, self.copies),
             applied(before.limiters, self.limiters),
             before.promised if self.promised is None else self.promised,
+            applied(before.direct, self.direct),
         )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from triagemq.client.coordinator import Promise, PromiseHop
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.promised import names_of, publication_name
+from triagemq.plan.admission import missed_flow
 
 
 @lru_cache(2)
@@ -28,8 +29,18 @@ def promise_facts(decided: Decided) -> tuple[Promise, ...]:
         latency = float(promises.max_latency_seconds[row])
         if row in why:
             offer = float(promises.offer_seconds[row]) or None
+            missed = missed_flow(scenario, promises, row)
             found.append(
-                Promise(subscriber, topic, publisher, False, latency, reason=why[row], offer_seconds=offer)
+                Promise(
+                    subscriber,
+                    topic,
+                    publisher,
+                    False,
+                    latency,
+                    reason=why[row],
+                    offer_seconds=offer,
+                    **missed,
+                )
             )
             continue
         bound = float(promises.bound_seconds[row])
@@ -52,6 +63,8 @@ def promise_facts(decided: Decided) -> tuple[Promise, ...]:
                 latency - bound,
                 str(decided.orders.promised.addresses[publication_name(publisher, topic)]),
                 tuple(PromiseHop("" if port < 0 else ports[port], *figures) for port, *figures in way),
+                since_generation=decided.orders.direct.get(subscriber, {}).get(topic, {}).get(publisher),
+                max_size_bytes=int(scenario.publications.max_size_bytes[promises.publication[row]]),
             )
         )
     return tuple(found)

@@ -7,16 +7,17 @@ its own there, because every publisher has its own limiter and its own level at 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
-from triagemq.coordinator.decide.orders import KeptHop, KeptPromise, Orders, Promised
+from triagemq.coordinator.decide.orders import DirectTopics, KeptHop, KeptPromise, Orders, Promised
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
 from triagemq.plan.admission import Asked, PromiseNetwork, asked, book_of
+from triagemq.plan.instructions import difference
 from triagemq.plan.model import Flows, PortLoads, PromisedHops, Promises, nothing
 from triagemq.scenario import Scenario
 from triagemq.scenario.model import filled
@@ -86,23 +87,30 @@ class PromiseOrders:
     promised: Promised
     copies: Mapping[str, SetFlow[FlowKey]]
     limiters: Mapping[str, SetLimiter]
+    direct: DirectTopics
     next_number: int
 
     def same_as(self, orders: Orders) -> bool:
-        return (self.promised, self.copies, self.limiters) == (
+        return (self.promised, self.copies, self.limiters, self.direct) == (
             orders.promised,
             orders.copies,
             orders.limiters,
+            orders.direct,
         )
 
 
 def promise_orders(
-    scenario: Scenario, plan: Plan, before: Orders, multicast: MulticastRange, next_number: int
+    scenario: Scenario,
+    plan: Plan,
+    before: Orders,
+    multicast: MulticastRange,
+    next_number: int,
+    listening: Mapping[str, Collection[str]],
 ) -> PromiseOrders:
     """What a plan's promises mean for the wire; addresses and numbers of flows stay what they were."""
     admitted = np.flatnonzero(plan.promises.admitted).tolist()
     if not admitted:
-        return PromiseOrders(Promised(), {}, {}, next_number)
+        return PromiseOrders(Promised(), {}, {}, {}, next_number)
     network, ports = PromiseNetwork(scenario), scenario.ports.name
     kept: dict[str, KeptPromise] = {}
     publications: dict[int, tuple[str, str]] = {}
@@ -124,13 +132,22 @@ def promise_orders(
                 strict=True,
             )
         )
-        kept[promise_name(publisher, topic, subscriber)] = KeptPromise(
+        name = promise_name(publisher, topic, subscriber)
+        was = before.promised.promises.get(name)
+        # Which deadlines there are follows from all that they were proven on. If it did not, the promise would be
+        # decided on again after a restart, and no more.
+        proven_on = (
+            was.proven_on
+            if was is not None and _deadlines(was.hops) == _deadlines(hops)
+            else _proof(network, publication, subscription, path[1:])
+        )
+        kept[name] = KeptPromise(
             publisher,
             topic,
             subscriber,
             float(plan.promises.max_latency_seconds[row]),
             float(plan.promises.bound_seconds[row]),
-            _proof(network, publication, subscription, path[1:]),
+            proven_on,
             hops,
         )
         copied.setdefault(publication, {}).update((hop.port, hop.level) for hop in hops[1:])
@@ -149,7 +166,24 @@ def promise_orders(
         jitter = float(plan.limiters.jitter_seconds[place])
         for port in entered[publication]:
             limiters[copy_name(key, port)] = SetLimiter(key, float(burst), float(rate), port, jitter)
-    return PromiseOrders(Promised(kept, addresses), copies, limiters, next_number)
+    promised = Promised(kept, addresses)
+    return PromiseOrders(promised, copies, limiters, _direct(promised, listening, before), next_number)
+
+
+def _direct(promised: Promised, listening: Mapping[str, Collection[str]], before: Orders) -> DirectTopics:
+    """What subscribers get without a broker: what is promised, where they are listening."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for each in promised.promises.values():
+        address = str(promised.addresses[publication_name(each.publisher, each.topic)])
+        if address in listening.get(each.subscriber, ()):
+            was = before.direct.get(each.subscriber, {}).get(each.topic, {})
+            publishers = found.setdefault(each.subscriber, {}).setdefault(each.topic, {})
+            publishers[each.publisher] = was.get(each.publisher, before.generation + 1)
+    return found
+
+
+def _deadlines(hops: Sequence[KeptHop]) -> list[tuple[str, float, float]]:
+    return [(hop.port, hop.deadline_seconds, hop.jitter_seconds) for hop in hops]
 
 
 def names_of(scenario: Scenario, publication: int, subscription: int) -> tuple[str, str, str]:
@@ -202,9 +236,10 @@ def _proof(network: PromiseNetwork, publication: int, subscription: int, path: S
     return blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 
-def promised_anew(before: Promised, after: Promised) -> list[str]:
+def promised_anew(orders_before: Orders, orders_after: Orders) -> list[str]:
     """The subscribers of promises that are new, gone, or on another way or address."""
-    changed = []
+    before, after = orders_before.promised, orders_after.promised
+    changed = list(difference(orders_before.direct, orders_after.direct))
     for name in {**before.promises, **after.promises}:
         old, new = before.promises.get(name), after.promises.get(name)
         one = old or new
@@ -286,6 +321,8 @@ def _plan_of(
             bound_seconds=[kept.bound_seconds for _, _, kept, _, _ in rows],
             max_latency_seconds=[kept.max_latency_seconds for _, _, kept, _, _ in rows],
             offer_seconds=0.0,
+            missed_publication=-1,
+            missed_by_seconds=0.0,
             first_hop=np.cumsum(lengths) - lengths,
             hop_count=lengths,
         ),

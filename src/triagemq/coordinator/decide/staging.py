@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders import DirectTopics, Orders
 from triagemq.coordinator.decide.promised import copy_name, publication_name
 from triagemq.plan import Plan
 from triagemq.plan.admission import LevelStep, reconfiguration
@@ -68,6 +68,7 @@ def staged(before: Orders, after: Orders, rounds: Sequence[Sequence[str]] = ()) 
     around = after if makes_room else replace(before, promised=after.promised)
     copies = {name: copy for name, copy in before.copies.items() if name in after.copies}
     limiters = {name: limiter for name, limiter in before.limiters.items() if name in after.limiters}
+    around = replace(around, direct=_in_both(before.direct, after.direct))
     stages = [replace(around, copies=dict(copies), limiters=limiters)]
 
     def stage(names: Iterable[str], limited: Mapping[str, object] = {}) -> None:
@@ -89,6 +90,21 @@ def staged(before: Orders, after: Orders, rounds: Sequence[Sequence[str]] = ()) 
             told.append(replace(each, generation=before.generation + 1 + len(told)))
             last = replace(each, generation=0)
     return tuple(told) or (after,)
+
+
+def _in_both(before: DirectTopics, after: DirectTopics) -> DirectTopics:
+    """Nobody is left to a way that is gone, or not there yet."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for name, topics in before.items():
+        now = after.get(name, {})
+        stays = {
+            topic: {each: since for each, since in publishers.items() if now[topic].get(each) == since}
+            for topic, publishers in topics.items()
+            if topic in now
+        }
+        if stays:
+            found[name] = stays
+    return found
 
 
 def _levels(orders: Orders) -> int:

@@ -95,6 +95,10 @@ class IntentBook:
             dtype=np.int32,
         )
 
+    def listening(self) -> dict[str, frozenset[str]]:
+        """The addresses at which subscribers take promised topics without a broker; only those who do."""
+        return {name: frozenset(each.listening) for name, each in self._subscribers.items() if each.listening}
+
     def scenario(self, network: Network, rates: Rates) -> Scenario:
         """What exists and is wanted now.
 

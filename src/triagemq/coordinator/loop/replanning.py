@@ -149,6 +149,7 @@ class Replanner:
             paced_bps=bandwidths,
             measured=ports.decisions,
             multicast=self._multicast,
+            listening=self._book.listening(),
         )
         self._previous = decided = decide(question, self._previous)
         return Planned(decided, ports, time.perf_counter() - started)

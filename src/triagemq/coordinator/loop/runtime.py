@@ -159,8 +159,8 @@ class Runtime:
         for key in withdrawn:
             self._steps.append(key)
             self._not_in_force.pop(key, None)
-            if key[0] == SUBSCRIBER:
-                self.assignments.forget(key[1])
+            kind, name = key
+            (self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers).forget(name)
         self._request(reason)
         self.rights_changed()
 

@@ -49,7 +49,7 @@ def publish(
     """Publish for a client, or for one without a connection, over the first lane; False if it is lost."""
     link, sender, publisher = gateway.link, "", ""
     if session is not None:
-        link, sender, publisher = session.link, session.client_id, session.subscriber
+        link, sender, publisher = session.link, session.client_id, session.publisher
     lane = link.lanes[0]
     if gateway.quarantine.refuses(sender, topic, gateway.now_ns) or (qos and not lane.has_room):
         return False

@@ -30,6 +30,7 @@ from triagemq.mqttsn import (
     WillTopicUpd,
     is_brokers_own,
 )
+from triagemq.mqttsn.timestamps import DIRECT_SLOT, split_generation
 
 _REMEMBERED_ANSWERS = 64
 
@@ -63,6 +64,9 @@ def from_stranger(gateway: GatewayCore, endpoint: Endpoint, message: Publish) ->
 def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
     """A message from a client that is connected."""
     gateway.counters.client_messages += 1
+    if session.slot == DIRECT_SLOT:
+        session.generation, payload = split_generation(message.payload)
+        message = replace(message, payload=payload)
     name = naming.name_of(gateway, session, message.topic_id_type, message.topic_id)
     if message.qos == 2 and not gateway.can_store:
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "cannot be stored")
@@ -150,14 +154,14 @@ def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arr
     if gateway.quarantine.refuses(session.client_id, arrival.topic, gateway.now_ns):
         broker_answered(gateway, token, REFUSED)
         return
-    broker_link.note_publisher(gateway, session.link, arrival.topic, arrival.payload, session.subscriber)
+    broker_link.note_publisher(gateway, session.link, arrival.topic, arrival.payload, session.publisher)
     session.link.lanes[0].publish(
         arrival.topic.encode(),
         arrival.payload,
         qos=2,
         retain=arrival.retain,
         sender=session.client_id,
-        publisher=session.subscriber,
+        publisher=session.publisher,
         token=token,
         packet_id=arrival.packet_id,
         released=arrival.broker_holds_it,

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from triagemq.addresses import is_loopback
 from triagemq.errors import ParameterError
+from triagemq.exchange.gateway.model.messages import Publication
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
 
 
@@ -78,6 +79,10 @@ class Policy:
         drops QoS 0 only.
         """
         return 0.0
+
+    def hears_directly(self, client_id: str, publication: Publication) -> bool:
+        """Has a client got a message without a broker, that was sent that way to some?"""
+        return False
 
     def clients_per_address(self, host: str) -> int:
         """How many clients may be at an IP address."""

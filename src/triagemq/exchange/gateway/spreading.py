@@ -5,7 +5,7 @@ A client with several matching filters takes the copy of the best of them, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from triagemq.exchange.gateway import naming
 from triagemq.exchange.gateway.actions import SendMany
@@ -24,7 +24,7 @@ from triagemq.exchange.gateway.model.sessions import (
 )
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.mqttsn import TopicIdType, matches, valid_topic_name
-from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of, split_publisher
 from triagemq.trace.schema import Outcome
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
@@ -56,13 +56,34 @@ def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Mess
         return
     if route.topic is not None:
         route.topic.used_ns = gateway.now_ns
-    for one in route.recipients:
+    sent_directly = publication.sent_directly is not None
+    for one in _others(gateway, route, publication) if sent_directly else route.recipients:
         if isinstance(one, Group):
             gateway.act(SendMany(one, publication, one.datagram(payload)))
         else:
             session, subscription = one
             qos = min(message.qos, subscription.qos)
             deliver(gateway, session, subscription, publication, qos)
+
+
+def _others(gateway: GatewayCore, route: Route, publication: Publication) -> Iterator[Group | Member]:
+    """The recipients of what went to some of them directly: those to whom it did not."""
+    policy = gateway.settings.policy
+
+    def needs(member: Member) -> bool:
+        session, _ = member
+        return not policy.hears_directly(session.client_id, publication)
+
+    for one in route.recipients:
+        if not isinstance(one, Group):
+            if needs(one):
+                yield one
+            continue
+        members = [member for member in one.members if needs(member)]
+        if len(members) == len(one.members):
+            yield one
+        elif members:
+            yield one.of(members)
 
 
 def spread_retained(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
@@ -115,9 +136,8 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
     if published_ns is None:
         published_ns = gateway.now_ns
     publication = known.new(topic_name, message.payload, published_ns, gateway.now_ns)
-    publication.publisher = publisher or known.own_messages.publisher(
-        topic_name, message.payload, gateway.now_ns
-    )
+    publisher = publisher or known.own_messages.publisher(topic_name, message.payload, gateway.now_ns)
+    publication.publisher, publication.sent_directly = split_publisher(publisher)
     known.last = publication
     known.last_origins = {origin}
     if not message.retain:

@@ -12,7 +12,7 @@ from triagemq.plan.admission.carrying import book_of, reconfiguration
 from triagemq.plan.admission.planning import Secured, promised
 from triagemq.plan.admission.promises import Asked, PromisedMessage, PromiseNetwork, asked, matching
 from triagemq.plan.admission.reconfiguration import LevelStep
-from triagemq.plan.admission.words import explain_promises, promise_rows
+from triagemq.plan.admission.words import explain_promises, missed_flow, promise_rows
 
 __all__ = [
     "Admitted",
@@ -27,6 +27,7 @@ __all__ = [
     "book_of",
     "explain_promises",
     "matching",
+    "missed_flow",
     "promise_rows",
     "promised",
     "reconfiguration",

@@ -50,11 +50,15 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a promise cannot be made, and the smallest max_latency with which it could be now; 0 if with none."""
+    """Why a promise cannot be made, and the smallest max_latency with which it could be now; 0 if with none.
+
+    `too_long_by_seconds`: the way alone takes so much longer than is asked for.
+    """
 
     reason: str
     missed: Missed | None = None
     offer_seconds: float = 0.0
+    too_long_by_seconds: float = 0.0
 
 
 class Book:
@@ -67,6 +71,15 @@ class Book:
         self._of: dict[int, list[Kept]] = {}
         self._rules: dict[int, Counter[int]] = {}
         self._limiters: dict[int, Counter[int]] = {}
+
+    def copy(self) -> Book:
+        """Another one with the same promises."""
+        other = Book(self.network)
+        other.links, other.kept = dict(self.links), dict(self.kept)
+        other._of = {publication: list(several) for publication, several in self._of.items()}
+        other._rules = {switch: Counter(counted) for switch, counted in self._rules.items()}
+        other._limiters = {switch: Counter(counted) for switch, counted in self._limiters.items()}
+        return other
 
     def admit(self, asked: Asked) -> Admitted | Refused:
         """Decide on one more promise, and keep it if it can be."""
@@ -157,7 +170,7 @@ class Book:
             switch = scenario.switches.name[int(scenario.publishers.access_switch[asked.publisher])]
             name = scenario.subscribers.name[subscriber]
             return Refused(f"no path over ports with priorities leads from switch {switch} to {name}")
-        return Refused(first.reason, first.missed, min(offers, default=0.0))
+        return replace(first, offer_seconds=min(offers, default=0.0))
 
     def _impossible(self) -> str | None:
         network = self.network
@@ -224,7 +237,7 @@ class Book:
                 f"the way alone takes {above(float(smallest.sum()) + way.fixed_seconds):.4g} s at worst over "
                 f"{len(way.links)} links, {asked.max_latency_seconds:.6g} s are asked for"
             )
-            return Refused(reason, None, offered)
+            return Refused(reason, None, offered, float(smallest.sum()) - budget)
         return Refused(self._words(missed), missed, offered)
 
     def _words(self, missed: Missed) -> str:

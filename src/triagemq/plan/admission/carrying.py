@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.plan.admission.book import NONE, Book, Kept
 from triagemq.plan.admission.links import LinkFlows
@@ -14,6 +15,7 @@ from triagemq.plan.admission.promises import Asked, PromiseNetwork, asked, match
 from triagemq.plan.admission.reconfiguration import LevelStep, safe_order
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario
+from triagemq.scenario.model import Table
 
 ROUNDING = 1.0 + 1e-12
 
@@ -34,6 +36,10 @@ def carried(
     scenario = network.scenario
     before = scenario if before is None else before
     previous.require(before)
+    if isinstance(previous.book, Book) and previous.book.network.scenario is before:
+        found = _continued(network, wanted, previous.book)
+        if found is not None:
+            return found
     same = before.fingerprint == scenario.fingerprint
     was = network if same else PromiseNetwork(before)
     publications = _renumbered(before, scenario, "publications", ("publisher", "publishers"))
@@ -87,6 +93,79 @@ def carried(
     return book, again, earlier
 
 
+def _continued(
+    network: PromiseNetwork, wanted: dict[tuple[int, int], Asked], was: Book
+) -> tuple[Book, list[tuple[int, int]], dict[tuple[int, int], float]] | None:
+    """The same by going on with the book of the earlier plan, over a network that has not changed; None if it has.
+
+    A promise whose publisher, publication or subscriber is not what it was is ended, and decided on again.
+    """
+    before, scenario = was.network.scenario, network.scenario
+    if (
+        not all(_equal(getattr(before, table), getattr(scenario, table)) for table in ("ports", "switches"))
+        or before.overhead_bytes != scenario.overhead_bytes
+        or was.network.longest_utility_packet != network.longest_utility_packet
+    ):
+        return None
+    publications = _renumbered(before, scenario, "publications", ("publisher", "publishers"))
+    subscriptions = _renumbered(before, scenario, "subscriptions", ("subscriber", "subscribers"))
+    publishers = _places(before.publishers.name, scenario.publishers.name)
+    subscribers = _places(before.subscribers.name, scenario.subscribers.name)
+    changed = _differs(before.publications, scenario.publications, publications, _OF_PUBLICATIONS)
+    elsewhere = _differs(before.publishers, scenario.publishers, publishers, _OF_PUBLISHERS)
+    moved = _differs(before.subscribers, scenario.subscribers, subscribers, _OF_SUBSCRIBERS)
+    book, left = Book(network), was.copy()
+    again: list[tuple[int, int]] = []
+    earlier: dict[tuple[int, int], float] = {}
+    for old, kept in was.kept.items():
+        key = int(publications[old[0]]), int(subscriptions[old[1]])
+        wish = wanted.get(key)
+        if wish is not None:
+            earlier[key] = kept.asked.max_latency_seconds
+            taken = float(kept.deadline.sum()) + kept.way.fixed_seconds
+            if not (
+                changed[old[0]]
+                or elsewhere[kept.asked.publisher]
+                or moved[before.subscriptions.subscriber[old[1]]]
+                or taken > wish.max_latency_seconds * ROUNDING
+            ):
+                links = (network.access_link(wish.publisher), *kept.way.links[1:])
+                book.put(Kept(wish, replace(kept.way, links=links), kept.deadline, kept.jitter))
+                continue
+            again.append(key)
+        left.release(*old)
+    for link, flows in left.links.items():
+        if len(flows.publication):
+            port = was.network.port(link)
+            number = (
+                port if port >= 0 else network.access_link(int(publishers[link - was.network.port_count]))
+            )
+            book.links[number] = replace(flows, publication=publications[flows.publication].astype(np.int64))
+    return book, again, earlier
+
+
+_OF_PUBLICATIONS = ("max_size_bytes", "min_separation_seconds")
+_OF_PUBLISHERS = ("access_switch", "access_bps", "propagation_seconds")
+_OF_SUBSCRIBERS = ("port", "propagation_seconds")
+"""What promises are proven on; ports and switches are compared as a whole."""
+
+
+def _differs(before: Table, after: Table, place: Integers, columns: Sequence[str]) -> NDArray[np.bool_]:
+    """Per row of a table, whether one of these columns is another in the row where it is now."""
+    rows = place[:-1]
+    found = rows < 0
+    for column in columns:
+        found = found | (getattr(before, column) != getattr(after, column)[rows])
+    return np.asarray(found)
+
+
+def _equal(before: Table, after: Table) -> bool:
+    columns = ((getattr(before, each.name), getattr(after, each.name)) for each in fields(before))  # type: ignore[arg-type]
+    return all(
+        np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other for one, other in columns
+    )
+
+
 def _still(
     network: PromiseNetwork, wish: Asked, path: tuple[int, ...], deadline: Floats, jitter: Floats
 ) -> Kept | None:
@@ -135,7 +214,7 @@ def _renumbered(before: Scenario, after: Scenario, table: str, who: tuple[str, s
         ]
 
     if before is after:
-        return np.arange(len(getattr(before, table)), dtype=np.int32)
+        return np.append(np.arange(len(getattr(before, table)), dtype=np.int32), np.int32(-1))
     return _places(keys(before), keys(after))
 
 
@@ -147,6 +226,8 @@ def _places(before: Sequence[object], after: Sequence[object]) -> Integers:
 
 def book_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) -> Book:
     """The book of a plan's promises, as far as this scenario still has them."""
+    if isinstance(plan.book, Book) and plan.book.network.scenario is scenario:
+        return plan.book
     network = PromiseNetwork(scenario)
     publication, subscription, often = matching(scenario)
     wanted = {}

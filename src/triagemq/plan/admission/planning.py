@@ -38,10 +38,13 @@ class Secured:
     decisions: tuple[Decision, ...]
     port_bytes_per_second: Floats
     levels: int
+    book: Book | None = None
 
 
-def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None) -> Secured:
-    """Decide on all promises that a scenario asks for."""
+def promised(
+    scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None, why_none: str = ""
+) -> Secured:
+    """Decide on all promises that a scenario asks for; `why_none` is why all are refused."""
     publication, subscription, often = matching(scenario)
     if not len(subscription) and not scenario.subscriptions.guaranteed.any():
         return Secured(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
@@ -53,7 +56,7 @@ def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario 
         if not often[row]:
             refused[key] = Refused(_too_rare(scenario, *key))
             continue
-        found = asked(scenario, *key)
+        found = why_none or asked(scenario, *key)
         if isinstance(found, str):
             refused[key] = Refused(found)
         else:
@@ -78,18 +81,17 @@ def promised(scenario: Scenario, previous: Plan | None = None, before: Scenario 
             ),
             default=0,
         ),
+        book,
     )
 
 
 def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promises, PromisedHops, Limiters]:
     rows = list(book.kept.values())
     lengths = np.array([len(kept.way.links) for kept in rows], dtype=np.int32)
-    bounds = [book.bounds_of(kept) for kept in rows]
-    level = [
-        book.links[link].level[book.links[link].row(kept.asked.publication)]
-        for kept in rows
-        for link in kept.way.links
-    ]
+    found = _levels_and_bounds(book)
+    at_hops = [[found[link][kept.asked.publication] for link in kept.way.links] for kept in rows]
+    bounds = [np.array([bound for _, bound in hops]) for hops in at_hops]
+    level = [level for hops in at_hops for level, _ in hops]
     keys = [*book.kept, *refused]
     none = np.zeros(len(refused))
     promises = filled(
@@ -107,6 +109,8 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
             *book.network.scenario.subscriptions.max_latency_seconds[[key[1] for key in refused]],
         ],
         offer_seconds=[0.0] * len(rows) + [why.offer_seconds for why in refused.values()],
+        missed_publication=[-1] * len(rows) + [_missed(key, why)[0] for key, why in refused.items()],
+        missed_by_seconds=[0.0] * len(rows) + [_missed(key, why)[1] for key, why in refused.items()],
         first_hop=np.append(np.cumsum(lengths) - lengths, none),
         hop_count=np.append(lengths, none),
     )
@@ -120,6 +124,29 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
         jitter_seconds=np.concatenate([np.empty(0), *(kept.jitter for kept in rows)]),
     )
     return promises, hops, _limiters(book)
+
+
+def _levels_and_bounds(book: Book) -> dict[int, dict[int, tuple[int, float]]]:
+    """By link and publication."""
+    return {
+        link: dict(
+            zip(
+                flows.publication.tolist(),
+                zip(flows.level.tolist(), flows.bound.tolist(), strict=True),
+                strict=True,
+            )
+        )
+        for link, flows in book.links.items()
+    }
+
+
+def _missed(key: tuple[int, int], why: Refused) -> tuple[int, float]:
+    """Whose flow would be late, and by how much."""
+    missed = why.missed
+    if missed is None or missed.no_safe_order:
+        return (key[0], why.too_long_by_seconds) if why.too_long_by_seconds > 0 else (-1, 0.0)
+    over = missed.bound_seconds - missed.deadline_seconds
+    return missed.publication, over if np.isfinite(over) else 0.0
 
 
 def _limiters(book: Book) -> Limiters:

@@ -106,15 +106,16 @@ class PromiseNetwork:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
+        self.port_count = len(scenario.ports)
         self._paths: dict[tuple[int, int], tuple[list[Path], Iterator[Path]]] = {}
         self._links: dict[int, PromiseLink] = {}
 
     def access_link(self, publisher: int) -> int:
-        return len(self.scenario.ports) + publisher
+        return self.port_count + publisher
 
     def port(self, link: int) -> int:
         """The output port that a link is, -1 for access links."""
-        return link if link < len(self.scenario.ports) else -1
+        return link if link < self.port_count else -1
 
     def has_buckets(self, switch: int) -> bool:
         """Whether the limiters of a switch are token buckets."""

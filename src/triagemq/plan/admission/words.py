@@ -9,7 +9,7 @@ import numpy as np
 from triagemq.plan.admission.book import Book, Kept
 from triagemq.plan.admission.carrying import book_of
 from triagemq.plan.admission.links import LinkFlows
-from triagemq.plan.model import Plan
+from triagemq.plan.model import Plan, Promises
 from triagemq.scenario import Scenario
 
 NAMED = 4
@@ -38,6 +38,7 @@ def _row(scenario: Scenario, plan: Plan, promise: int) -> dict[str, Any]:
         "bound_seconds": bound if admitted else None,
         "slack_seconds": asked - bound if admitted else None,
         "offer_seconds": offer if offer > 0 else None,
+        **missed_flow(scenario, promises, promise),
         "hops": [
             {
                 "port": scenario.ports.name[port] if port >= 0 else None,
@@ -55,6 +56,17 @@ def _row(scenario: Scenario, plan: Plan, promise: int) -> dict[str, Any]:
                 strict=True,
             )
         ],
+    }
+
+
+def missed_flow(scenario: Scenario, promises: Promises, promise: int) -> dict[str, Any]:
+    """Whose flow would be late if a refused promise were made, and by how much (None: it would have no bound)."""
+    row, over = int(promises.missed_publication[promise]), float(promises.missed_by_seconds[promise])
+    published = scenario.publications
+    return {
+        "missed_publisher": scenario.publishers.name[published.publisher[row]] if row >= 0 else None,
+        "missed_topic": scenario.topics.name[published.topic[row]] if row >= 0 else None,
+        "missed_by_seconds": over if over > 0 else None,
     }
 
 

@@ -35,13 +35,23 @@ class LastWill:
 class Publication:
     """A message from the broker, shared by everyone it goes to."""
 
-    __slots__ = ("payload", "publication_id", "published_ns", "publisher", "received_ns", "topic")
+    __slots__ = (
+        "payload",
+        "publication_id",
+        "published_ns",
+        "publisher",
+        "received_ns",
+        "sent_directly",
+        "topic",
+    )
 
     def __init__(
         self, publication_id: int, topic: str, payload: bytes, published_ns: int, received_ns: int
     ) -> None:
         # Its name, where that is known.
         self.publisher = ""
+        # It went to some without a broker, by the orders of this generation: they do not get it from here.
+        self.sent_directly: int | None = None
         self.publication_id = publication_id
         self.topic = topic
         self.payload = payload

@@ -26,6 +26,7 @@ from triagemq.exchange.mqtt.packets import Message
 from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
+from triagemq.mqttsn.timestamps import DIRECT_SLOT, marked_publisher
 
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
 """Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
@@ -103,6 +104,15 @@ class Session:
     # The subscriber whose connection it is, and which of several (see slots.py).
     subscriber: str = ""
     slot: int = 0
+    # Of a publisher's connection for what some have already: the orders that it follows.
+    generation: int = 0
+
+    @property
+    def publisher(self) -> str:
+        """Whose messages it brings; marked where some subscribers have them already."""
+        if self.slot != DIRECT_SLOT:
+            return self.subscriber
+        return marked_publisher(self.subscriber, self.generation)
 
     @property
     def waiting(self) -> int:
@@ -151,6 +161,12 @@ class Group:
         # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
         self.prepared: Any = None
         self.traced: Any = None
+
+    def of(self, members: list[Member]) -> Group:
+        """The same for some of its members."""
+        some = Group(TopicIdType.NORMAL, 0)
+        some.tail, some.members = self.tail, members
+        return some
 
     def datagram(self, payload: bytes) -> bytes:
         """A PUBLISH at QoS 0, as `mqttsn.encode_publish` makes it.

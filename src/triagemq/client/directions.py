@@ -1,0 +1,223 @@
+"""Promised topics on their direct way: what a subscriber listens to, and what a publisher sends beside the gateway.
+
+A subscriber opens the address of every promise, and says so. Then the gateway gets orders to leave these events to the
+direct way, and after that the publisher is told to take it. A publisher sends such an event directly first, and then to
+the gateway for all others, over a connection of its own. With every event it says by which orders that was: gateway and
+subscriber tell by that which way it is to come. So everybody gets an event once, also when somebody joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from triagemq.addresses import GatewayAddress
+from triagemq.client.connection import Connection
+from triagemq.client.coordinator import Coordinator, Promise
+from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
+from triagemq.client.direct.wire import generation_of
+from triagemq.client.events import Event
+from triagemq.client.flows import flow_client_id
+from triagemq.client.settings import ConnectionSettings
+from triagemq.errors import ClientError, ClosedError, CoordinatorError
+from triagemq.intents import Declared
+from triagemq.mqttsn.timestamps import DIRECT_SLOT
+from triagemq.waiting import end
+
+POLL_SECONDS = 20.0
+_MOST_EARLY = 1_000
+_POLL_PAUSE_SECONDS = 0.05
+_AWAY_PAUSE_SECONDS = 1.0
+
+
+def joining(network: NetworkSettings | None, settings: ConnectionSettings) -> NetworkSettings:
+    """How the direct way is taken: as is said, or like the connection to the gateway."""
+    return network or NetworkSettings(make_socket=settings.make_socket, loop=True)
+
+
+class Listening:
+    """The promised topics that one subscriber takes directly."""
+
+    def __init__(self, network: NetworkSettings, on_event: Callable[[Event], None]) -> None:
+        self._network = network
+        self._on_event = on_event
+        self._open: dict[str, DirectSubscriber] = {}
+        # By address, since which generation events are for us; and those that came before that was known.
+        self._since: dict[str, int] = {}
+        self._early: dict[str, list[DirectEvent]] = {}
+        self.problem = ""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it is listening."""
+        return tuple(sorted(self._open))
+
+    async def fit(self, promises: list[Promise]) -> bool:
+        """Listen to these and no others; whether that is different from before."""
+        before = self.addresses
+        wanted = {each.address: each for each in promises if each.admitted and each.address is not None}
+        self.problem = ""
+        for address, subscriber in list(self._open.items()):
+            if address not in wanted or wanted[address].topic != subscriber.topic:
+                await self._close(address)
+        for address in wanted.keys() - self._open.keys():
+            promise = wanted[address]
+            subscriber = DirectSubscriber(
+                promise.topic,
+                address,
+                max_size_bytes=promise.max_size_bytes,
+                network=self._network,
+                on_event=partial(self._arrived, address),
+            )
+            try:
+                await subscriber.open()
+            except ClientError as error:
+                # It goes on coming from the gateway.
+                self.problem = str(error)
+            else:
+                self._open[address] = subscriber
+        for address in self._open:
+            since = wanted[address].since_generation
+            if since is not None:
+                self._since[address] = since
+                for event in self._early.pop(address, ()):
+                    self._arrived(address, event)
+        return self.addresses != before
+
+    async def leave(self, wants: Callable[[str], bool]) -> None:
+        """Listen no more to topics that are not wanted."""
+        for address, subscriber in list(self._open.items()):
+            if not wants(subscriber.topic):
+                await self._close(address)
+
+    async def _close(self, address: str) -> None:
+        self._since.pop(address, None)
+        self._early.pop(address, None)
+        await self._open.pop(address).close()
+
+    def _arrived(self, address: str, event: DirectEvent) -> None:
+        since = self._since.get(address)
+        if since is None:
+            early = self._early.setdefault(address, [])
+            del early[:-_MOST_EARLY]
+            early.append(event)
+        elif generation_of(event.session) >= since:
+            self._on_event(
+                Event(event.topic, event.value, event.published_ns, event.received_ns, way=str(event.way))
+            )
+
+
+class Directing:
+    """What one publisher sends directly, as its coordinator says."""
+
+    def __init__(
+        self, coordinator: Coordinator, name: str, network: NetworkSettings, settings: ConnectionSettings
+    ) -> None:
+        self._coordinator = coordinator
+        self._name = name
+        self._network = network
+        self._settings = settings
+        self._gateway: GatewayAddress | None = None
+        self._client_id = ""
+        self._declared: Mapping[str, Declared] = {}
+        self._open: dict[str, tuple[str, DirectPublisher]] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self.connection: Connection | None = None
+        """By which events go to the gateway that have been sent directly."""
+        self.published = 0
+        """Events that were sent directly."""
+        self.problem = ""
+
+    def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> None:
+        """Learn from now on what is to be sent directly, of what can be promised."""
+        self._gateway, self._client_id = gateway, client_id
+        self._declared = {topic: each for topic, each in declared.items() if _can_be_promised(each)}
+        if self._declared and self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def redirect(self, gateway: GatewayAddress, client_id: str) -> None:
+        """Go on as another client, perhaps at another gateway."""
+        self._gateway, self._client_id = gateway, client_id
+        if self.connection is not None:
+            await self.connection.redirect(gateway, flow_client_id(client_id, DIRECT_SLOT))
+
+    async def publish(self, topic: str | int, payload: bytes) -> int | None:
+        """Send it directly, if it is to be; by orders of which generation it was."""
+        found = self._open.get(topic) if isinstance(topic, str) else None
+        if found is None or self.connection is None:
+            return None
+        _, publisher = found
+        try:
+            await publisher.publish(payload)
+        except ClosedError:
+            # While it waited for its turn nobody was left.
+            return None
+        self.published += 1
+        return publisher.generation
+
+    async def close(self) -> None:
+        """Send nothing directly any more."""
+        await end(self._watching)
+        await self._fit({}, 0)
+        if self.connection is not None:
+            await self.connection.close()
+
+    async def _watch(self) -> None:
+        after = 0
+        while True:
+            try:
+                found = await self._coordinator.direction(self._name, after=after, wait_seconds=POLL_SECONDS)
+                # Before the first plan is in force nothing is known: what was so stays.
+                if found.generation not in (0, after):
+                    after = found.generation
+                    await self._fit(found.topics, after)
+            except CoordinatorError:
+                after = 0
+                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
+            except ClientError as error:
+                # It goes to all by the gateway.
+                self.problem, after = str(error), 0
+                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
+            await asyncio.sleep(_POLL_PAUSE_SECONDS)
+
+    async def _fit(self, topics: Mapping[str, str], generation: int) -> None:
+        for topic, (address, publisher) in list(self._open.items()):
+            if topics.get(topic) != address:
+                del self._open[topic]
+                await publisher.close()
+            else:
+                await publisher.renew(generation)
+        for topic, address in topics.items():
+            declared = self._declared.get(topic)
+            if topic in self._open or declared is None or declared.max_size_bytes is None:
+                continue
+            await self._connect()
+            publisher = DirectPublisher(
+                topic,
+                address,
+                max_size_bytes=int(declared.max_size_bytes),
+                min_separation_seconds=declared.min_separation_seconds or 0.0,
+                generation=generation,
+                network=self._network,
+            )
+            await publisher.open()
+            self._open[topic] = address, publisher
+        self.problem = ""
+
+    async def _connect(self) -> None:
+        if self.connection is not None or self._gateway is None:
+            return
+        connection = Connection(
+            self._gateway.host,
+            self._gateway.port,
+            flow_client_id(self._client_id, DIRECT_SLOT),
+            secure=self._gateway.secure,
+            settings=self._settings,
+        )
+        await connection.open()
+        self.connection = connection
+
+
+def _can_be_promised(declared: Declared) -> bool:
+    return declared.min_separation_seconds is not None and declared.max_size_bytes is not None
