@@ -178,8 +178,11 @@ def _promised(orders: Orders) -> dict[str, Any]:
             name: terms[name] for name in terms if name not in ("key", "flow_id", "drop_rate")
         }
 
-    found = {"copies": orders.copies.values(), "limiters": orders.limiters.values()}
-    return {name: [row(each) for each in rows] for name, rows in found.items() if rows}
+    found = {
+        "copies": [row(each) for each in orders.copies.values()],
+        "limiters": [row(each) for each in orders.limiters.values()],
+    }
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def _show_instructions(found: Mapping[str, Any]) -> None:
