@@ -107,6 +107,35 @@ def test_instructions_as_a_table_name_connections_and_topics(folder: Path) -> No
     assert "goes without --out" in refused.stderr
 
 
+def test_instructions_name_copies_and_limiters_of_what_is_promised(tmp_path: Path) -> None:
+    subscribes = "subscribes: {pulse: {max_latency_seconds: 0.02, guaranteed: true}}"
+    publishes = "publishes: {pulse: {min_separation_seconds: 0.02, max_size_bytes: 1000, size_bytes: 900}}"
+    scenario = "\n".join(
+        (
+            "{name: Ward, overhead_bytes: 66, mtu_bytes: 1500, fragmentation: true, brokers: {hall: {}},",
+            " switches: {bed: {}, desk: {}},",
+            " ports: {over: {switch: bed, bandwidth_bps: 10 Mbit/s, to: desk},",
+            "         monitor: {switch: desk, bandwidth_bps: 10 Mbit/s}},",
+            f" publishers: {{ecg: {{access: bed, access_bps: 10 Mbit/s, {publishes}}}}},",
+            f" subscribers: {{nurse: {{port: monitor, {subscribes}}}}}}}",
+        )
+    )
+    (tmp_path / "ward.yaml").write_text(scenario)
+    found = run_json("plan", "ward.yaml", "--instructions", folder=tmp_path)
+    assert {(each["port"], each["priority_class"]) for each in found["copies"]} == {
+        ("over", 0),
+        ("monitor", 0),
+    }
+    (limiter,) = found["limiters"]
+    assert (limiter["publisher"], limiter["topic"], limiter["port"]) == ("ecg", "pulse", "over")
+    # A message with its overhead, and one of these every separation.
+    assert limiter["burst_bytes"] >= 1066
+    assert limiter["rate_bytes_per_second"] == pytest.approx(1066 / 0.02)
+    shown = run("plan", "ward.yaml", "--instructions", folder=tmp_path).stdout
+    assert "limiters" in shown
+    assert "pulse from ecg" in shown
+
+
 def test_a_saved_plan_gives_the_forecast_it_was_made_with(folder: Path) -> None:
     run("plan", "t2.yaml", "--drops", "linear", "-o", "plan.json", folder=folder)
     from_file = run_json("forecast", "t2.yaml", "--plan", "plan.json", folder=folder)

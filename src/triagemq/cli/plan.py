@@ -178,7 +178,10 @@ def _promised(orders: Orders) -> dict[str, Any]:
             name: terms[name] for name in terms if name not in ("key", "flow_id", "drop_rate")
         }
 
-    found = {"copies": [*map(row, orders.copies.values())], "limiters": [*map(row, orders.limiters.values())]}
+    found = {
+        "copies": [row(each) for each in orders.copies.values()],
+        "limiters": [row(each) for each in orders.limiters.values()],
+    }
     return {name: rows for name, rows in found.items() if rows}
 
 
