@@ -6,8 +6,12 @@ import atexit
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from triagemq.cli.stopping import INTERRUPTED, Listening
+
+if TYPE_CHECKING:
+    from typer import Typer
 
 UNTIL_ENDED = (("up",), ("gateway",), ("sub",), ("pipeline", "stream"))
 """Commands that run until Ctrl-C: for them it is no failure."""
@@ -44,9 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     # Accepted anywhere on the line, because it is typed after the command has already failed.
     debug = "--debug" in arguments
     try:
-        from triagemq.cli.app import app
-
-        app([argument for argument in arguments if argument != "--debug"], prog_name="triage")
+        _application(arguments)([each for each in arguments if each != "--debug"], prog_name="triage")
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
     except TriageError as error:
@@ -64,6 +66,17 @@ def run(arguments: Sequence[str]) -> int:
         # The reader of our output has gone (`| head`): not an error, but Python must not try to flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _application(arguments: Sequence[str]) -> Typer:
+    """With nothing but the command that is asked for, if one is."""
+    from triagemq.cli.commands import COMMANDS, application
+
+    if arguments and arguments[0] in COMMANDS:
+        return application(arguments[0])
+    from triagemq.cli.app import app
+
+    return app
 
 
 def _runs_until_ended(arguments: Sequence[str]) -> bool:
