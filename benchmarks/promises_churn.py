@@ -164,7 +164,7 @@ class Visits:
     async def _join(
         self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
     ) -> None:
-        self.counted["joined"] += 1
+        self.counted["asked"] += 1
         decided = await self._ask(rig, coordinator, name, latency_seconds)
         if decided is not None and not decided.admitted:
             self.counted["refused"] += 1
@@ -212,6 +212,7 @@ def main() -> None:
                 seconds=seconds,
                 ended=asyncio.Event(),
                 meanwhile=visits.run,
+                compared=False,
             )
         )
     found = figures(result, visits, seconds)

@@ -94,6 +94,7 @@ def managed(effort: Effort, seed: int, progress: Progress, babbling: tuple[str, 
                 seconds=effort.seconds,
                 ended=asyncio.Event(),
                 on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / effort.seconds)),
+                compared=False,
             )
         )
     return _window(result.promised, bounds=True)

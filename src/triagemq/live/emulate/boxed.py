@@ -32,7 +32,7 @@ from triagemq.live.emulate.copying import (
     with_idle_port,
 )
 from triagemq.live.emulate.openflow_agent import AgentConfig
-from triagemq.live.emulate.promises import NEVER_NS, Tenure, both_ways, kept_at
+from triagemq.live.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
 from triagemq.live.processes import last_words
 from triagemq.live.promised import IDLE, tell_addresses
 from triagemq.live.rig import (
@@ -66,6 +66,7 @@ _IN_FORCE_SECONDS = 60.0
 _BEGIN_SECONDS = 0.2
 """From when publishers are told to begin to their first event."""
 _SAMPLE_SECONDS = 0.2
+_LAID_SECONDS = 10.0
 _LEAD_SECONDS = 0.5
 """How often it is asked whether something else is promised now."""
 
@@ -402,7 +403,23 @@ class BoxedExchange(Rig):
                 if time.monotonic() > deadline:
                     raise NetworkError(f"clients do not find what is promised; see {self.state / 'logs'}")
                 await asyncio.sleep(_LOOK_SECONDS)
-            self.tenures += [Tenure(each, time.time_ns()) for each in new]
+            deadline = time.monotonic() + _LAID_SECONDS
+            while not (laid := await self._all_laid(new)) and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK_SECONDS)
+            # What is not laid by then may have been withdrawn; the next time it is asked for again.
+            self.tenures += [Tenure(each, time.time_ns()) for each in new if laid or self._is_laid(each)]
+
+    async def _all_laid(self, promises: Sequence[KeptAt]) -> bool:
+        """Are these ways in force, in the kernel and on the switches?"""
+        if not all(self._is_laid(each) for each in promises):
+            return False
+        return not promises or "controller" not in self.children or await self._carried_out()
+
+    def _is_laid(self, promise: KeptAt) -> bool:
+        """Do copies leave by all ports of its way? What is admitted is laid in stages, from its end."""
+        assert self.follower is not None
+        laid = {(str(copy.key), copy.port) for copy in self.follower.binder.orders.copies.values()}
+        return {(promise.at.address, self.scenario.ports.name[port]) for port in promise.ports} <= laid
 
     async def _decided(self) -> list[Promise]:
         coordinator = Coordinator(self._coordinator)
