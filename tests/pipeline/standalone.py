@@ -111,10 +111,12 @@ class Standalone:
         """Until so many can be given work."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            # The master listens before it has a page to show.
-            with contextlib.suppress(urllib.error.HTTPError):
+            try:
                 if self._listed()["aliveworkers"] >= number:
                     return
+            except urllib.error.HTTPError as none:
+                # The master listens before it has a page to show.
+                none.close()
             time.sleep(0.1)
         raise TimeoutError(f"not all workers came; see {self._folder}")
 
