@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -109,9 +110,15 @@ class Standalone:
     def wait_for_workers(self, number: int, seconds: float = 120) -> None:
         """Until so many can be given work."""
         until = time.monotonic() + seconds
-        while self._listed()["aliveworkers"] < number:
-            assert time.monotonic() < until, f"not all workers came; see {self._folder}"
+        while time.monotonic() < until:
+            try:
+                if self._listed()["aliveworkers"] >= number:
+                    return
+            except urllib.error.HTTPError as none:
+                # The master listens before it has a page to show.
+                none.close()
             time.sleep(0.1)
+        raise TimeoutError(f"not all workers came; see {self._folder}")
 
     def _listed(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=30) as answer:
