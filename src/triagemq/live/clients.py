@@ -280,7 +280,8 @@ def _promised_publishers(
 ) -> PromisedPublishers | None:
     if config.promised is None:
         return None
-    return PromisedPublishers(scenario, _course(scenario, conditions), config.promised, config.seed)
+    course = _course(scenario, conditions)
+    return PromisedPublishers(scenario, course, config.promised, config.seed, config.replay)
 
 
 def _say_there(path: str, config: LoadConfig) -> None:
@@ -405,13 +406,14 @@ def _declared(scenario: Scenario) -> dict[str, list[Declared]]:
     found: dict[str, list[Declared]] = {name: [] for name in scenario.publishers.name}
     for row in np.flatnonzero(table.rate_per_second > 0).tolist():
         size, largest = max(1.0, float(table.size_bytes[row])), _finite(table.max_size_bytes[row])
+        rate, separation = float(table.rate_per_second[row]), _finite(table.min_separation_seconds[row])
         found[scenario.publishers.name[int(table.publisher[row])]].append(
             Declared(
                 scenario.topics.name[int(table.topic[row])],
-                float(table.rate_per_second[row]),
+                rate if separation is None else min(rate, 1 / separation),
                 # No broker takes a longer one: it is sent directly, or not at all.
                 size if size <= _LARGEST_DECLARED else None,
-                _finite(table.min_separation_seconds[row]),
+                separation,
                 _finite(table.max_separation_seconds[row]),
                 None if largest is None else max(size, largest),
             )

@@ -33,6 +33,7 @@ from triagemq.scenario.situations import Situation
 from triagemq.waiting import is_set_within
 
 if TYPE_CHECKING:
+    from triagemq.simulate.replay import RecordedStream
     from triagemq.simulate.source import PublicationStream
 
 Brokered = Callable[[int, float, int], Awaitable[None]]
@@ -52,6 +53,8 @@ IDLE_ROW = -1
 _IDLE_SECONDS = 0.01
 
 _NUMBER_BYTES = 8
+_QUIET_ROUNDS = 100
+"""Of the event loop, in each of which some tens of packets are read: so many make a message of megabytes whole."""
 _AHEAD_SECONDS = 1.0
 _ROOM_BYTES = 8 << 20
 _BABBLING_SECONDS = 0.02
@@ -194,9 +197,15 @@ class PromisedPublishers:
     """The publishers of promised messages in this process; `namespaces` and the interfaces are by their names."""
 
     def __init__(
-        self, scenario: Scenario, course: Sequence[Situation], config: PromisedClients, seed: int
+        self,
+        scenario: Scenario,
+        course: Sequence[Situation],
+        config: PromisedClients,
+        seed: int,
+        replay: str | None = None,
     ) -> None:
         self._scenario, self._course, self._config, self._seed = scenario, course, config, seed
+        self._replay = replay
         self._open: dict[int, DirectPublisher] = {}
         self._at: dict[int, str] = {}
         self._numbers: Counter[int] = Counter()
@@ -288,6 +297,8 @@ class PromisedPublishers:
         while not ended.is_set():
             until += _AHEAD_SECONDS
             for due_ns, row, size in stream.until(until).tolist():
+                if row not in rows:
+                    continue
                 while (left := begins_ns + due_ns + self.late_ns - time.time_ns()) > 0:
                     if await is_set_within(ended, left * 1e-9):
                         return
@@ -296,8 +307,12 @@ class PromisedPublishers:
                 self._sending.add(task)
                 task.add_done_callback(self._sending.discard)
 
-    def _stream(self, rows: set[int]) -> PublicationStream:
+    def _stream(self, rows: set[int]) -> PublicationStream | RecordedStream:
         # Late: subscribers publish nothing, and start sooner without.
+        if self._replay is not None:
+            from triagemq.simulate.replay import RecordedStream
+
+            return RecordedStream(Path(self._replay), self._scenario)
         from triagemq.simulate.promised.releases import released
         from triagemq.simulate.source import PublicationStream
 
@@ -367,6 +382,7 @@ class PromisedSubscribers:
         self._scenario, self._config = scenario, config
         self._open: dict[tuple[int, int, str], DirectSubscriber] = {}
         self._got = Receipts(Path(config.receipts))
+        self._noted = 0
 
     async def open(self, promises: Iterable[PromisedAddress], namespaces: dict[str, str]) -> None:
         """Join the groups of these promises, and leave all others."""
@@ -396,6 +412,7 @@ class PromisedSubscribers:
 
     def _noting(self, subscription: int, publication: int) -> Any:
         def note(event: DirectEvent) -> None:
+            self._noted += 1
             self._got.add(
                 subscription,
                 publication,
@@ -408,7 +425,11 @@ class PromisedSubscribers:
         return note
 
     async def close(self) -> None:
-        """Leave, and write the rest."""
+        """Take what has come, leave, and write the rest."""
+        quiet, noted = 0, -1
+        while quiet < _QUIET_ROUNDS:
+            quiet, noted = (quiet + 1, noted) if noted == self._noted else (0, self._noted)
+            await asyncio.sleep(0)
         for subscriber in self._open.values():
             await subscriber.close()
         self._got.close()
