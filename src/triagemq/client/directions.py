@@ -123,16 +123,25 @@ class Directing:
         self._declared: Mapping[str, Declared] = {}
         self._open: dict[str, tuple[str, DirectPublisher]] = {}
         self._watching: asyncio.Task[None] | None = None
+        # The generation that is followed; 0 to follow the next answer, whatever it is.
+        self._after = 0
         self.connection: Connection | None = None
         """By which events go to the gateway that have been sent directly."""
         self.published = 0
         """Events that were sent directly."""
         self.problem = ""
 
-    def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> None:
+    async def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> None:
         """Learn from now on what is to be sent directly, of what can be promised."""
         self._gateway, self._client_id = gateway, client_id
+        before = self._declared
         self._declared = {topic: each for topic, each in declared.items() if _can_be_promised(each)}
+        for topic in list(self._open):
+            if self._declared.get(topic) != before.get(topic):
+                # By its new terms it is sent directly when the coordinator says so again.
+                _, publisher = self._open.pop(topic)
+                self._after = 0
+                await publisher.close()
         if self._declared and self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
@@ -164,20 +173,21 @@ class Directing:
             await self.connection.close()
 
     async def _watch(self) -> None:
-        after = 0
         while True:
             try:
-                found = await self._coordinator.direction(self._name, after=after, wait_seconds=POLL_SECONDS)
+                found = await self._coordinator.direction(
+                    self._name, after=self._after, wait_seconds=POLL_SECONDS
+                )
                 # Before the first plan is in force nothing is known: what was so stays.
-                if found.generation not in (0, after):
-                    after = found.generation
-                    await self._fit(found.topics, after)
+                if found.generation not in (0, self._after):
+                    self._after = found.generation
+                    await self._fit(found.topics, found.generation)
             except CoordinatorError:
-                after = 0
+                self._after = 0
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
             except ClientError as error:
                 # It goes to all by the gateway.
-                self.problem, after = str(error), 0
+                self.problem, self._after = str(error), 0
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
             await asyncio.sleep(_POLL_PAUSE_SECONDS)
 

@@ -126,7 +126,7 @@ class Publisher(Participant[Declared]):
     async def _declare(self, declared: dict[str, Declared]) -> None:
         await self._ask(lambda before: declared)
         if self._directing is not None and self._connection is not None:
-            self._directing.begin(self._connection.address, self._connection.client_id, declared)
+            await self._directing.begin(self._connection.address, self._connection.client_id, declared)
 
     async def addresses(self) -> dict[str, str]:
         """The topics of which something is promised to somebody, and the multicast addresses that it goes to."""
