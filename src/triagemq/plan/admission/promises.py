@@ -288,15 +288,15 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
         )
     # A limiter is set so much higher that it cuts nobody, and may then let through as much more.
     slack = 1.0 + float(scenario.switches.limiter_precision[switch])
-    rate = message.wire_bytes / separation * slack
+    counted = separation / slack**2
     if scenario.switches.limiter[switch] == LimiterKind.BUCKET:
-        rate += METER_BYTES
+        counted = message.wire_bytes / (message.wire_bytes / counted + METER_BYTES * slack)
     return Asked(
         publication,
         subscription,
         publisher,
         message,
-        message.wire_bytes / rate / slack,
+        counted,
         latency,
     )
 
