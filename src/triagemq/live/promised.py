@@ -341,9 +341,19 @@ class PromisedPublishers:
             await publisher.publish(_numbered(number, self._messages[row].payload_bytes(size)))
         finally:
             # Half of it may have been sent when it was given up.
-            self._sent.add(row, number, now_ns, round(size), time.time_ns())
+            handed_over_ns = time.time_ns()
+            self._sent.add(row, number, now_ns, round(size), handed_over_ns)
+            # The last packets of two messages are apart, too, where this host has paused in the midst of one.
+            self.late_ns = max(self.late_ns, handed_over_ns - due_ns - self._link_ns(row, size))
         if self._brokered is not None:
             await self._brokered(row, size, now_ns)
+
+    def _link_ns(self, row: int, size: float) -> int:
+        """What a message takes on its access link."""
+        publisher = int(self._scenario.publications.publisher[row])
+        messages = self._messages[row]
+        wire = size + messages.packets(size) * messages.overhead_bytes
+        return round(wire * 8e9 / float(self._scenario.publishers.access_bps[publisher]))
 
     async def _babble(self, row: int, begins_ns: int, ended: asyncio.Event) -> None:
         size = float(self._scenario.publications.max_size_bytes[row])
