@@ -44,6 +44,9 @@ def test_a_promise_is_told_and_outlives_the_coordinator(coordinator: Coordinator
             assert promise.bound_seconds is not None
             assert promise.bound_seconds < 0.03
             assert await publisher.addresses() == {"dose": promise.address}
+            while promise.since_generation is None:  # until the subscriber is listening there
+                promise = await subscriber.promise("dose", 60)
+                assert promise is not None
             await asyncio.to_thread(coordinator.kill)
             await asyncio.to_thread(coordinator.start)
             assert await subscriber.promise("dose", 60) == promise
