@@ -36,7 +36,7 @@ def joining(network: NetworkSettings | None, settings: ConnectionSettings) -> Ne
     return network or NetworkSettings(make_socket=settings.make_socket, loop=True)
 
 
-class Listening:
+class PromisedTopics:
     """The promised topics that one subscriber takes directly."""
 
     def __init__(self, network: NetworkSettings, on_event: Callable[[Event], None]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Assignment, Coordinator, Promise
 from triagemq.client.direct import NetworkSettings
-from triagemq.client.directions import POLL_SECONDS, Listening, joining
+from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
 from triagemq.client.flows import FlowConnections, flow_client_id
 from triagemq.client.participant import Lease, Participant
@@ -94,7 +94,7 @@ class Subscriber(Participant[Wanted]):
         self._watching: asyncio.Task[None] | None = None
         self._types: dict[str, TypedTopic[Any]] = {}
         self._takes_direct = direct
-        self._listening = Listening(joining(network, self.settings), self._came)
+        self._listening = PromisedTopics(joining(network, self.settings), self._came)
         self.undecodable = 0
         """Events that are none of their topic's type."""
 

@@ -53,7 +53,7 @@ from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
-from triagemq.network.linux.windows import Windows
+from triagemq.network.linux.windows import LimiterWindows
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import (
     Counters,
@@ -100,7 +100,7 @@ class LinuxDataPlane:
         )
         self._state = PlanState(self.priority_classes, replicated=True)
         self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
-        self._windows = Windows(self._table, most_limiters)
+        self._windows = LimiterWindows(self._table, most_limiters)
         self._limits = limits
         self._ledger = Ledger(self._table, 2 * most_flows)
         self._sockets: dict[str | None, Netlink] = {}

@@ -11,7 +11,7 @@ from triagemq.network.linux.flow_table import FlowTable, window_settings
 from triagemq.plan import SetLimiter
 
 
-class Windows:
+class LimiterWindows:
     """Numbers from 1 on. What was given back longest ago is used again first: a packet may just be counted there."""
 
     def __init__(self, table: FlowTable, most: int) -> None:
