@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -35,6 +36,25 @@ COMPUTING = (
     *(f"tests/{name}/" for name in ("docs", "forecast", "papers", "plan", "scenario", "simulate", "theory")),
 )
 PRIORITY, LOWER_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0), 10
+
+MACHINE_BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
+"""How many packets may wait on a processor on their way from one end of a wire between namespaces to the other. All
+namespaces share it: a test that overloads its own wires would lose the packets of the test beside it."""
+ENOUGH_FOR_ALL_PACKETS = 100_000
+backlog_before = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.geteuid() == 0 and not hasattr(config, "workerinput") and os.access(MACHINE_BACKLOG, os.W_OK):
+        found = MACHINE_BACKLOG.read_text()
+        if int(found) < ENOUGH_FOR_ALL_PACKETS:
+            config.stash[backlog_before] = found
+            MACHINE_BACKLOG.write_text(str(ENOUGH_FOR_ALL_PACKETS))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if backlog_before in config.stash:
+        MACHINE_BACKLOG.write_text(config.stash[backlog_before])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,6 +13,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from triagemq.errors import NetworkError
 from triagemq.network.linux.namespaces import system_call_error
@@ -27,24 +28,35 @@ _CLASSIFIER = 3
 _LOG_BYTES = 1 << 20
 _NO_BATCHES = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # The last is the kernel's own ENOTSUPP.
 
+_ELEMENT = struct.Struct("=IxxxxQQQ")
+"""A map, where a key is, where its value is or goes, flags."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _bpf(command: int, arguments: bytes) -> int:
-    number = _SYSTEM_CALLS.get(platform.machine())
-    if number is None:
-        raise NetworkError(
-            f"eBPF is not known here for {platform.machine()} processors; use --dataplane embedded"
-        )
-    buffer = ctypes.create_string_buffer(arguments, len(arguments))
-    result: int = _libc.syscall(number, command, buffer, len(arguments))
+    return _call(command, ctypes.create_string_buffer(arguments, len(arguments)))
+
+
+def _call(command: int, arguments: ctypes.Array[ctypes.c_char]) -> int:
+    result: int = _libc.syscall(_system_call(), command, arguments, len(arguments))
     if result < 0:
         raise system_call_error()
     return result
 
 
+@cache
+def _system_call() -> int:
+    number = _SYSTEM_CALLS.get(platform.machine())
+    if number is None:
+        raise NetworkError(
+            f"eBPF is not known here for {platform.machine()} processors; use --dataplane embedded"
+        )
+    return number
+
+
 class _Map:
-    """A map by its file descriptor."""
+    """A map by its file descriptor, for one thread at a time: what goes in and out has one place."""
 
     def __init__(self, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> None:
         self.key_bytes, self.value_bytes, self.entries = key_bytes, value_bytes, entries
@@ -57,15 +69,20 @@ class _Map:
             raise NetworkError(
                 f"the kernel gives no eBPF map ({error.strerror}); run this as root, or use --dataplane embedded"
             ) from None
+        self._key = ctypes.create_string_buffer(key_bytes)
+        self._value = ctypes.create_string_buffer(value_bytes)
+        addresses = (ctypes.addressof(self._key) if key_bytes else 0, ctypes.addressof(self._value))
+        self._arguments = ctypes.create_string_buffer(_ELEMENT.pack(self.file, *addresses, 0), _ELEMENT.size)
 
     def close(self) -> None:
         os.close(self.file)
 
-    def _each(self, command: int, key: bytes, value: bytes | ctypes.Array[ctypes.c_char] | None) -> None:
-        key_buffer = ctypes.create_string_buffer(key, len(key)) if key else None
-        value_buffer = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
-        addresses = [0 if each is None else ctypes.addressof(each) for each in (key_buffer, value_buffer)]
-        _bpf(command, struct.pack("=IxxxxQQQ", self.file, *addresses, 0))
+    def _each(self, command: int, key: bytes, value: bytes | None = None) -> None:
+        """With the element of one key; a value that is asked for is in `_value`."""
+        self._key.raw = key
+        if value is not None:
+            self._value.raw = value
+        _call(command, self._arguments)
 
 
 class HashMap(_Map):
@@ -89,20 +106,19 @@ class HashMap(_Map):
         """Take out; a key that is not there is none the less gone."""
         for key in keys:
             try:
-                self._each(_DELETE, key, None)
+                self._each(_DELETE, key)
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
 
     def get(self, key: bytes) -> bytes | None:
-        value = ctypes.create_string_buffer(self.value_bytes)
         try:
-            self._each(_LOOKUP, key, value)
+            self._each(_LOOKUP, key)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
-        return value.raw
+        return self._value.raw
 
     def _update_batch(self, items: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether the kernel could do it in one call (since Linux 5.6)."""
@@ -137,15 +153,14 @@ class QueueMap(_Map):
     def take(self) -> list[bytes]:
         """Take out all there are."""
         found: list[bytes] = []
-        value = ctypes.create_string_buffer(self.value_bytes)
         while len(found) < self.entries:
             try:
-                self._each(_LOOK_UP_AND_DELETE, b"", value)
+                self._each(_LOOK_UP_AND_DELETE, b"")
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     break
                 raise
-            found.append(value.raw)
+            found.append(self._value.raw)
         return found
 
 
