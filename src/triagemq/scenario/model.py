@@ -422,10 +422,8 @@ def _digest_column(digest: Any, values: Any) -> None:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(np.ascontiguousarray(part).data)
     else:
-        for name in values:
-            encoded = name.encode()
-            digest.update(len(encoded).to_bytes(8, "little"))
-            digest.update(encoded)
+        encoded = [name.encode() for name in values]
+        digest.update(b"".join(part for each in encoded for part in (len(each).to_bytes(8, "little"), each)))
 
 
 REFERENCES = {
