@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv pip
 export UV_CACHE_DIR ?= $(HOME)/.cache/uv
 export UV_LINK_MODE ?= copy
+# Tests start hundreds of processes: what the first compiles serves all.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What does not depend on one another is made side by side: packages, linters, kernels.
 MAKEFLAGS += --jobs=2
