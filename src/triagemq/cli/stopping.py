@@ -118,6 +118,8 @@ class Listening:
     @property
     def words(self) -> str:
         """Why a command that the signal ends has nothing more to say."""
+        if self.heeded:
+            return f"did not end within {PATIENCE_SECONDS:g} s; what was left of it is ended now"
         if self._ends_well:
             return "ended before it was ready"
         return "terminated" if self.number == signal.SIGTERM else "interrupted"
@@ -164,16 +166,15 @@ class Listening:
     def _watch(self, reading: int) -> None:
         while not (stops := [number for number in os.read(reading, 64) if number in _SIGNALS]):
             pass
-        began = time.monotonic()
         _adopt_orphans()
         self.number = self.number or stops[0]
         if self._tell is None:
             _be_quiet()
         else:
             self._tell()
-        time.sleep(GRACE_SECONDS)
+        _let_pass(GRACE_SECONDS)
         if self.heeded:
-            time.sleep(began + PATIENCE_SECONDS - time.monotonic())
+            _let_pass(PATIENCE_SECONDS - GRACE_SECONDS)
         self._last_resort()
 
     def _last_resort(self) -> None:
@@ -183,6 +184,20 @@ class Listening:
                 os.write(2, _SHOW_CURSOR)
             os.write(2, f"triage: {self.words}\n".encode())
         os._exit(self.exit_code)
+
+
+def _let_pass(seconds: float) -> None:
+    """Time in which the main thread waited for a processor that others had does not count."""
+    began, waited = time.monotonic(), _waited_seconds()
+    while (left := began + seconds + _waited_seconds() - waited - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+def _waited_seconds() -> float:
+    """How long the main thread has been ready to run and was not let; 0 where the kernel does not count it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) * 1e-9
+    return 0.0
 
 
 def _adopt_orphans() -> None:
