@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from tests.exchange.memory_broker import MemoryBroker
 from tests.exchange.real import GatewayProcess, Mosquitto, Publisher, SnClient, ended
 
 from triagemq.exchange import MqttError
+from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.exchange.mqtt import ConnectAnswer, Login, Message, MqttSession, PacketStream, PacketType
+from triagemq.exchange.mqtt.connection import MqttConnection
 from triagemq.exchange.mqtt.packets import encode_connect, encode_publish, parse_connack, parse_publish
 from triagemq.exchange.mqtt.properties import (
     MAXIMUM_PACKET_SIZE,
@@ -329,6 +333,40 @@ class CuttingProxy(threading.Thread):
     def end(self) -> None:
         for one in self._sockets:
             one.close()
+
+
+def test_what_a_broker_sent_in_the_moment_in_which_it_died_is_reported() -> None:
+    async def run() -> list[tuple[bytes, int]]:
+        loop = asyncio.get_running_loop()
+        recorder, gone = Recorder(), asyncio.Event()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+
+            def changed(connection: MqttConnection) -> None:
+                if not connection.session.connected:
+                    gone.set()
+                elif recorder.messages == [(b"first", 1)] and broker.fileno() >= 0:
+                    # Killed with octets unread, and so without a farewell: what we write to it now fails.
+                    broker.sendall(encode_publish(5, b"a", b"second", qos=1, packet_id=2))
+                    broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    broker.close()
+                connection.flush()
+
+            session = MqttSession(recorder, Login("me", clean=False))
+            address = BrokerAddress.parse(f"mqtt://127.0.0.1:{listener.getsockname()[1]}")
+            connection = MqttConnection(address, session, before=lambda: None, changed=changed)
+            task = loop.create_task(connection.run())
+            broker, _ = await loop.sock_accept(listener)
+            await loop.sock_recv(broker, 4096)
+            broker.setblocking(True)
+            broker.sendall(b"\x20\x03\x00\x00\x00" + encode_publish(5, b"a", b"first", qos=1, packet_id=1))
+            async with asyncio.timeout(60):
+                await gone.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return recorder.messages
+
+    assert asyncio.run(run()) == [(b"first", 1), (b"second", 1)]
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")

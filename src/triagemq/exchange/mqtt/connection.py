@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import ssl
 from collections.abc import Callable, Iterable
 
@@ -19,6 +20,7 @@ _CONNECT_TIMEOUT_SECONDS = 10.0
 # Some brokers of 3.1.1 say nothing at all to a CONNECT of MQTT 5.
 _ANSWER_TIMEOUT_SECONDS = 3.0
 _MOST_UNWRITTEN_BYTES = 4 << 20
+_READ_BYTES = 1 << 18
 
 
 class MqttConnection(asyncio.Protocol):
@@ -42,6 +44,7 @@ class MqttConnection(asyncio.Protocol):
         self._before = before
         self._changed = changed
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
         self._lost = asyncio.Event()
         self._heard = 0.0
         self._closing = False
@@ -112,6 +115,8 @@ class MqttConnection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(_MOST_UNWRITTEN_BYTES)
         self._transport = transport
+        if transport.get_extra_info("ssl_object") is None:
+            self._socket = transport.get_extra_info("socket").dup()
         self.session.is_congested = False
         self._heard = asyncio.get_running_loop().time()
         self._was_accepted = False
@@ -144,10 +149,22 @@ class MqttConnection(asyncio.Protocol):
         if error is not None:
             self.last_problem = str(error)
         self._transport = None
+        if self._socket is not None:
+            with self._socket as left:
+                if error is not None:
+                    self._read_last(left)
+            self._socket = None
         self._before()
         self.session.closed()
         self._lost.set()
         self._changed(self)
+
+    def _read_last(self, left: socket.socket) -> None:
+        """When a broker dies, writing to it fails at once. What it had sent before is here all the same; it has told
+        publishers that it has these messages, and nobody else does now."""
+        with contextlib.suppress(OSError):
+            while data := left.recv(_READ_BYTES):
+                self.data_received(data)
 
     def _abort(self, problem: str) -> None:
         self.last_problem = problem
