@@ -71,8 +71,11 @@ class _Map:
             ) from None
         self._key = ctypes.create_string_buffer(key_bytes)
         self._value = ctypes.create_string_buffer(value_bytes)
-        addresses = (ctypes.addressof(self._key) if key_bytes else 0, ctypes.addressof(self._value))
-        self._arguments = ctypes.create_string_buffer(_ELEMENT.pack(self.file, *addresses, 0), _ELEMENT.size)
+        key_at = ctypes.addressof(self._key) if key_bytes else 0
+        self._arguments, self._arguments_of_delete = (
+            ctypes.create_string_buffer(_ELEMENT.pack(self.file, key_at, value_at, 0), _ELEMENT.size)
+            for value_at in (ctypes.addressof(self._value), 0)
+        )
 
     def close(self) -> None:
         os.close(self.file)
@@ -82,7 +85,7 @@ class _Map:
         self._key.raw = key
         if value is not None:
             self._value.raw = value
-        _call(command, self._arguments)
+        _call(command, self._arguments_of_delete if command == _DELETE else self._arguments)
 
 
 class HashMap(_Map):

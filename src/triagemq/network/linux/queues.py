@@ -115,18 +115,7 @@ def build_queues(netlink: Netlink, interface: int, bandwidth_bps: float, limit_p
     _request(netlink, _NEW_QDISC, CREATE | REPLACE, interface, OUR_HANDLE, _ROOT, "htb", glob)
     set_bandwidth(netlink, interface, bandwidth_bps)
     for queue in range(QUEUES):
-        unmanaged = queue == UNMANAGED
-        _set_class(
-            netlink,
-            interface,
-            OUR_HANDLE | QUEUE_MINOR + queue,
-            _PORT_CLASS,
-            rate=1,
-            ceil=_MOST_BYTES_PER_SECOND,
-            burst_ns=0,
-            priority=min(queue, 7),
-            quantum=_LARGEST_PACKET_BYTES * (1 if unmanaged else 20),
-        )
+        _set_queue(netlink, interface, queue, min(queue, 7), packets_in_turn=1 if queue == UNMANAGED else 20)
     set_limits(netlink, interface, limit_packets)
 
 
@@ -150,17 +139,7 @@ def serve_in_turn(netlink: Netlink, interface: int) -> None:
     """Let all classes of a port be served packet by packet in turn, none before another: fair queueing, for experiments
     that show what a network does which nobody manages."""
     for queue in range(QUEUES):
-        _set_class(
-            netlink,
-            interface,
-            OUR_HANDLE | QUEUE_MINOR + queue,
-            _PORT_CLASS,
-            rate=1,
-            ceil=_MOST_BYTES_PER_SECOND,
-            burst_ns=0,
-            priority=1,
-            quantum=_LARGEST_PACKET_BYTES,
-        )
+        _set_queue(netlink, interface, queue, priority=1, packets_in_turn=1)
 
 
 def set_limits(netlink: Netlink, interface: int, limit_packets: int) -> None:
@@ -251,6 +230,21 @@ def queue_statistics(netlink: Netlink, interface: int) -> list[QueueStatistics]:
                         (packets,) = struct.unpack_from("=Q", message, place)
         found[queue] = QueueStatistics(bytes_out, packets, drops, backlog, waiting)
     return found
+
+
+def _set_queue(netlink: Netlink, interface: int, queue: int, priority: int, packets_in_turn: int) -> None:
+    """A queue borrows all the port has; those of one priority send so many packets in turn."""
+    _set_class(
+        netlink,
+        interface,
+        OUR_HANDLE | QUEUE_MINOR + queue,
+        _PORT_CLASS,
+        rate=1,
+        ceil=_MOST_BYTES_PER_SECOND,
+        burst_ns=0,
+        priority=priority,
+        quantum=_LARGEST_PACKET_BYTES * packets_in_turn,
+    )
 
 
 def _set_class(
