@@ -22,12 +22,13 @@ import yaml
 
 from measuring import finish, machine, options
 from triagemq.client.coordinator import Coordinator, Promise
-from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.errors import CoordinatorError
+from triagemq.forecast import best_forecast, figures_by_class
 from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.run import EmulationResult, run_emulation
 from triagemq.live.rig import KERNEL_CLASSES
-from triagemq.live.run import promise
+from triagemq.live.run import as_sent
 from triagemq.scenario import loads
 
 SECONDS, EVENTS = 60.0, 200
@@ -78,7 +79,7 @@ def network(absent: Collection[str] = ()) -> dict[str, Any]:
         "fragmentation": True,
         "planning": {"flows_per_subscriber": 2, "priority_classes": 4},
         "brokers": {"hall": {}},
-        "switches": {"ward": {}, "floor": {}},
+        "switches": {"ward": {"model": "linux-htb"}, "floor": {"model": "linux-htb"}},
         "ports": {
             "over": {"switch": "ward", "bandwidth_bps": "4 Mbit/s", "to": "floor"},
             **{
@@ -153,13 +154,26 @@ class Visits:
 
     async def _step(self, rig: BoxedExchange, coordinator: Coordinator, name: str) -> None:
         if self._here[name]:
-            rig.tell_clients("subscribers", name=name, there=False)
-            self.counted["left"] += 1
+            await self._leave(rig, coordinator, name)
         else:
             little = self._random.random() < 0.3
             await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
         self._here[name] = not self._here[name]
         self._busy.discard(name)
+
+    async def _leave(self, rig: BoxedExchange, coordinator: Coordinator, name: str) -> None:
+        """Until the coordinator knows: who comes back at once would find its old promise."""
+        rig.tell_clients("subscribers", name=name, there=False)
+        self.counted["left"] += 1
+        deadline = time.monotonic() + DECIDED_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if not await coordinator.promises_of("subscribers", name):
+                    return
+            except CoordinatorError:
+                return
+            await asyncio.sleep(0.05)
+        self.problems.append(f"{name} has left, and is still promised something")
 
     async def _join(
         self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
@@ -269,8 +283,9 @@ def forecast_of(absent: list[list[str]]) -> dict[int, tuple[float, float]]:
     found: dict[int, list[tuple[float, float]]] = {}
     for names in absent:
         scenario = loads(yaml.safe_dump(network(names), sort_keys=False))
-        settings = PlannerSettings(priority_classes=KERNEL_CLASSES)
-        for row in promise(scenario, settings, settings).by_level:
+        plan = decide(Question(scenario, settings=PlannerSettings(priority_classes=KERNEL_CLASSES))).plan
+        predicted = best_forecast(*as_sent(scenario, plan))
+        for row in figures_by_class(predicted, plan.subscription_class):
             if row["success_rate"] is not None and row["mean_latency_seconds"] is not None:
                 found.setdefault(row["priority_class"], []).append(
                     (row["success_rate"], row["mean_latency_seconds"])

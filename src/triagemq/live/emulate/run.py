@@ -18,6 +18,7 @@ from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
 from triagemq.live.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
+from triagemq.live.emulate.standstill import standstills
 from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure, wire_bytes
 from triagemq.live.run import (
     PlannedFigures,
@@ -137,6 +138,7 @@ async def run_emulation(
         rig.promised_sent,
         rig.promised_receipts,
         cut_packets(rig.samples, rig.limited),
+        standstills(rig.pauses),
     )
     merge_trace(
         rig.state / "gateway-trace",
