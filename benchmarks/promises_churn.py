@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,20 @@ from measuring import finish, machine, options
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.errors import CoordinatorError
-from triagemq.forecast import best_forecast, figures_by_class
+from triagemq.forecast import best_forecast
 from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
-from triagemq.live.emulate.run import EmulationResult, run_emulation
+from triagemq.live.emulate.run import EmulationResult, as_long_as_packets, run_emulation
+from triagemq.live.figures import copies_in, of_scenario, wire_bytes
 from triagemq.live.rig import KERNEL_CLASSES
 from triagemq.live.run import as_sent
 from triagemq.scenario import loads
+from triagemq.simulate.replay import recorded_publications
+from triagemq.trace import Trace
 
 SECONDS, EVENTS = 60.0, 200
 QUICK_SECONDS, QUICK_EVENTS = 15.0, 30
-PORTS, VISITORS = 4, 20
+PORTS, VISITORS, PORT_BPS = 4, 20, 1e6
+UTILITY = ("alarms", "pictures")
 TOO_LITTLE_SECONDS, ENOUGH_SECONDS = 0.02, 0.2
 MOST_SUCCESS_OFF, MOST_LATENCY_OFF = 0.02, 0.1
 DECIDED_SECONDS = 30.0
@@ -83,7 +88,7 @@ def network(absent: Collection[str] = ()) -> dict[str, Any]:
         "ports": {
             "over": {"switch": "ward", "bandwidth_bps": "4 Mbit/s", "to": "floor"},
             **{
-                f"port-{number}": {"switch": "floor", "bandwidth_bps": "1 Mbit/s", "buffer_packets": 1000}
+                f"port-{number}": {"switch": "floor", "bandwidth_bps": PORT_BPS, "buffer_packets": 1000}
                 for number in range(PORTS)
             },
         },
@@ -229,7 +234,7 @@ def main() -> None:
                 compared=False,
             )
         )
-    found = figures(result, visits, seconds)
+        found = figures(result, visits, seconds)
     finish(found, described(found), as_json=arguments.json)
     if not found["holds"]:
         sys.exit("not everything is as it should be")
@@ -244,18 +249,7 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
         row["worst_latency_seconds"] / row["bound_seconds"] for row in rows if row["worst_latency_seconds"]
     ]
     forecast = forecast_of(visits.absent)
-    utility = [
-        {
-            "priority_class": row["priority_class"],
-            "success_rate": row["success_rate"],
-            "forecast_success_rate": forecast[row["priority_class"]][0],
-            "mean_latency_seconds": row["mean_latency_seconds"],
-            "forecast_latency_seconds": forecast[row["priority_class"]][1],
-        }
-        for row in result.measured.classes
-        # Those of promises are stated by their bounds.
-        if row["priority_class"] in forecast and not _is_promised(result, row["priority_class"])
-    ]
+    utility = [{"topic": topic, **measured_of(result, topic), **forecast[topic]} for topic in UTILITY]
     near = all(
         abs(row["success_rate"] - row["forecast_success_rate"]) <= MOST_SUCCESS_OFF
         and abs(row["mean_latency_seconds"] / row["forecast_latency_seconds"] - 1) <= MOST_LATENCY_OFF
@@ -278,40 +272,67 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
     }
 
 
-def forecast_of(absent: list[list[str]]) -> dict[int, tuple[float, float]]:
-    """Success and mean latency of each class, as the mean of what is forecast with those who were there each time."""
-    found: dict[int, list[tuple[float, float]]] = {}
+def measured_of(result: EmulationResult, topic: str) -> dict[str, float]:
+    """Success and mean latency of what goes through the broker, from when events reach the network; what hosts take
+    before that is beside it."""
+    scenario, from_ns = result.scenario, result.measured.measured_from_ns
+    row = scenario.topics.name.index(topic)
+    published = recorded_publications(result.trace, scenario, from_ns=from_ns, with_hosts=True)
+    mine = scenario.publications.topic[published["publication"]] == row
+    hosts = float((published["under_way_ns"] - published["published_ns"])[mine].mean() * 1e-9)
+    copies = Trace.open(result.trace).table("deliveries")
+    subscription, published_ns, delivered, latency_ns = copies_in(of_scenario(copies, scenario))
+    mine = (scenario.subscriptions.topic[subscription] == row) & (published_ns >= from_ns)
+    size = int(scenario.publications.size_bytes[scenario.publications.topic == row][0])
+    # Ports send packets at the start of their transmission.
+    on_the_wire = float(wire_bytes(np.array([size]))[0]) * 8 / PORT_BPS
+    return {
+        "success_rate": float(delivered[mine].mean()),
+        "mean_latency_seconds": float(latency_ns[mine & delivered].mean() * 1e-9) - hosts + on_the_wire,
+        "host_seconds": hosts,
+    }
+
+
+def forecast_of(absent: list[list[str]]) -> dict[str, dict[str, float]]:
+    """Success and mean latency of each topic that goes through the broker, as the mean of what is forecast with those
+    who were there each time; of events that take what their real packets do."""
+    found: dict[str, list[tuple[float, float]]] = {topic: [] for topic in UTILITY}
     for names in absent:
-        scenario = loads(yaml.safe_dump(network(names), sort_keys=False))
+        stated = loads(yaml.safe_dump(network(names), sort_keys=False))
+        brokered = stated.publishers.name.index("building") == stated.publications.publisher
+        size = stated.publications.size_bytes
+        real = as_long_as_packets(stated, size.astype(np.int64))
+        scenario = stated.with_tables(
+            publications=replace(stated.publications, size_bytes=np.where(brokered, real, size))
+        )
         plan = decide(Question(scenario, settings=PlannerSettings(priority_classes=KERNEL_CLASSES))).plan
         predicted = best_forecast(*as_sent(scenario, plan))
-        for row in figures_by_class(predicted, plan.subscription_class):
-            if row["success_rate"] is not None and row["mean_latency_seconds"] is not None:
-                found.setdefault(row["priority_class"], []).append(
-                    (row["success_rate"], row["mean_latency_seconds"])
-                )
-    means = {level: np.mean(rows, axis=0) for level, rows in found.items()}
-    return {level: (float(mean[0]), float(mean[1])) for level, mean in means.items()}
-
-
-def _is_promised(result: EmulationResult, level: int) -> bool:
-    copies = result.promised.copies
-    return bool(copies) and bool((copies["priority_class"] == level).any())
+        for topic, figures in found.items():
+            rows = scenario.subscriptions.topic == scenario.topics.name.index(topic)
+            figures.append((predicted.success[rows].mean(), predicted.latency_seconds[rows].mean()))
+    return {
+        topic: {
+            "forecast_success_rate": float(np.mean([success for success, _ in figures])),
+            "forecast_latency_seconds": float(np.mean([seconds for _, seconds in figures])),
+        }
+        for topic, figures in found.items()
+    }
 
 
 def described(found: dict[str, Any]) -> list[str]:
-    idle = found["idle_port"]["p99_9_seconds"]
+    idle, still = found["idle_port"]["p99_9_seconds"], found["standstills"]
     lines = [
         f"{found['seconds']:g} s: " + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
         f"{found['messages']:,} promised messages to {found['promises']} subscriptions: {found['late']} late, "
         f"{found['limited']} limited, {found['lost']} lost; the worst took "
         f"{100 * found['worst_share_of_bound']:.0f} % of its bound",
-        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms",
+        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms; the machine stood still {still['count']} times, for "
+        f"{1e3 * still['longest_seconds']:.1f} ms at most ({still['late_by_the_clock']} late if that counted)",
     ]
     lines += [
-        f"class {row['priority_class']}: success {row['success_rate']:.3f}, forecast "
-        f"{row['forecast_success_rate']:.3f}; mean latency {1e3 * row['mean_latency_seconds']:.2f} ms, forecast "
-        f"{1e3 * row['forecast_latency_seconds']:.2f} ms"
+        f"{row['topic']}: success {row['success_rate']:.3f}, forecast {row['forecast_success_rate']:.3f}; mean latency "
+        f"{1e3 * row['mean_latency_seconds']:.2f} ms, forecast {1e3 * row['forecast_latency_seconds']:.2f} ms; hosts "
+        f"before the network {1e3 * row['host_seconds']:.2f} ms"
         for row in found["utility"]
     ]
     return [*lines, *found["problems"]]

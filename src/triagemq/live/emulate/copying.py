@@ -91,7 +91,7 @@ def require_buckets(scenario: Scenario, plugged: Collection[str]) -> None:
         switch = int(publishers.access_switch[publishers.name.index(name)])
         if switches.limiter[switch] != LimiterKind.BUCKET:
             raise NetworkError(
-                f"limiters of switch {switches.name[switch]!r} are windows, and those of Open vSwitch are buckets, which "
+                f"limiters of switch {switches.name[switch]!r} are windows, those of Open vSwitch are buckets, which "
                 "let more through; state model: open-vswitch (or limiter: bucket), or use --dataplane linux"
             )
 

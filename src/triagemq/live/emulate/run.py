@@ -180,7 +180,7 @@ async def run_emulation(
     sent = happened.publications
     if options.dataplane != "embedded":
         direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.tenures])
-        taken = _as_long_as_packets(scenario, sent["size_bytes"])
+        taken = as_long_as_packets(scenario, sent["size_bytes"])
         sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)
     simulated = simulate(
@@ -238,7 +238,7 @@ def _behind_hosts(scenario: Scenario) -> Scenario:
     )
 
 
-def _as_long_as_packets(scenario: Scenario, size_bytes: NDArray[np.int64]) -> Floats:
+def as_long_as_packets(scenario: Scenario, size_bytes: NDArray[np.int64]) -> Floats:
     """How long events are that take, with the overhead and the MTU of a scenario, what real ones take of a port.
 
     A scenario has one overhead for all packets; a short message has two octets less, and fragments after the first have
