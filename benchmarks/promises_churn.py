@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,9 @@ UTILITY = ("alarms", "pictures")
 TOO_LITTLE_SECONDS, ENOUGH_SECONDS = 0.02, 0.2
 MOST_SUCCESS_OFF, MOST_LATENCY_OFF = 0.02, 0.1
 DECIDED_SECONDS = 30.0
-WATCH_SECONDS = 4.0
+WATCH_SECONDS = 0.25
+TOGETHER = 4
+"""So many ask at a time, unless one may be refused and then wants what it is offered."""
 LAST_SHARE = 0.9
 """Of the time, in which all that joins and leaves begins to."""
 
@@ -127,19 +130,30 @@ class Visits:
         self._random = np.random.default_rng(16)
         self._here = {f"visitor-{number}": True for number in range(VISITORS)}
         self._busy: set[str] = set()
+        self._asking, self._waiting = asyncio.Semaphore(TOGETHER), asyncio.Lock()
+        self.done = 0
         self.counted: Counter[str] = Counter()
         self.problems: list[str] = []
-        self.absent: list[list[str]] = []
-        """Every few seconds, who was not there."""
+        self.crossing: Counter[tuple[str, frozenset[str]]] = Counter()
+        """How often it was seen that promised messages of some topics, and no others, crossed a port."""
 
-    async def _watch(self) -> None:
+    async def _watch(self, rig: BoxedExchange) -> None:
+        assert rig.follower is not None
+        published, topics = rig.scenario.publications.topic, rig.scenario.topics.name
         while True:
-            self.absent.append([name for name, here in self._here.items() if not here])
+            topic = {
+                each.kept.at.address: topics[published[each.kept.at.publication]] for each in rig.tenures
+            }
+            found: dict[str, set[str]] = {f"port-{number}": set() for number in range(PORTS)}
+            for copy in rig.follower.binder.orders.copies.values():
+                if copy.port in found and str(copy.key) in topic:
+                    found[copy.port].add(topic[str(copy.key)])
+            self.crossing.update((port, frozenset(there)) for port, there in found.items())
             await asyncio.sleep(WATCH_SECONDS)
 
     async def run(self, rig: BoxedExchange) -> None:
         began, steps = time.monotonic(), []
-        watching = asyncio.create_task(self._watch())
+        watching = asyncio.create_task(self._watch(rig))
         coordinator = Coordinator(rig.rest)
         try:
             for number in range(self._events):
@@ -159,23 +173,33 @@ class Visits:
 
     async def _step(self, rig: BoxedExchange, coordinator: Coordinator, name: str) -> None:
         if self._here[name]:
-            await self._leave(rig, coordinator, name)
+            async with self._asking:
+                await self._leave(rig, name)
         else:
             little = self._random.random() < 0.3
-            await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
+            async with self._alone() if little else self._asking:
+                await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
+            await rig.lead_to_addresses()
         self._here[name] = not self._here[name]
         self._busy.discard(name)
+        self.done += 1
 
-    async def _leave(self, rig: BoxedExchange, coordinator: Coordinator, name: str) -> None:
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """While nobody else asks or leaves: what is offered can be had until somebody else gets a promise, or ends one
+        whose way it could have shared."""
+        async with self._waiting, AsyncExitStack() as all_places:
+            for _ in range(TOGETHER):
+                await all_places.enter_async_context(self._asking)
+            yield
+
+    async def _leave(self, rig: BoxedExchange, name: str) -> None:
         """Until the coordinator knows: who comes back at once would find its old promise."""
         rig.tell_clients("subscribers", name=name, there=False)
         self.counted["left"] += 1
         deadline = time.monotonic() + DECIDED_SECONDS
         while time.monotonic() < deadline:
-            try:
-                if not await coordinator.promises_of("subscribers", name):
-                    return
-            except CoordinatorError:
+            if not await rig.has_promises(name):
                 return
             await asyncio.sleep(0.05)
         self.problems.append(f"{name} has left, and is still promised something")
@@ -197,7 +221,6 @@ class Visits:
             self.problems.append(f"nothing was decided about {name}")
         elif decided.admitted:
             self.counted["admitted"] += 1
-            await rig.lead_to_addresses()
 
     async def _ask(
         self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
@@ -234,13 +257,13 @@ def main() -> None:
                 compared=False,
             )
         )
-        found = figures(result, visits, seconds)
+        found = figures(result, visits, seconds, events)
     finish(found, described(found), as_json=arguments.json)
     if not found["holds"]:
         sys.exit("not everything is as it should be")
 
 
-def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str, Any]:
+def figures(result: EmulationResult, visits: Visits, seconds: float, events: int) -> dict[str, Any]:
     rows = result.promise_rows
     sums = {
         name: sum(row[name] for row in rows) for name in ("messages", "delivered", "late", "limited", "lost")
@@ -248,8 +271,10 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
     used = [
         row["worst_latency_seconds"] / row["bound_seconds"] for row in rows if row["worst_latency_seconds"]
     ]
-    forecast = forecast_of(visits.absent)
-    utility = [{"topic": topic, **measured_of(result, topic), **forecast[topic]} for topic in UTILITY]
+    forecast = forecast_of(visits.crossing)
+    utility: list[dict[str, Any]] = [
+        {"topic": topic, **measured_of(result, topic), **forecast[topic]} for topic in UTILITY
+    ]
     near = all(
         abs(row["success_rate"] - row["forecast_success_rate"]) <= MOST_SUCCESS_OFF
         and abs(row["mean_latency_seconds"] / row["forecast_latency_seconds"] - 1) <= MOST_LATENCY_OFF
@@ -260,6 +285,7 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
         "machine": machine("triagemq"),
         "seconds": seconds,
         "visits": dict(visits.counted),
+        "events_done": visits.done,
         "problems": visits.problems,
         "promises": len(rows),
         **sums,
@@ -268,7 +294,7 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
         "utility": utility,
         "promises_kept": kept,
         "utility_near_forecast": near,
-        "holds": kept and near and not visits.problems,
+        "holds": kept and near and not visits.problems and visits.done == events,
     }
 
 
@@ -293,36 +319,60 @@ def measured_of(result: EmulationResult, topic: str) -> dict[str, float]:
     }
 
 
-def forecast_of(absent: list[list[str]]) -> dict[str, dict[str, float]]:
-    """Success and mean latency of each topic that goes through the broker, as the mean of what is forecast with those
-    who were there each time; of events that take what their real packets do."""
-    found: dict[str, list[tuple[float, float]]] = {topic: [] for topic in UTILITY}
-    for names in absent:
-        stated = loads(yaml.safe_dump(network(names), sort_keys=False))
-        brokered = stated.publishers.name.index("building") == stated.publications.publisher
-        size = stated.publications.size_bytes
-        real = as_long_as_packets(stated, size.astype(np.int64))
-        scenario = stated.with_tables(
-            publications=replace(stated.publications, size_bytes=np.where(brokered, real, size))
-        )
-        plan = decide(Question(scenario, settings=PlannerSettings(priority_classes=KERNEL_CLASSES))).plan
-        predicted = best_forecast(*as_sent(scenario, plan))
-        for topic, figures in found.items():
-            rows = scenario.subscriptions.topic == scenario.topics.name.index(topic)
-            figures.append((predicted.success[rows].mean(), predicted.latency_seconds[rows].mean()))
+def forecast_of(crossing: Counter[tuple[str, frozenset[str]]]) -> dict[str, dict[str, float]]:
+    """Success and mean latency of each topic that goes through the broker, as the mean of what is forecast with the
+    promised topics that crossed each port each time; of events that take what their real packets do."""
+    known: dict[tuple[str, frozenset[str]], dict[str, tuple[float, float]]] = {}
+    others = PORTS - 1
+    for number in range(1 << others):
+        here = [
+            {port} | {(port + 1 + other) % PORTS for other in range(others) if number >> other & 1}
+            for port in range(PORTS)
+        ]
+        absent = [
+            f"visitor-{visitor}"
+            for visitor in range(VISITORS)
+            if visitor // PORTS % PORTS not in here[visitor % PORTS]
+        ]
+        for port, figures in enumerate(forecast_with(absent)):
+            known[f"port-{port}", frozenset(f"vital-{each}" for each in here[port])] = figures
+    seen = {key: times for key, times in crossing.items() if key in known}
     return {
         topic: {
-            "forecast_success_rate": float(np.mean([success for success, _ in figures])),
-            "forecast_latency_seconds": float(np.mean([seconds for _, seconds in figures])),
+            f"forecast_{name}": sum(times * known[key][topic][place] for key, times in seen.items())
+            / sum(seen.values())
+            for place, name in enumerate(("success_rate", "latency_seconds"))
         }
-        for topic, figures in found.items()
+        for topic in UTILITY
     }
+
+
+def forecast_with(absent: Collection[str]) -> list[dict[str, tuple[float, float]]]:
+    """Success and mean latency by port and topic."""
+    stated = loads(yaml.safe_dump(network(absent), sort_keys=False))
+    brokered = stated.publishers.name.index("building") == stated.publications.publisher
+    size = stated.publications.size_bytes
+    real = as_long_as_packets(stated, size.astype(np.int64))
+    scenario = stated.with_tables(
+        publications=replace(stated.publications, size_bytes=np.where(brokered, real, size))
+    )
+    plan = decide(Question(scenario, settings=PlannerSettings(priority_classes=KERNEL_CLASSES))).plan
+    predicted, wanted = best_forecast(*as_sent(scenario, plan)), scenario.subscriptions
+    found: list[dict[str, tuple[float, float]]] = []
+    for port in range(PORTS):
+        screen = wanted.subscriber == scenario.subscribers.name.index(f"screen-{port}")
+        found.append({})
+        for topic in UTILITY:
+            (row,) = np.flatnonzero(screen & (wanted.topic == scenario.topics.name.index(topic)))
+            found[-1][topic] = float(predicted.success[row]), float(predicted.latency_seconds[row])
+    return found
 
 
 def described(found: dict[str, Any]) -> list[str]:
     idle, still = found["idle_port"]["p99_9_seconds"], found["standstills"]
     lines = [
-        f"{found['seconds']:g} s: " + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
+        f"{found['seconds']:g} s, {found['events_done']} joins and leaves: "
+        + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
         f"{found['messages']:,} promised messages to {found['promises']} subscriptions: {found['late']} late, "
         f"{found['limited']} limited, {found['lost']} lost; the worst took "
         f"{100 * found['worst_share_of_bound']:.0f} % of its bound",

@@ -452,17 +452,17 @@ def _say_ready(**facts: Any) -> None:
     say_ready(**facts)
 
 
-def _be_in_time() -> None:
-    """Go before what else this machine does, if this user may: a publisher that waits for a processor in the midst of a
-    message delays the message, and what is measured is the network."""
+def be_in_time(process: int = 0) -> None:
+    """Let a process (this one) go before all else that this machine does, if this user may: who waits for a processor
+    amid a message delays the message, and what is measured is the network."""
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
+        os.sched_setscheduler(process, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
 
 
 async def _run(config: LoadConfig, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
     if config.role != "subscribers" and config.promised is not None and not config.promised.babbling:
-        _be_in_time()
+        be_in_time()
     if config.role == "publishers":
         await run_publishers(scenario, conditions, config, ended)
         return

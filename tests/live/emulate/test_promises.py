@@ -84,6 +84,8 @@ def test_what_is_promised_to_some_goes_both_ways() -> None:
     assert plugged_publishers(ward) == ["ecg"]
     nurse = ward.subscriptions.guaranteed.tolist().index(1)
     assert both_ways(ward, [KeptAt(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]) == [0]
+    only = [KeptAt(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]
+    assert both_ways(ward, only, away=["guest"]) == []
     everyone = [KeptAt(PromisedAddress(0, row, ADDRESS), 0.02, (0, 1), (0, 0)) for row in (0, 1)]
     assert both_ways(ward, everyone) == []
 

@@ -23,7 +23,7 @@ from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import CoordinatorError, NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
-from triagemq.live.clients import tell
+from triagemq.live.clients import be_in_time, tell
 from triagemq.live.emulate.copying import (
     CopyingPlane,
     idle_instructions,
@@ -259,6 +259,8 @@ class BoxedExchange(Rig):
         path = self._write("gateway", config)
         self._start_inside("gateway", namespace, [sys.executable, "-m", GATEWAY_MODULE, str(path)])
         await self._ready("gateway")
+        if self.layout.plugged:
+            be_in_time(self._inside["gateway"].pid)
 
     def _start_queues(self) -> None:
         self.plane = LinuxDataPlane(
@@ -311,6 +313,7 @@ class BoxedExchange(Rig):
 
     async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> None:
         """The scenario's subscribers, then its publishers, which say nothing until they are told to begin."""
+        self._away.update(absent_subscribers)
         for role, hosts, absent, noted in (
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
@@ -425,7 +428,7 @@ class BoxedExchange(Rig):
             for role in roles:
                 tell(
                     str(self._sockets / role),
-                    {"promised": str(path), "both_ways": both_ways(self.scenario, found)},
+                    {"promised": str(path), "both_ways": both_ways(self.scenario, found, self._away)},
                 )
             deadline = time.monotonic() + _READY_SECONDS
             while not all(Path(f"{path}.{role}").exists() for role in roles):
@@ -461,6 +464,10 @@ class BoxedExchange(Rig):
             ]
         finally:
             await coordinator.close()
+
+    async def has_promises(self, subscriber: str) -> bool:
+        """Whether something is promised to a subscriber, perhaps still, since nobody has decided without it yet."""
+        return any(each.admitted and each.subscriber == subscriber for each in await self._decided())
 
     def _leaves(self, tenure: Tenure) -> None:
         """What is under way to somebody who leaves may come, or not."""

@@ -10,7 +10,7 @@ told, with how many messages would be late if it were.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,16 +88,17 @@ def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
     ]
 
 
-def both_ways(scenario: Scenario, promises: Iterable[KeptAt]) -> list[int]:
-    """The publications that are promised to some who want their topic, and not to all of them."""
+def both_ways(scenario: Scenario, promises: Iterable[KeptAt], away: Collection[str] = ()) -> list[int]:
+    """The publications that are promised to some who want their topic, and not to all of them who are there."""
     kept: dict[int, set[int]] = {}
     for promise in promises:
         kept.setdefault(promise.at.publication, set()).add(promise.at.subscription)
-    topic, wanted = scenario.publications.topic, scenario.subscriptions.topic
+    topic, wanted, names = scenario.publications.topic, scenario.subscriptions, scenario.subscribers.name
+    there = np.array([names[row] not in away for row in wanted.subscriber.tolist()], dtype=np.bool_)
     return [
         publication
         for publication, subscriptions in kept.items()
-        if set(np.flatnonzero(wanted == topic[publication]).tolist()) - subscriptions
+        if set(np.flatnonzero((wanted.topic == topic[publication]) & there).tolist()) - subscriptions
     ]
 
 
