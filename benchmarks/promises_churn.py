@@ -44,7 +44,7 @@ TOO_LITTLE_SECONDS, ENOUGH_SECONDS = 0.02, 0.2
 MOST_SUCCESS_OFF, MOST_LATENCY_OFF = 0.02, 0.1
 DECIDED_SECONDS = 30.0
 WATCH_SECONDS = 0.25
-TOGETHER = 4
+LITTLE_SHARE, TOGETHER = 0.15, 8
 """So many ask at a time, unless one may be refused and then wants what it is offered."""
 LAST_SHARE = 0.9
 """Of the time, in which all that joins and leaves begins to."""
@@ -176,7 +176,7 @@ class Visits:
             async with self._asking:
                 await self._leave(rig, name)
         else:
-            little = self._random.random() < 0.3
+            little = self._random.random() < LITTLE_SHARE
             async with self._alone() if little else self._asking:
                 await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
             await rig.lead_to_addresses()
