@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,28 @@ import yaml
 
 from measuring import finish, machine, options
 from triagemq.client.coordinator import Coordinator, Promise
-from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.errors import CoordinatorError
+from triagemq.forecast import best_forecast
 from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
-from triagemq.live.emulate.run import EmulationResult, run_emulation
+from triagemq.live.emulate.run import EmulationResult, as_long_as_packets, run_emulation
+from triagemq.live.figures import copies_in, of_scenario, wire_bytes
 from triagemq.live.rig import KERNEL_CLASSES
-from triagemq.live.run import promise
+from triagemq.live.run import as_sent
 from triagemq.scenario import loads
+from triagemq.simulate.replay import recorded_publications
+from triagemq.trace import Trace
 
 SECONDS, EVENTS = 60.0, 200
 QUICK_SECONDS, QUICK_EVENTS = 15.0, 30
-PORTS, VISITORS = 4, 20
+PORTS, VISITORS, PORT_BPS = 4, 20, 1e6
+UTILITY = ("alarms", "pictures")
 TOO_LITTLE_SECONDS, ENOUGH_SECONDS = 0.02, 0.2
 MOST_SUCCESS_OFF, MOST_LATENCY_OFF = 0.02, 0.1
 DECIDED_SECONDS = 30.0
-WATCH_SECONDS = 4.0
+WATCH_SECONDS = 0.25
+LITTLE_SHARE, TOGETHER = 0.15, 8
+"""So many ask at a time, unless one may be refused and then wants what it is offered."""
 LAST_SHARE = 0.9
 """Of the time, in which all that joins and leaves begins to."""
 
@@ -78,11 +87,11 @@ def network(absent: Collection[str] = ()) -> dict[str, Any]:
         "fragmentation": True,
         "planning": {"flows_per_subscriber": 2, "priority_classes": 4},
         "brokers": {"hall": {}},
-        "switches": {"ward": {}, "floor": {}},
+        "switches": {"ward": {"model": "linux-htb"}, "floor": {"model": "linux-htb"}},
         "ports": {
             "over": {"switch": "ward", "bandwidth_bps": "4 Mbit/s", "to": "floor"},
             **{
-                f"port-{number}": {"switch": "floor", "bandwidth_bps": "1 Mbit/s", "buffer_packets": 1000}
+                f"port-{number}": {"switch": "floor", "bandwidth_bps": PORT_BPS, "buffer_packets": 1000}
                 for number in range(PORTS)
             },
         },
@@ -121,19 +130,30 @@ class Visits:
         self._random = np.random.default_rng(16)
         self._here = {f"visitor-{number}": True for number in range(VISITORS)}
         self._busy: set[str] = set()
+        self._asking, self._waiting = asyncio.Semaphore(TOGETHER), asyncio.Lock()
+        self.done = 0
         self.counted: Counter[str] = Counter()
         self.problems: list[str] = []
-        self.absent: list[list[str]] = []
-        """Every few seconds, who was not there."""
+        self.crossing: Counter[tuple[str, frozenset[str]]] = Counter()
+        """How often it was seen that promised messages of some topics, and no others, crossed a port."""
 
-    async def _watch(self) -> None:
+    async def _watch(self, rig: BoxedExchange) -> None:
+        assert rig.follower is not None
+        published, topics = rig.scenario.publications.topic, rig.scenario.topics.name
         while True:
-            self.absent.append([name for name, here in self._here.items() if not here])
+            topic = {
+                each.kept.at.address: topics[published[each.kept.at.publication]] for each in rig.tenures
+            }
+            found: dict[str, set[str]] = {f"port-{number}": set() for number in range(PORTS)}
+            for copy in rig.follower.binder.orders.copies.values():
+                if copy.port in found and str(copy.key) in topic:
+                    found[copy.port].add(topic[str(copy.key)])
+            self.crossing.update((port, frozenset(there)) for port, there in found.items())
             await asyncio.sleep(WATCH_SECONDS)
 
     async def run(self, rig: BoxedExchange) -> None:
         began, steps = time.monotonic(), []
-        watching = asyncio.create_task(self._watch())
+        watching = asyncio.create_task(self._watch(rig))
         coordinator = Coordinator(rig.rest)
         try:
             for number in range(self._events):
@@ -153,13 +173,36 @@ class Visits:
 
     async def _step(self, rig: BoxedExchange, coordinator: Coordinator, name: str) -> None:
         if self._here[name]:
-            rig.tell_clients("subscribers", name=name, there=False)
-            self.counted["left"] += 1
+            async with self._asking:
+                await self._leave(rig, name)
         else:
-            little = self._random.random() < 0.3
-            await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
+            little = self._random.random() < LITTLE_SHARE
+            async with self._alone() if little else self._asking:
+                await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
+            await rig.lead_to_addresses()
         self._here[name] = not self._here[name]
         self._busy.discard(name)
+        self.done += 1
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """While nobody else asks or leaves: what is offered can be had until somebody else gets a promise, or ends one
+        whose way it could have shared."""
+        async with self._waiting, AsyncExitStack() as all_places:
+            for _ in range(TOGETHER):
+                await all_places.enter_async_context(self._asking)
+            yield
+
+    async def _leave(self, rig: BoxedExchange, name: str) -> None:
+        """Until the coordinator knows: who comes back at once would find its old promise."""
+        rig.tell_clients("subscribers", name=name, there=False)
+        self.counted["left"] += 1
+        deadline = time.monotonic() + DECIDED_SECONDS
+        while time.monotonic() < deadline:
+            if not await rig.has_promises(name):
+                return
+            await asyncio.sleep(0.05)
+        self.problems.append(f"{name} has left, and is still promised something")
 
     async def _join(
         self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
@@ -178,7 +221,6 @@ class Visits:
             self.problems.append(f"nothing was decided about {name}")
         elif decided.admitted:
             self.counted["admitted"] += 1
-            await rig.lead_to_addresses()
 
     async def _ask(
         self, rig: BoxedExchange, coordinator: Coordinator, name: str, latency_seconds: float
@@ -215,13 +257,13 @@ def main() -> None:
                 compared=False,
             )
         )
-    found = figures(result, visits, seconds)
+        found = figures(result, visits, seconds, events)
     finish(found, described(found), as_json=arguments.json)
     if not found["holds"]:
         sys.exit("not everything is as it should be")
 
 
-def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str, Any]:
+def figures(result: EmulationResult, visits: Visits, seconds: float, events: int) -> dict[str, Any]:
     rows = result.promise_rows
     sums = {
         name: sum(row[name] for row in rows) for name in ("messages", "delivered", "late", "limited", "lost")
@@ -229,18 +271,9 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
     used = [
         row["worst_latency_seconds"] / row["bound_seconds"] for row in rows if row["worst_latency_seconds"]
     ]
-    forecast = forecast_of(visits.absent)
-    utility = [
-        {
-            "priority_class": row["priority_class"],
-            "success_rate": row["success_rate"],
-            "forecast_success_rate": forecast[row["priority_class"]][0],
-            "mean_latency_seconds": row["mean_latency_seconds"],
-            "forecast_latency_seconds": forecast[row["priority_class"]][1],
-        }
-        for row in result.measured.classes
-        # Those of promises are stated by their bounds.
-        if row["priority_class"] in forecast and not _is_promised(result, row["priority_class"])
+    forecast = forecast_of(visits.crossing)
+    utility: list[dict[str, Any]] = [
+        {"topic": topic, **measured_of(result, topic), **forecast[topic]} for topic in UTILITY
     ]
     near = all(
         abs(row["success_rate"] - row["forecast_success_rate"]) <= MOST_SUCCESS_OFF
@@ -252,6 +285,7 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
         "machine": machine("triagemq"),
         "seconds": seconds,
         "visits": dict(visits.counted),
+        "events_done": visits.done,
         "problems": visits.problems,
         "promises": len(rows),
         **sums,
@@ -260,43 +294,95 @@ def figures(result: EmulationResult, visits: Visits, seconds: float) -> dict[str
         "utility": utility,
         "promises_kept": kept,
         "utility_near_forecast": near,
-        "holds": kept and near and not visits.problems,
+        "holds": kept and near and not visits.problems and visits.done == events,
     }
 
 
-def forecast_of(absent: list[list[str]]) -> dict[int, tuple[float, float]]:
-    """Success and mean latency of each class, as the mean of what is forecast with those who were there each time."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for names in absent:
-        scenario = loads(yaml.safe_dump(network(names), sort_keys=False))
-        settings = PlannerSettings(priority_classes=KERNEL_CLASSES)
-        for row in promise(scenario, settings, settings).by_level:
-            if row["success_rate"] is not None and row["mean_latency_seconds"] is not None:
-                found.setdefault(row["priority_class"], []).append(
-                    (row["success_rate"], row["mean_latency_seconds"])
-                )
-    means = {level: np.mean(rows, axis=0) for level, rows in found.items()}
-    return {level: (float(mean[0]), float(mean[1])) for level, mean in means.items()}
+def measured_of(result: EmulationResult, topic: str) -> dict[str, float]:
+    """Success and mean latency of what goes through the broker, from when events reach the network; what hosts take
+    before that is beside it."""
+    scenario, from_ns = result.scenario, result.measured.measured_from_ns
+    row = scenario.topics.name.index(topic)
+    published = recorded_publications(result.trace, scenario, from_ns=from_ns, with_hosts=True)
+    mine = scenario.publications.topic[published["publication"]] == row
+    hosts = float((published["under_way_ns"] - published["published_ns"])[mine].mean() * 1e-9)
+    copies = Trace.open(result.trace).table("deliveries")
+    subscription, published_ns, delivered, latency_ns = copies_in(of_scenario(copies, scenario))
+    mine = (scenario.subscriptions.topic[subscription] == row) & (published_ns >= from_ns)
+    size = int(scenario.publications.size_bytes[scenario.publications.topic == row][0])
+    # Ports send packets at the start of their transmission.
+    on_the_wire = float(wire_bytes(np.array([size]))[0]) * 8 / PORT_BPS
+    return {
+        "success_rate": float(delivered[mine].mean()),
+        "mean_latency_seconds": float(latency_ns[mine & delivered].mean() * 1e-9) - hosts + on_the_wire,
+        "host_seconds": hosts,
+    }
 
 
-def _is_promised(result: EmulationResult, level: int) -> bool:
-    copies = result.promised.copies
-    return bool(copies) and bool((copies["priority_class"] == level).any())
+def forecast_of(crossing: Counter[tuple[str, frozenset[str]]]) -> dict[str, dict[str, float]]:
+    """Success and mean latency of each topic that goes through the broker, as the mean of what is forecast with the
+    promised topics that crossed each port each time; of events that take what their real packets do."""
+    known: dict[tuple[str, frozenset[str]], dict[str, tuple[float, float]]] = {}
+    others = PORTS - 1
+    for number in range(1 << others):
+        here = [
+            {port} | {(port + 1 + other) % PORTS for other in range(others) if number >> other & 1}
+            for port in range(PORTS)
+        ]
+        absent = [
+            f"visitor-{visitor}"
+            for visitor in range(VISITORS)
+            if visitor // PORTS % PORTS not in here[visitor % PORTS]
+        ]
+        for port, figures in enumerate(forecast_with(absent)):
+            known[f"port-{port}", frozenset(f"vital-{each}" for each in here[port])] = figures
+    seen = {key: times for key, times in crossing.items() if key in known}
+    return {
+        topic: {
+            f"forecast_{name}": sum(times * known[key][topic][place] for key, times in seen.items())
+            / sum(seen.values())
+            for place, name in enumerate(("success_rate", "latency_seconds"))
+        }
+        for topic in UTILITY
+    }
+
+
+def forecast_with(absent: Collection[str]) -> list[dict[str, tuple[float, float]]]:
+    """Success and mean latency by port and topic."""
+    stated = loads(yaml.safe_dump(network(absent), sort_keys=False))
+    brokered = stated.publishers.name.index("building") == stated.publications.publisher
+    size = stated.publications.size_bytes
+    real = as_long_as_packets(stated, size.astype(np.int64))
+    scenario = stated.with_tables(
+        publications=replace(stated.publications, size_bytes=np.where(brokered, real, size))
+    )
+    plan = decide(Question(scenario, settings=PlannerSettings(priority_classes=KERNEL_CLASSES))).plan
+    predicted, wanted = best_forecast(*as_sent(scenario, plan)), scenario.subscriptions
+    found: list[dict[str, tuple[float, float]]] = []
+    for port in range(PORTS):
+        screen = wanted.subscriber == scenario.subscribers.name.index(f"screen-{port}")
+        found.append({})
+        for topic in UTILITY:
+            (row,) = np.flatnonzero(screen & (wanted.topic == scenario.topics.name.index(topic)))
+            found[-1][topic] = float(predicted.success[row]), float(predicted.latency_seconds[row])
+    return found
 
 
 def described(found: dict[str, Any]) -> list[str]:
-    idle = found["idle_port"]["p99_9_seconds"]
+    idle, still = found["idle_port"]["p99_9_seconds"], found["standstills"]
     lines = [
-        f"{found['seconds']:g} s: " + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
+        f"{found['seconds']:g} s, {found['events_done']} joins and leaves: "
+        + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
         f"{found['messages']:,} promised messages to {found['promises']} subscriptions: {found['late']} late, "
         f"{found['limited']} limited, {found['lost']} lost; the worst took "
         f"{100 * found['worst_share_of_bound']:.0f} % of its bound",
-        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms",
+        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms; the machine stood still {still['count']} times, for "
+        f"{1e3 * still['longest_seconds']:.1f} ms at most ({still['late_by_the_clock']} late if that counted)",
     ]
     lines += [
-        f"class {row['priority_class']}: success {row['success_rate']:.3f}, forecast "
-        f"{row['forecast_success_rate']:.3f}; mean latency {1e3 * row['mean_latency_seconds']:.2f} ms, forecast "
-        f"{1e3 * row['forecast_latency_seconds']:.2f} ms"
+        f"{row['topic']}: success {row['success_rate']:.3f}, forecast {row['forecast_success_rate']:.3f}; mean latency "
+        f"{1e3 * row['mean_latency_seconds']:.2f} ms, forecast {1e3 * row['forecast_latency_seconds']:.2f} ms; hosts "
+        f"before the network {1e3 * row['host_seconds']:.2f} ms"
         for row in found["utility"]
     ]
     return [*lines, *found["problems"]]

@@ -8,20 +8,20 @@ import pytest
 
 from triagemq.papers import reproduce
 from triagemq.papers.midas_network import midas_scenario
-from triagemq.papers.midas_packets import SLOWER
+from triagemq.papers.midas_packets import SLOWER, slower_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Discipline
 
-SHORT = {"seeds": 1, "seconds": 4.0}
+SHORT = {"seeds": 1, "seconds": 6.0}
 
 
 def test_slower_links_are_promised_the_same_times_so_many_times_longer() -> None:
-    bounds = [
-        make_plan(midas_scenario(Discipline.PRIORITY, slower=slower)).promises.bound_seconds / slower
-        for slower in (1.0, SLOWER)
-    ]
+    fast, slow = (
+        make_plan(made).promises.bound_seconds / slower
+        for made, slower in ((midas_scenario(Discipline.PRIORITY), 1.0), (slower_scenario(), SLOWER))
+    )
     # Control traffic and what a switch takes do not become slower.
-    assert bounds[1] == pytest.approx(bounds[0], rel=0.01)
+    assert slow == pytest.approx(fast, rel=0.01)
 
 
 @pytest.mark.slow
@@ -29,8 +29,5 @@ def test_slower_links_are_promised_the_same_times_so_many_times_longer() -> None
 @pytest.mark.parametrize("figure", ["6", "7", "8"])
 def test_nothing_that_was_promised_is_lost_and_best_effort_loses(figure: str) -> None:
     made = reproduce("midas", figure, packets=True, **SHORT)  # type: ignore[arg-type]
-    # Whether something is late is for a machine to show that has nothing else to do.
-    kept = [each for each in made.findings.claims if "lost" in each.statement or "cut" in each.statement]
-    assert kept
-    assert all(each.holds for each in kept), kept
+    assert all(each.holds for each in made.findings.claims), made.findings.claims
     assert json.loads(json.dumps(made.as_json(), allow_nan=False))["figures"]["slower"] == SLOWER

@@ -1,8 +1,10 @@
 """Promised messages of real clients: by the direct path, from publishers' access links to subscribers' interfaces.
 
 Publishers send as often as they may. Nobody's messages are closer together than declared: whoever is late, because
-this machine was busy, makes all that follow as late, so that phases stay what they were. One that babbles has a
-process of its own, and sends as fast as its access link takes it.
+this machine was busy, makes all that follow as late, so that phases stay what they were. What counts is when packets
+have left their host, which the kernel tells: a machine that pauses in the midst of a message makes its last packets
+late, and the next message must not follow as if nothing had happened. One that babbles has a process of its own, and
+sends as fast as its access link takes it.
 
 A message takes of a wire what the scenario says it takes: the headers of real packets are others than its overhead, and
 payloads are longer or shorter by what they differ.
@@ -14,17 +16,19 @@ import asyncio
 import json
 import math
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
-from triagemq.client.direct.wire import HEADER_BYTES, SMALLEST_PAYLOAD, UDP_BYTES
+from triagemq.client.direct.wire import HEADER_BYTES, SMALLEST_PAYLOAD, UDP_BYTES, is_first_or_last
 from triagemq.errors import NetworkError
 from triagemq.live.receipts import Receipts
 from triagemq.network.linux.namespaces import in_namespace
@@ -63,6 +67,11 @@ _LEAST_BABBLING_BYTES, _BOOKED_BYTES = 16 << 10, 1.6
 """The kernel books more for a packet than it has octets."""
 # SO_RCVBUFFORCE of Linux: as much room as root wants.
 _RECEIVE_ROOM = 33
+# SO_TIMESTAMPING of Linux: a time is asked for packet by packet, comes without the packet, and is that of the driver.
+_STAMPING, _STAMP_SENT, _TELL_STAMPS = 37, struct.pack("=I", 1 << 1), 1 << 4 | 1 << 11
+_STAMP = struct.Struct("@ll")
+_ROOM_FOR_STAMPS = 512
+_LEAVING_SECONDS, _MOST_LEAVING_SECONDS = 0.0005, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +171,42 @@ class _RoomySocket(socket.socket):
         super().setsockopt(*arguments)
 
 
+class _LeavingSocket(socket.socket):
+    """Knows when the first and the last packet of each message left the host, behind the queue of its access link."""
+
+    def __init__(self, *kind: Any) -> None:
+        super().__init__(*kind)
+        super().setsockopt(socket.SOL_SOCKET, _STAMPING, _TELL_STAMPS)
+
+    def sendto(self, packet: bytes, target: Any) -> int:  # type: ignore[override]
+        stamp = [(socket.SOL_SOCKET, _STAMPING, _STAMP_SENT)] if is_first_or_last(packet) else []
+        return self.sendmsg([packet], stamp, 0, target)
+
+    def left_ns(self) -> list[int]:
+        """When they left, in Unix ns: all that were not told of yet."""
+        found: list[int] = []
+        while True:
+            try:
+                _, beside, _, _ = self.recvmsg(0, _ROOM_FOR_STAMPS, socket.MSG_ERRQUEUE)
+            except OSError:
+                return found
+            for level, kind, value in beside:
+                if (level, kind) == (socket.SOL_SOCKET, _STAMPING):
+                    seconds, nanoseconds = _STAMP.unpack_from(value)
+                    found.append(seconds * 1_000_000_000 + nanoseconds)
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A message that may not have left yet: what is noted of it, when its last packet would leave if all went well, and
+    when its packets left that are stamped, as far as that is known."""
+
+    noted: tuple[int, ...]
+    stamped: int
+    due_ns: int
+    left_ns: list[int] = field(default_factory=list)
+
+
 class _NarrowSocket(socket.socket):
     """Has room for what waits for a link of a babbler."""
 
@@ -174,18 +219,13 @@ class _NarrowSocket(socket.socket):
 
 
 def network_of(
-    namespace: str, interface: str, mtu_bytes: int = 1500, *, babbling_bps: float | None = None
+    namespace: str,
+    interface: str,
+    mtu_bytes: int = 1500,
+    *,
+    made: Callable[..., socket.socket] = _RoomySocket,
 ) -> NetworkSettings:
-    """Where a client's sockets are; of one that babbles, how fast its access link is."""
-
-    def made(*kind: Any) -> socket.socket:
-        if babbling_bps is None:
-            return _RoomySocket(*kind)
-        narrow = _NarrowSocket(*kind)
-        booked = round(babbling_bps / 8 * _BABBLING_SECONDS * _BOOKED_BYTES)
-        narrow.send_room_bytes = max(_LEAST_BABBLING_BYTES, booked)
-        return narrow
-
+    """Where a client's sockets are, and how they are made."""
     return NetworkSettings(
         interface=interface,
         mtu_bytes=mtu_bytes,
@@ -207,6 +247,8 @@ class PromisedPublishers:
         self._scenario, self._course, self._config, self._seed = scenario, course, config, seed
         self._replay = replay
         self._open: dict[int, DirectPublisher] = {}
+        self._leaving: dict[int, _LeavingSocket] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         self._at: dict[int, str] = {}
         self._numbers: Counter[int] = Counter()
         self._messages: dict[int, RealMessages] = {}
@@ -227,6 +269,7 @@ class PromisedPublishers:
         self.rows = set(wanted)
         for row in [row for row, address in self._at.items() if wanted.get(row) != address]:
             del self._at[row]
+            await self._has_left(row, 0.0)
             await self._open.pop(row).close()
         for row, address in wanted.items():
             name = self._name(row)
@@ -235,17 +278,13 @@ class PromisedPublishers:
             messages = self._messages[row] = RealMessages.of(scenario, row)
             topic = scenario.topics.name[int(scenario.publications.topic[row])]
             largest = float(scenario.publications.max_size_bytes[row])
-            bps = float(scenario.publishers.access_bps[scenario.publishers.name.index(name)])
             messages.require(largest, topic)
             publisher = DirectPublisher(
                 topic,
                 address,
                 max_size_bytes=messages.payload_bytes(largest),
                 network=network_of(
-                    namespaces[name],
-                    interfaces[name],
-                    messages.mtu_bytes,
-                    babbling_bps=bps if name in self._config.babbling else None,
+                    namespaces[name], interfaces[name], messages.mtu_bytes, made=partial(self._made, row)
                 ),
                 shared_memory=False,
             )
@@ -256,10 +295,27 @@ class PromisedPublishers:
                 IDLE_TOPIC,
                 IDLE_ADDRESS,
                 max_size_bytes=1,
-                network=network_of(namespaces[IDLE], interfaces[IDLE]),
+                network=network_of(
+                    namespaces[IDLE], interfaces[IDLE], made=partial(self._leaving_socket, IDLE_ROW)
+                ),
                 shared_memory=False,
             )
             await self._idle.open()
+
+    def _made(self, row: int, *kind: Any) -> socket.socket:
+        """The socket of a publication, in the present namespace."""
+        if self._name(row) not in self._config.babbling:
+            return self._leaving_socket(row, *kind)
+        narrow = _NarrowSocket(*kind)
+        publisher = int(self._scenario.publications.publisher[row])
+        bps = float(self._scenario.publishers.access_bps[publisher])
+        booked = round(bps / 8 * _BABBLING_SECONDS * _BOOKED_BYTES)
+        narrow.send_room_bytes = max(_LEAST_BABBLING_BYTES, booked)
+        return narrow
+
+    def _leaving_socket(self, row: int, *kind: Any) -> socket.socket:
+        made = self._leaving[row] = _LeavingSocket(*kind)
+        return made
 
     async def publish(
         self,
@@ -286,6 +342,8 @@ class PromisedPublishers:
         for task in self._sending:
             task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
+        for row in list(self._under_way):
+            await self._has_left(row)
         for publisher in (*self._open.values(), *([] if self._idle is None else [self._idle])):
             await publisher.close()
         self._sent.close()
@@ -331,6 +389,10 @@ class PromisedPublishers:
         )
 
     async def _send(self, row: int, size: float, due_ns: int) -> None:
+        if row in self._under_way:
+            self.late_ns = max(self.late_ns, await self._has_left(row))
+            while (left := due_ns + self.late_ns - time.time_ns()) > 0:
+                await asyncio.sleep(left * 1e-9)
         publisher, now_ns = self._open.get(row), time.time_ns()
         if publisher is None or self._name(row) in self._silent:
             return
@@ -341,18 +403,37 @@ class PromisedPublishers:
             await publisher.publish(_numbered(number, self._messages[row].payload_bytes(size)))
         finally:
             # Half of it may have been sent when it was given up.
-            handed_over_ns = time.time_ns()
-            self._sent.add(row, number, now_ns, round(size), handed_over_ns)
-            # The last packets of two messages are apart, too, where this host has paused in the midst of one.
-            self.late_ns = max(self.late_ns, handed_over_ns - due_ns - self._link_ns(row, size))
+            noted = row, number, now_ns, round(size), time.time_ns()
+            if row in self._leaving:
+                stamped = min(2, self._messages[row].packets(size))
+                self._under_way[row] = _UnderWay(noted, stamped, due_ns + self._between_ns(row, size))
+            else:
+                self._sent.add(*noted, now_ns)
         if self._brokered is not None:
             await self._brokered(row, size, now_ns)
 
-    def _link_ns(self, row: int, size: float) -> int:
-        """What a message takes on its access link."""
+    async def _has_left(self, row: int, patience_seconds: float = _MOST_LEAVING_SECONDS) -> int:
+        """Wait until a message has left and note it; by how much its last packet was late. The last packets of two
+        messages are to be apart, too, where this machine has paused in the midst of one."""
+        message = self._under_way.pop(row, None)
+        if message is None:
+            return 0
+        given_up = time.monotonic() + patience_seconds
+        while True:
+            message.left_ns += self._leaving[row].left_ns()
+            if len(message.left_ns) >= message.stamped or time.monotonic() > given_up:
+                break
+            await asyncio.sleep(_LEAVING_SECONDS)
+        _, _, published_ns, _, _ = message.noted
+        self._sent.add(*message.noted, message.left_ns[0] if message.left_ns else published_ns)
+        return message.left_ns[-1] - message.due_ns if len(message.left_ns) >= message.stamped else 0
+
+    def _between_ns(self, row: int, size: float) -> int:
+        """From when the first packet of a message leaves its host to when the last one does."""
         publisher = int(self._scenario.publications.publisher[row])
         messages = self._messages[row]
-        wire = size + messages.packets(size) * messages.overhead_bytes
+        packets = messages.packets(size)
+        wire = size + packets * messages.overhead_bytes - messages.packet_bytes if packets > 1 else 0.0
         return round(wire * 8e9 / float(self._scenario.publishers.access_bps[publisher]))
 
     async def _babble(self, row: int, begins_ns: int, ended: asyncio.Event) -> None:
@@ -364,8 +445,12 @@ class PromisedPublishers:
 
     async def _keep_probing(self, idle: DirectPublisher, begins_ns: int, ended: asyncio.Event) -> None:
         await is_set_within(ended, max(0.0, (begins_ns - time.time_ns()) * 1e-9))
+        number = 0
         while not await is_set_within(ended, _IDLE_SECONDS):
+            await self._has_left(IDLE_ROW)
+            number, now_ns = number + 1, time.time_ns()
             await idle.publish(b"\0")
+            self._under_way[IDLE_ROW] = _UnderWay((IDLE_ROW, number, now_ns, 1, time.time_ns()), 1, 0)
 
     def _name(self, publication: int) -> str:
         return self._scenario.publishers.name[int(self._scenario.publications.publisher[publication])]

@@ -37,10 +37,11 @@ PROMISED_SENT = np.dtype(
         ("published_ns", np.int64),
         ("size_bytes", np.int64),
         ("handed_over_ns", np.int64),
+        ("begun_ns", np.int64),
     ]
 )
-"""Of a publisher of promised messages: a row of the scenario, which message of the publication it is, from 1 on, and
-when the system had its last packet."""
+"""Of a publisher of promised messages: a row of the scenario, which message of the publication it is, from 1 on, when
+the system had its last packet, and when the first one began to leave the host."""
 
 PROMISED_RECEIPT = np.dtype(
     [

@@ -89,6 +89,7 @@ NONE: dict[str, Any] = {
     "rate_limiters": np.inf,
     "limiter": LimiterKind.WINDOW,
     "limiter_step_seconds": 0.0,
+    "limiter_tolerance_seconds": 0.0,
     "limiter_precision": 0.0,
     "rules": np.inf,
 }
@@ -98,7 +99,7 @@ GUARANTEE_COLUMNS = frozenset(
     (
         *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
         *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter", "limiter_precision"),
-        *("limiter_step_seconds", "rules"),
+        *("limiter_step_seconds", "limiter_tolerance_seconds", "rules"),
     )
 )
 """What only promises use. A scenario that states none of it has the fingerprint that it had without these columns."""
@@ -191,7 +192,8 @@ class Switches(Table):
 
     The others are what a switch of this `model` is built like: the time from a packet's arrival to its place in a
     queue, the longest packet, the rate limiters, of which kind they are, in which steps of time token buckets are
-    filled and by which share limiters may miss their rate, and room for rules.
+    filled, how much sooner than declared messages may come there and by which share limiters may miss their rate, and
+    room for rules.
     """
 
     name: Names
@@ -203,6 +205,7 @@ class Switches(Table):
     rate_limiters: Floats
     limiter: Codes
     limiter_step_seconds: Floats
+    limiter_tolerance_seconds: Floats
     limiter_precision: Floats
     rules: Floats
 

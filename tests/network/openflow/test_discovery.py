@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from triagemq.network.openflow.discovery import MOST_HOSTS, Discovery
-from triagemq.network.openflow.rule_sets import known_host
-from triagemq.network.openflow.topology import HostPlace, PortId
+from triagemq.network.openflow.rule_sets import base_rules, known_host
+from triagemq.network.openflow.rules import matching
+from triagemq.network.openflow.topology import HostPlace, PortId, Routes
 
 A, B = PortId(1, 1), PortId(2, 1)
 MAC = "02:00:00:00:00:02"
@@ -119,6 +120,21 @@ def test_parts_that_no_link_joins_each_see_a_host_at_a_place_of_their_own() -> N
     # The port turns out to be a link: what was seen there was seen from afar.
     link(discovery, 1.0)
     assert places(discovery, "10.0.0.2") == [PortId(1, 2)]
+
+
+def test_over_a_reserved_link_nobody_is_found_and_nothing_is_flooded() -> None:
+    discovery = two_switches()
+    discovery.reserved = frozenset({A, B})
+    # Both switches are at a bridge that is no switch of ours: a host is seen there from each.
+    for switch in (1, 2):
+        assert discovery.speaker_seen(PortId(switch, 2), MAC, "10.0.0.2")
+    assert not discovery.speaker_seen(A, MAC, "10.0.0.2")
+    assert places(discovery, "10.0.0.2") == [PortId(1, 2), PortId(2, 2)]
+    routes = Routes(discovery.network)
+    assert [routes.flood_ports(switch) for switch in (1, 2)] == [frozenset({2}), frozenset({2})]
+    assert routes.way(1, 2) == ()
+    # What comes over it goes on by the rules of its flow, and is told to no controller.
+    assert matching(in_port=1) in [key.match for key in base_rules(routes)[2]]
 
 
 def test_a_host_goes_with_its_port_but_not_with_its_carrier() -> None:

@@ -119,6 +119,27 @@ def test_the_topics_of_midas_are_admitted_at_the_latencies_of_the_paper(make_net
     _holds(book)
 
 
+def test_while_others_come_and_go_every_offer_is_admitted(make_network, wish):
+    """Those who leave make room in the midst of levels."""
+    wishes = [wish(200 + 150 * (row % 3), 0.04 + 0.01 * (row // 3), 0.2) for row in range(9)]
+    network = PromiseNetwork(make_network(wishes, bps=1e6, access_bps=4e6, queues=8))
+    book, random, offers = Book(network), np.random.default_rng(3), 0
+    everyone = _asked(network.scenario)
+    for _ in range(60):
+        one = everyone[random.integers(len(everyone))]
+        if one.key in book.kept:
+            book.release(*one.key)
+            continue
+        one = dataclasses.replace(one, max_latency_seconds=random.choice([0.012, 0.02, 0.04, 0.2]))
+        decided = book.admit(one)
+        if isinstance(decided, Refused) and decided.offer_seconds > 0:
+            offers += 1
+            offered = dataclasses.replace(one, max_latency_seconds=decided.offer_seconds)
+            assert isinstance(book.admit(offered), Admitted)
+    assert offers > 3
+    _holds(book)
+
+
 def test_a_refusal_names_the_flow_that_would_miss_by_how_much_and_offers_what_is_then_admitted(
     make_network, wish
 ):

@@ -80,6 +80,23 @@ def test_limiters_pass_a_message_per_separation_with_its_overhead(scenario, plan
     assert limiters.switch.tolist() == [0, 0, 0]
 
 
+def test_what_a_limiter_tolerates_is_jitter_that_everybody_counts(make_network, wish):
+    wishes = [wish(1000, 0.01, 0.008), wish(9000, 0.02, 0.018)]
+    strict, lenient = (
+        make_plan(make_network(wishes, bps=1e7, access_bps=1e9, limiter_tolerance_seconds=tolerance))
+        for tolerance in (0.0, 0.004)
+    )
+    assert strict.promises.admitted.all()
+    assert lenient.promises.admitted.all()
+    np.testing.assert_allclose(lenient.limiters.jitter_seconds, strict.limiters.jitter_seconds + 0.004)
+    np.testing.assert_allclose(
+        lenient.hops.jitter_seconds[lenient.hops.port >= 0],
+        strict.hops.jitter_seconds[strict.hops.port >= 0] + 0.004,
+    )
+    # The second of two small messages, 4 ms too soon, now meets the large one, too.
+    assert lenient.promises.bound_seconds[1] > strict.promises.bound_seconds[1] + 0.0008
+
+
 def test_a_refusal_is_a_decision_with_its_reason_and_what_would_be_admitted(scenario, plan):
     (refused,) = (each for each in plan.decisions if each.kind == "refused")
     assert refused.subject == "w0003 t0003"

@@ -106,6 +106,17 @@ def packets_of(message: DirectMessage, mark: int, payload_bytes: int) -> list[by
     ]
 
 
+def is_first_or_last(packet: bytes) -> bool:
+    """Whether a packet of ours is the first of its message, or the last.
+
+    >>> message = DirectMessage(session=7, number=1, published_ns=0, payload=bytes(1_300))
+    >>> [is_first_or_last(packet) for packet in packets_of(message, topic_mark("ward/3/pulse"), 600)]
+    [True, False, True]
+    """
+    *_, index, count = _HEADER.unpack_from(packet)
+    return index in (0, count - 1)
+
+
 class SeenMessages:
     """Which messages of which publishers have come, on whatever way: each counts once, and gaps are known.
 

@@ -23,16 +23,18 @@ from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import CoordinatorError, NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
-from triagemq.live.clients import tell
+from triagemq.live.clients import be_in_time, tell
 from triagemq.live.emulate.copying import (
     CopyingPlane,
     idle_instructions,
     plugged_publishers,
     require_babbling,
+    require_buckets,
     with_idle_port,
 )
 from triagemq.live.emulate.openflow_agent import AgentConfig
 from triagemq.live.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
+from triagemq.live.emulate.standstill import WatchConfig, watched_processors
 from triagemq.live.processes import last_words
 from triagemq.live.promised import IDLE, tell_addresses
 from triagemq.live.rig import (
@@ -60,6 +62,7 @@ GATEWAY_PORT = 10_000
 BROKER_PORT = 1883
 
 _CONTROLLER_MODULE = "triagemq.live.emulate.openflow_agent"
+_WATCH_MODULE = "triagemq.live.emulate.standstill"
 _READY_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _IN_FORCE_SECONDS = 60.0
@@ -126,13 +129,17 @@ class BoxedExchange(Rig):
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
         self.tenures: list[Tenure] = []
+        self.pauses: list[Path] = []
         self._leading = asyncio.Lock()
+        self._away: set[str] = set()
         self._told = 0
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
         # The embedded data plane is behind the gateway, and what is promised does not come there.
         plugged = [] if options.dataplane == "embedded" else plugged_publishers(scenario)
         require_babbling(scenario, options.babbling, plugged)
+        if options.dataplane == "openflow":
+            require_buckets(scenario, plugged)
         self.layout = lay_out(
             with_idle_port(scenario, plugged) if plugged else scenario,
             new_run(),
@@ -145,6 +152,7 @@ class BoxedExchange(Rig):
         super().__init__(options, self._sockets / "gateway.sock")
         self.box = Box(self.layout)
         self._inside: dict[str, Running] = {}
+        self._backups = frozenset(conditions.backups.values())
         self._babblers: list[str] = []
 
     @property
@@ -186,6 +194,8 @@ class BoxedExchange(Rig):
         )
         self.link.start()
         self._clean.push_async_callback(self.link.close)
+        if self.layout.plugged:
+            await self._watch_processors()
         if self.options.dataplane != "embedded":
             self._start_queues()
         if self.options.dataplane == "openflow":
@@ -249,6 +259,8 @@ class BoxedExchange(Rig):
         path = self._write("gateway", config)
         self._start_inside("gateway", namespace, [sys.executable, "-m", GATEWAY_MODULE, str(path)])
         await self._ready("gateway")
+        if self.layout.plugged:
+            be_in_time(self._inside["gateway"].pid)
 
     def _start_queues(self) -> None:
         self.plane = LinuxDataPlane(
@@ -266,6 +278,17 @@ class BoxedExchange(Rig):
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())
 
+    async def _watch_processors(self) -> None:
+        """Each by a process of its own, which writes what it knows when it is ended."""
+        starting = []
+        for processor in watched_processors():
+            name, file = f"processor-{processor}", self.state / f"pauses-{processor}"
+            self.pauses.append(file)
+            self._clean.push_async_callback(self.stop, name)
+            config = WatchConfig(processor, str(file))
+            starting.append(self._start_child(name, _WATCH_MODULE, asdict(config), restart=False))
+        await asyncio.gather(*starting)
+
     async def _start_controller(self) -> None:
         switches = self.box.switches
         assert isinstance(switches, VirtualSwitches)
@@ -279,6 +302,10 @@ class BoxedExchange(Rig):
                 port.name: (datapath_id(self.layout, port.switch), port.switch_interface)
                 for port in self.layout.ports
             },
+            reserved=[
+                (datapath_id(self.layout, switch), interface)
+                for switch, interface in self.layout.reserved(self._backups)
+            ],
             idle_bps=self._idle_bps if self.layout.plugged else None,
             limited=str(self.limited),
         )
@@ -286,6 +313,7 @@ class BoxedExchange(Rig):
 
     async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> None:
         """The scenario's subscribers, then its publishers, which say nothing until they are told to begin."""
+        self._away.update(absent_subscribers)
         for role, hosts, absent, noted in (
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
@@ -380,7 +408,12 @@ class BoxedExchange(Rig):
     async def lead_to_addresses(self) -> None:
         """Tell everyone where what is promised goes now, and wait until they are there."""
         async with self._leading:
-            found = kept_at(self.scenario, await self._decided())
+            # Who has been told to leave has promises until the coordinator hears of it.
+            found = [
+                each
+                for each in kept_at(self.scenario, await self._decided())
+                if self._subscriber(each) not in self._away
+            ]
             there = {each.kept.at: each for each in self.tenures if each.until_ns == NEVER_NS}
             gone = there.keys() - {each.at for each in found}
             new = [each for each in found if each.at not in there]
@@ -395,7 +428,7 @@ class BoxedExchange(Rig):
             for role in roles:
                 tell(
                     str(self._sockets / role),
-                    {"promised": str(path), "both_ways": both_ways(self.scenario, found)},
+                    {"promised": str(path), "both_ways": both_ways(self.scenario, found, self._away)},
                 )
             deadline = time.monotonic() + _READY_SECONDS
             while not all(Path(f"{path}.{role}").exists() for role in roles):
@@ -431,6 +464,10 @@ class BoxedExchange(Rig):
             ]
         finally:
             await coordinator.close()
+
+    async def has_promises(self, subscriber: str) -> bool:
+        """Whether something is promised to a subscriber, perhaps still, since nobody has decided without it yet."""
+        return any(each.admitted and each.subscriber == subscriber for each in await self._decided())
 
     def _leaves(self, tenure: Tenure) -> None:
         """What is under way to somebody who leaves may come, or not."""
@@ -497,13 +534,18 @@ class BoxedExchange(Rig):
 
     def tell_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
         """What one of them does from now on, or what all do (see live.clients)."""
-        if what.get("there") is False:
-            wanted = self.scenario.subscriptions.subscriber
+        if role == "subscribers" and what.get("there") is False:
+            self._away.add(what["name"])
             for tenure in self.tenures:
-                name = self.scenario.subscribers.name[int(wanted[tenure.kept.at.subscription])]
-                if role == "subscribers" and name == what["name"] and tenure.until_ns == NEVER_NS:
+                if self._subscriber(tenure.kept) == what["name"] and tenure.until_ns == NEVER_NS:
                     self._leaves(tenure)
+        elif role == "subscribers" and what.get("there"):
+            self._away.discard(what["name"])
         tell(str(self._sockets / role), what)
+
+    def _subscriber(self, promise: KeptAt) -> str:
+        row = int(self.scenario.subscriptions.subscriber[promise.at.subscription])
+        return self.scenario.subscribers.name[row]
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""

@@ -13,12 +13,12 @@ from typing import TypeVar
 import numpy as np
 
 from triagemq.client.direct import GroupAddress
-from triagemq.errors import ParameterError
+from triagemq.errors import NetworkError, ParameterError
 from triagemq.live.promised import IDLE, IDLE_ADDRESS
 from triagemq.network.emulated import Box
 from triagemq.plan import FlowKey, Instructed, Instruction, RemoveFlow, SetFlow, SetPort
 from triagemq.plan.admission.promises import matching
-from triagemq.scenario import Scenario, Table
+from triagemq.scenario import LimiterKind, Scenario, Table
 from triagemq.scenario.model import filled
 
 _IDLE_KEY = FlowKey(GroupAddress.parse(IDLE_ADDRESS).group, GroupAddress.parse(IDLE_ADDRESS).port)
@@ -82,6 +82,18 @@ def require_babbling(scenario: Scenario, babbling: Collection[str], plugged: Col
             )
         if not np.isfinite(scenario.publishers.access_bps[scenario.publishers.name.index(name)]):
             raise ParameterError("babbling", f"the access link of {name!r} has no rate; give it access_bps")
+
+
+def require_buckets(scenario: Scenario, plugged: Collection[str]) -> None:
+    """NetworkError if what is promised counts on limiters that Open vSwitch does not have."""
+    publishers, switches = scenario.publishers, scenario.switches
+    for name in plugged:
+        switch = int(publishers.access_switch[publishers.name.index(name)])
+        if switches.limiter[switch] != LimiterKind.BUCKET:
+            raise NetworkError(
+                f"limiters of switch {switches.name[switch]!r} are windows, those of Open vSwitch are buckets, which "
+                "let more through; state model: open-vswitch (or limiter: bucket), or use --dataplane linux"
+            )
 
 
 def with_idle_port(scenario: Scenario, plugged: Collection[str]) -> Scenario:

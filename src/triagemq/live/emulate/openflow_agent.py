@@ -22,7 +22,7 @@ from triagemq.live.emulate.copying import idle_instructions
 from triagemq.network.openflow import OpenFlowSwitches, SwitchCounters
 from triagemq.waiting import end, is_set_within
 
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS, _LOOKS_A_COUNT = 0.1, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class AgentConfig:
     """The gateway's control socket, where switches meet the controller, their numbers, and the gateways' addresses.
 
     `applied` is a file for the generation of which all flows have their rules on the switches; 0 while some have none.
-    `ports` says at which switch and interface each output port is. What an idle port takes is measured at one of
-    `idle_bps`. `limited` is a file for how many packets meters have cut, by address.
+    `ports` says at which switch and interface each output port is; `reserved` are those that carry promised messages
+    alone. What an idle port takes is measured at one of `idle_bps`. `limited` is a file for how many packets meters
+    have cut, by address.
     """
 
     control: str
@@ -40,6 +41,7 @@ class AgentConfig:
     sources: list[str]
     applied: str
     ports: dict[str, tuple[int, str]] = field(default_factory=dict)
+    reserved: list[tuple[int, str]] = field(default_factory=list)
     idle_bps: float | None = None
     limited: str | None = None
 
@@ -51,6 +53,7 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
             listen=[config.listen],
             sources=config.sources,
             ports=config.ports,
+            reserved=[(switch, interface) for switch, interface in config.reserved],
             keep_rules=True,
         )
     )
@@ -63,16 +66,47 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
         follower = Follower(link, FlowBinder(switches), name="switches", in_thread=True)
         following = asyncio.get_running_loop().create_task(follower.run())
         say_ready(switches=sorted(switches.connected))
+        limited, looks = LimitedPackets(), 0
         while not await is_set_within(ended, _LOOK_SECONDS):
             # A subscriber that no switch has seen has no rules yet.
             Path(config.applied).write_text("0" if switches.unplaced else str(follower.complete))
+            looks += 1
+            if config.limited is not None and looks % _LOOKS_A_COUNT == 0:
+                limited.add(_limited(await asyncio.to_thread(switches.counters)))
         await end(following)
         await link.close()
         if config.limited is not None:
-            counted = await asyncio.to_thread(switches.counters)
-            Path(config.limited).write_text(json.dumps(_limited(counted)))
+            limited.add(_limited(await asyncio.to_thread(switches.counters)))
+            Path(config.limited).write_text(json.dumps(limited.packets))
     finally:
         await asyncio.to_thread(switches.close)
+
+
+class LimitedPackets:
+    """What meters have cut since the start, by address: a meter's count goes with its rule, and so does a promise's
+    rule when it ends.
+
+    >>> limited = LimitedPackets()
+    >>> for counted in ({"239.1.2.3:7400": 5}, {}, {"239.1.2.3:7400": 2}):
+    ...     limited.add(counted)
+    >>> limited.packets
+    {'239.1.2.3:7400': 7}
+    """
+
+    def __init__(self) -> None:
+        self._before: Counter[str] = Counter()
+        self._last: Mapping[str, int] = {}
+
+    def add(self, counted: Mapping[str, int]) -> None:
+        """What the meters that are there have counted."""
+        for address, packets in self._last.items():
+            if counted.get(address, 0) < packets:
+                self._before[address] += packets
+        self._last = counted
+
+    @property
+    def packets(self) -> dict[str, int]:
+        return dict(self._before + Counter(self._last))
 
 
 def _limited(counted: Mapping[int, SwitchCounters]) -> dict[str, int]:

@@ -1,14 +1,16 @@
 """What became of promised messages in a box: rows of its Trace, and a row per promise as a simulation has them.
 
 A message is late if it takes longer than its bound and the p99.9 of an idle port, measured in the same run: what this
-machine adds is not the network's. Ports send packets at the start of their transmission: what the last packet of a
-message takes on the links of its way is added.
+machine adds is not the network's. It runs from when the first packet begins to leave the publisher's host (MIDAS,
+Definition 1). Ports send packets at the start of their transmission: what the last packet of a message takes on the
+links of its way is added. While the whole machine stands still, no time passes in the network: that is not counted, but
+told, with how many messages would be late if it were.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Promise
+from triagemq.live.emulate.standstill import NO_STANDSTILLS, Standstills
 from triagemq.live.promised import IDLE_ROW, PromisedAddress, RealMessages
 from triagemq.live.receipts import PROMISED_RECEIPT, PROMISED_SENT, read_receipts
 from triagemq.plan import Counters, Decision
@@ -85,16 +88,17 @@ def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
     ]
 
 
-def both_ways(scenario: Scenario, promises: Iterable[KeptAt]) -> list[int]:
-    """The publications that are promised to some who want their topic, and not to all of them."""
+def both_ways(scenario: Scenario, promises: Iterable[KeptAt], away: Collection[str] = ()) -> list[int]:
+    """The publications that are promised to some who want their topic, and not to all of them who are there."""
     kept: dict[int, set[int]] = {}
     for promise in promises:
         kept.setdefault(promise.at.publication, set()).add(promise.at.subscription)
-    topic, wanted = scenario.publications.topic, scenario.subscriptions.topic
+    topic, wanted, names = scenario.publications.topic, scenario.subscriptions, scenario.subscribers.name
+    there = np.array([names[row] not in away for row in wanted.subscriber.tolist()], dtype=np.bool_)
     return [
         publication
         for publication, subscriptions in kept.items()
-        if set(np.flatnonzero(wanted == topic[publication]).tolist()) - subscriptions
+        if set(np.flatnonzero((wanted.topic == topic[publication]) & there).tolist()) - subscriptions
     ]
 
 
@@ -128,6 +132,7 @@ def cut_packets(samples: Sequence[tuple[int, Counters]], metered: Path) -> dict[
 class PromisedRun:
     """What was promised, sent and got in a run. `copies` have a row per message and promise, with -1 for times of what
     never came, `idle_ns` one per message over the idle port; `host_ns` is what publishers' and subscribers' hosts took.
+    `late_by_the_clock` counts those that are late if time went on while the machine stood still.
     """
 
     results: PromiseResults
@@ -135,6 +140,8 @@ class PromisedRun:
     decided_ns: Times
     idle_ns: Times
     host_ns: Mapping[str, Times]
+    still: Standstills
+    late_by_the_clock: int
     sent: NDArray[np.void]
     copies: Mapping[str, NDArray[Any]]
 
@@ -143,6 +150,7 @@ class PromisedRun:
         return {
             "idle_port": _figures(self.idle_ns),
             "host_delay": {who: _figures(taken) for who, taken in self.host_ns.items()},
+            "standstills": self.still.as_json() | {"late_by_the_clock": self.late_by_the_clock},
             "late_messages": self._late_messages(),
         }
 
@@ -174,6 +182,7 @@ def promised_run(
     sent_files: Iterable[Path],
     receipts: Path,
     cut: Mapping[str, CutPackets],
+    still: Standstills = NO_STANDSTILLS,
 ) -> PromisedRun:
     """Everything that clients and queues know, together: a row for each pair that was promised at some time."""
     pairs: dict[tuple[int, int], list[Tenure]] = {}
@@ -183,11 +192,12 @@ def promised_run(
     sent = np.concatenate(parts) if parts else np.empty(0, dtype=PROMISED_SENT)
     sent = sent[np.argsort(sent["published_ns"], kind="stable")]
     got = read_receipts(receipts, PROMISED_RECEIPT)
-    probes = got[got["subscription"] == IDLE_ROW]
-    idle_ns = probes["arrived_ns"] - probes["published_ns"]
+    idle_ns = _idle_ns(sent[sent["publication"] == IDLE_ROW], got[got["subscription"] == IDLE_ROW])
+    sent = sent[sent["publication"] != IDLE_ROW]
     allowance_ns = _quantile_ns(idle_ns, 0.999) or 0
     tally = new_promise_tally(len(pairs), len(scenario.publications))
     columns: list[dict[str, NDArray[Any]]] = []
+    late_by_the_clock = 0
     for row, ((publication, subscription), kept) in enumerate(pairs.items()):
         mine = got[(got["subscription"] == subscription) & (got["publication"] == publication)]
         places = dict(zip(mine["number"].tolist(), range(len(mine)), strict=True))
@@ -207,11 +217,15 @@ def promised_run(
             arrived_ns = np.full(len(messages), -1, dtype=np.int64)
             arrived_ns[came] = mine["arrived_ns"][place[came]]
             on_the_wire = np.rint(last_packet_seconds(scenario, promise, sent["size_bytes"][messages]) * 1e9)
-            taken_ns = (mine["arrived_ns"] - mine["published_ns"])[place[came]] + on_the_wire[came]
+            begun_ns = sent["begun_ns"][messages][came]
+            stood_ns = still.within(begun_ns, arrived_ns[came])
+            taken_ns = arrived_ns[came] - begun_ns - stood_ns + on_the_wire[came].astype(np.int64)
             latency_ns = np.full(len(messages), -1, dtype=np.int64)
             latency_ns[came] = taken_ns
             tally.outcomes[row] += np.bincount(outcome, minlength=len(Outcome))
-            late = latency_ns > promise.bound_seconds * 1e9 + allowance_ns
+            most_ns = promise.bound_seconds * 1e9 + allowance_ns
+            late = latency_ns > most_ns
+            late_by_the_clock += int((taken_ns + stood_ns > most_ns).sum())
             tally.late[row] += int(late.sum())
             tally.worst_ns[row] = max(tally.worst_ns[row], int(taken_ns.max(initial=0)))
             tally.latency_ns[row] += int(taken_ns.sum())
@@ -246,11 +260,20 @@ def promised_run(
             "publishers": sent["handed_over_ns"] - sent["published_ns"],
             "subscribers": (got["received_ns"] - got["arrived_ns"])[got["subscription"] != IDLE_ROW],
         },
+        still=still,
+        late_by_the_clock=late_by_the_clock,
         sent=sent,
         copies={name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
         if columns
         else {},
     )
+
+
+def _idle_ns(sent: NDArray[np.void], got: NDArray[np.void]) -> Times:
+    """What messages over the idle port took, of which both ends are known."""
+    begun = dict(zip(sent["number"].tolist(), sent["begun_ns"].tolist(), strict=True))
+    arrived = zip(got["number"].tolist(), got["arrived_ns"].tolist(), strict=True)
+    return np.array([ns - begun[number] for number, ns in arrived if number in begun], dtype=np.int64)
 
 
 def last_packet_seconds(scenario: Scenario, promise: KeptAt, size_bytes: NDArray[Any]) -> Floats:

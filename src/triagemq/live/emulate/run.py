@@ -18,6 +18,7 @@ from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
 from triagemq.live.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
+from triagemq.live.emulate.standstill import standstills
 from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure, wire_bytes
 from triagemq.live.run import (
     PlannedFigures,
@@ -137,6 +138,7 @@ async def run_emulation(
         rig.promised_sent,
         rig.promised_receipts,
         cut_packets(rig.samples, rig.limited),
+        standstills(rig.pauses),
     )
     merge_trace(
         rig.state / "gateway-trace",
@@ -178,7 +180,7 @@ async def run_emulation(
     sent = happened.publications
     if options.dataplane != "embedded":
         direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.tenures])
-        taken = _as_long_as_packets(scenario, sent["size_bytes"])
+        taken = as_long_as_packets(scenario, sent["size_bytes"])
         sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)
     simulated = simulate(
@@ -236,7 +238,7 @@ def _behind_hosts(scenario: Scenario) -> Scenario:
     )
 
 
-def _as_long_as_packets(scenario: Scenario, size_bytes: NDArray[np.int64]) -> Floats:
+def as_long_as_packets(scenario: Scenario, size_bytes: NDArray[np.int64]) -> Floats:
     """How long events are that take, with the overhead and the MTU of a scenario, what real ones take of a port.
 
     A scenario has one overhead for all packets; a short message has two octets less, and fragments after the first have

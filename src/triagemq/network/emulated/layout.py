@@ -191,6 +191,18 @@ class Layout:
         """The interfaces of a bridge. Those of a switch have the OpenFlow numbers 1, 2, ... in this order."""
         return tuple(end for link in self.links for end in (link.near, link.far) if end.bridge == bridge)
 
+    def reserved(self, backups: Collection[str]) -> list[tuple[str, str]]:
+        """Switches and their interfaces that carry promised messages and nothing else: those of access links, and of
+        links beside the tree that are no backups either."""
+        found, subject = [], {bridge.name: bridge.subject for bridge in self.bridges}
+        for link in self.links:
+            if link.access is not None:
+                found.append((subject[link.near.bridge or ""], link.near.interface))
+            elif link.feeds is not None and link.port not in {*self.feeding, *backups}:
+                port = self.port[link.port or ""]
+                found += [(port.switch, port.switch_interface), (link.feeds, link.far.interface)]
+        return found
+
     def _by_member(self, kind: HostKind) -> dict[str, Host]:
         return {member: host for host in self.hosts if host.kind == kind for member in host.members}
 

@@ -46,7 +46,7 @@ class Controller:
     """Serves switches from `open` to `close`. `expected` are the switches (datapath ids) that make up the network.
 
     `ports` says of the plan's ports at which switch they are, and what they are called there; those that are `queued`
-    have queues of the switch's own.
+    have queues of the switch's own. `reserved` are ports for copies of multicast keys alone, by switch and name.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Controller:
         sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
         queued: Container[str] = (),
+        reserved: Collection[tuple[int, str]] = (),
         timing: Timing = Timing(),  # noqa: B008 (frozen)
     ) -> None:
         self.session_counters = SessionCounters()
@@ -67,6 +68,7 @@ class Controller:
         self.meeting = Meeting(self._serve)
         self._expected, self._timing = set(expected), timing
         self._ports, self._queued = {} if ports is None else ports, queued
+        self._reserved = frozenset(reserved)
         self._cookies = Cookies()
         self._tables: dict[int, SwitchTable] = {}
         self._search = Search(self.discovery, self._tables, timing.ask_seconds)
@@ -225,6 +227,11 @@ class Controller:
         self.discovery.rules_seen(session.datapath_id, table.rules.values())
         ports = {port.number: port.up for port in session.ports.values() if port.number <= _LAST_REAL_PORT}
         self.discovery.joined(session.datapath_id, ports, self._now())
+        self.discovery.reserved |= {
+            PortId(session.datapath_id, port.number)
+            for port in session.ports.values()
+            if (session.datapath_id, port.name) in self._reserved
+        }
         self._wake.set()
         await session.ended.wait()
 

@@ -32,6 +32,8 @@ class Discovery:
         self._places_of: dict[str, set[PortId]] = {}
         self._settled: set[PortId] = set()
         self._links: dict[PortId, PortId] | None = None
+        self.reserved: frozenset[PortId] = frozenset()
+        """Ports over which nobody is to be found: see Topology."""
 
     @property
     def network(self) -> Topology:
@@ -53,6 +55,7 @@ class Discovery:
                 for address, hosts in sorted(self._hosts.items())
                 if (places := self._places(hosts))
             },
+            reserved=self.reserved,
         )
 
     @property
@@ -130,6 +133,8 @@ class Discovery:
 
     def speaker_seen(self, at: PortId, ethernet: str, address: str) -> bool:
         """A host spoke at a port; whether that is news. Ports that may still be links, or are, do not count."""
+        if at in self.reserved:
+            return False
         if at not in self._settled or at in self.links:
             self.counters["spoke too early"] += 1
             return False
@@ -204,7 +209,7 @@ class Discovery:
         places: list[HostPlace] = []
         for host in reversed(hosts):
             known = self._ports.get(host.at.switch, {})
-            if host.at.port not in known or host.at in self.links:
+            if host.at.port not in known or host.at in self.links or host.at in self.reserved:
                 continue
             if not any(host.at.switch in self._part(each.at.switch) for each in places):
                 places.append(host)
@@ -216,6 +221,8 @@ class Discovery:
         while frontier:
             here = frontier.pop()
             for near, far in self.links.items():
+                if not self.reserved.isdisjoint((near, far)):
+                    continue
                 if near.switch == here and far.switch not in part:
                     part.add(far.switch)
                     frontier.append(far.switch)

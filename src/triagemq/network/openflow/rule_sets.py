@@ -69,7 +69,7 @@ def base_rules(routes: Routes) -> _Rules:
             _rule(Kind.FLOOD, outputs=tuple(sorted(routes.flood_ports(switch)))),
             *(
                 _rule(Kind.LINK, matching(in_port=here.port), next_table=1)
-                for here in network.links
+                for here in sorted({*network.links, *network.reserved})
                 if here.switch == switch
             ),
         ]

@@ -38,7 +38,7 @@ class Kind(enum.Enum):
     HOST = (0, 300)
     """A known host speaks from the port where it is known to be."""
     LINK = (0, 200)
-    """From another switch: its source has been seen there."""
+    """From another switch, where its source has been seen, or from a reserved port, where nobody is looked for."""
     LEARN = (0, 0)
     """Somebody unknown speaks: the controller sees a copy, the packet goes on."""
     CONTROL = (1, 400)

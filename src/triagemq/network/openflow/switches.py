@@ -66,7 +66,8 @@ class OpenFlowSwitches:
     this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses of
     gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
     `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys and
-    queues need it. `databases` are those of switches with queues of their own, by datapath id.
+    queues need it. `reserved` ports carry copies of multicast keys and nothing else. `databases` are those of switches
+    with queues of their own, by datapath id.
     """
 
     priority_classes: ClassVar[int] = len(MARKS)
@@ -78,6 +79,7 @@ class OpenFlowSwitches:
         listen: Sequence[str],
         sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
+        reserved: Collection[tuple[int, str]] = (),
         databases: Mapping[int, str] | None = None,
         keep_rules: bool = False,
         ready_seconds: float = 30.0,
@@ -96,7 +98,12 @@ class OpenFlowSwitches:
 
         async def opened() -> Controller:
             controller = Controller(
-                switches, sources=sources, ports=self._ports, queued=self._queues, timing=timing
+                switches,
+                sources=sources,
+                ports=self._ports,
+                queued=self._queues,
+                reserved=reserved,
+                timing=timing,
             )
             await controller.open([parse_place(each) for each in listen])
             return controller

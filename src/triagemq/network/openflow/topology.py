@@ -31,7 +31,9 @@ class Topology:
     """`ports` are those that are up; `links` has every link in both directions; `hosts` goes by IP address.
 
     Switches that no link joins may still see the same host, each over a bridge that is no switch of ours: a host has
-    one place in each connected part of the network.
+    one place in each connected part of the network. `reserved` ports carry copies of multicast keys and nothing else:
+    no way leads over them, and nothing is flooded there. A link beside a bridge that is no switch of ours would close a
+    circle that nobody sees.
 
     >>> both_ways = {PortId(1, 2): PortId(2, 1), PortId(2, 1): PortId(1, 2)}
     >>> Routes(Topology({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).way(1, 2)
@@ -41,6 +43,7 @@ class Topology:
     ports: Mapping[int, frozenset[int]] = field(default_factory=dict)
     links: Mapping[PortId, PortId] = field(default_factory=dict)
     hosts: Mapping[str, tuple[HostPlace, ...]] = field(default_factory=dict)
+    reserved: frozenset[PortId] = frozenset()
 
 
 class Routes:
@@ -50,6 +53,8 @@ class Routes:
         self.network = network
         self._neighbours: dict[int, list[tuple[int, int, int]]] = {switch: [] for switch in network.ports}
         for here, there in network.links.items():
+            if not network.reserved.isdisjoint((here, there)):
+                continue
             if here.switch in self._neighbours and there.switch in self._neighbours:
                 self._neighbours[here.switch].append((there.switch, there.port, here.port))
         for neighbours in self._neighbours.values():
@@ -79,9 +84,12 @@ class Routes:
         return tuple(host.at for host in self.network.hosts.get(address, ()))
 
     def edge_ports(self, switch: int) -> frozenset[int]:
-        """The ports that are up and lead to no other switch."""
+        """The ports that are up, lead to no other switch and are for everybody."""
+        network = self.network
         return frozenset(
-            port for port in self.network.ports[switch] if PortId(switch, port) not in self.network.links
+            port
+            for port in network.ports[switch]
+            if (at := PortId(switch, port)) not in network.links and at not in network.reserved
         )
 
     def flood_ports(self, switch: int) -> frozenset[int]:

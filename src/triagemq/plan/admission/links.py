@@ -281,18 +281,29 @@ def smallest_deadline(
     for _ in range(MOST_HALVINGS):
         if high <= low * NARROW:
             break
-        among, row = flows.with_flow(publication, arrival._replace(deadline=tried))
-        found = place(link, among, row)
+        found = _placed_with(link, flows, publication, arrival, tried)
         if isinstance(found, Missed):
             low = tried
         else:
-            high = min(tried, float(found.flows.bound[row]) * NEARLY)
+            least = float(found.flows.bound[row]) * NEARLY
+            fits = least < tried and isinstance(
+                _placed_with(link, flows, publication, arrival, least), Placed
+            )
+            high = least if fits else tried
         tried = 0.5 * (low + high)
     return high
 
 
+def _placed_with(
+    link: PromiseLink, flows: LinkFlows, publication: int, arrival: LinkArrival, deadline: float
+) -> Placed | Missed:
+    among, row = flows.with_flow(publication, arrival._replace(deadline=deadline))
+    return place(link, among, row)
+
+
 def _highest(link: PromiseLink, flows: LinkFlows, new: int) -> float | Missed:
-    """What the bound of a flow would be in the highest level that takes it."""
+    """A deadline with which a flow can be placed: its bound in the highest level that takes it while the others stay; if
+    there is none, not much more than it would be with others in other levels."""
     levels = [] if link.in_order else range(min(int(flows.level.max(initial=-1)) + 2, link.levels))
     keeps = flows.judge(link)
     for tried in levels:
@@ -300,4 +311,11 @@ def _highest(link: PromiseLink, flows: LinkFlows, new: int) -> float | Missed:
         if placed is not None:
             return float(placed.flows.bound[new]) * NEARLY
     found = place(link, flows, new)
-    return found if isinstance(found, Missed) else float(found.flows.bound[new]) * NEARLY
+    if isinstance(found, Missed):
+        return found
+    enough, deadline = float(flows.deadline[new]), flows.deadline.copy()
+    deadline[new] = float(found.flows.bound[new]) * NEARLY
+    # Who asks for less may be placed otherwise, and perhaps not at all.
+    while deadline[new] < enough and isinstance(place(link, replace(flows, deadline=deadline), new), Missed):
+        deadline[new] *= 2.0
+    return min(float(deadline[new]), enough)

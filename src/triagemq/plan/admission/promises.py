@@ -123,11 +123,13 @@ class PromiseNetwork:
 
     def limiter_jitter(self, asked: Asked, switch: int) -> tuple[float, float]:
         """How much sooner than messages come a limiter may let others through: by what it has to hold besides them, so
-        that it cuts nobody where it is filled in steps, and by what may come out besides that."""
+        that it cuts nobody whose host or link pauses for a moment, nor where it is filled in steps, and by what may
+        come out besides that."""
+        tolerance = float(self.scenario.switches.limiter_tolerance_seconds[switch])
         if not self.has_buckets(switch):
-            return 0.0, 0.0
+            return tolerance, 0.0
         step = float(self.scenario.switches.limiter_step_seconds[switch])
-        return step, step + METER_BYTES * asked.separation_seconds / asked.message.wire_bytes
+        return step + tolerance, step + METER_BYTES * asked.separation_seconds / asked.message.wire_bytes
 
     def link(self, number: int) -> PromiseLink:
         """What promises need to know of a link."""

@@ -157,6 +157,7 @@ class BuiltEntry(FileEntry):
     rate_limiters: Count | None = Field(None, examples=["1000"])
     limiter: Literal["window", "bucket"] | None = Field(None, examples=["window"])
     limiter_step_seconds: Delay | None = Field(None, examples=["0.001"])
+    limiter_tolerance_seconds: Delay | None = Field(None, examples=["0.001"])
     limiter_precision: Share | None = Field(None, examples=["0.01"])
     rules: Count | None = Field(None, examples=["2000"])
 
