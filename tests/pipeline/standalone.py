@@ -13,7 +13,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class Standalone:
         listens = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(self._web))
         self._start("master", [], "org.apache.spark.deploy.master.Master", *listens)
         for each in (port, self._web):
-            _wait_for(each, 60)
+            self._wait_until(partial(_listens, each))
 
     def start_worker(self, number: int) -> None:
         """Start a worker, for the first time or again."""
@@ -107,18 +108,24 @@ class Standalone:
         listed = self._listed()
         return [each["name"] for each in (*listed["activeapps"], *listed["completedapps"])]
 
-    def wait_for_workers(self, number: int, seconds: float = 120) -> None:
-        """Until so many can be given work."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            try:
-                if self._listed()["aliveworkers"] >= number:
-                    return
-            except urllib.error.HTTPError as none:
-                # The master listens before it has a page to show.
-                none.close()
+    def wait_for_workers(self, number: int) -> None:
+        """Until so many can be given work, however busy this machine is."""
+        self._wait_until(lambda: self._alive_workers() >= number)
+
+    def _alive_workers(self) -> int:
+        try:
+            return int(self._listed()["aliveworkers"])
+        except urllib.error.HTTPError as none:
+            # The master listens before it has a page to show.
+            none.close()
+            return 0
+
+    def _wait_until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise RuntimeError(f"the {name} has ended; see {self._folder / name}.log")
             time.sleep(0.1)
-        raise TimeoutError(f"not all workers came; see {self._folder}")
 
     def _listed(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/", timeout=30) as answer:
@@ -157,11 +164,6 @@ def standalone(folder: Path, *, workers: int = 2, shared: Path | None = None) ->
         cluster.close()
 
 
-def _wait_for(port: int, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with socket.socket() as caller:
-            if caller.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise TimeoutError(f"nothing listens on port {port}")
+def _listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0

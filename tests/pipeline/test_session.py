@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -100,8 +101,9 @@ def test_connect_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
     class Context:
         sent = Path()
+        _python_includes: ClassVar[list[str]] = []
 
-        def addPyFile(self, path: str) -> None:  # noqa: N802
+        def addArchive(self, path: str) -> None:  # noqa: N802
             self.sent = Path(path)
 
     class Session:
@@ -110,7 +112,8 @@ def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
     with _package_sent(Session()):  # type: ignore[arg-type]
         names = zipfile.ZipFile(Session.sparkContext.sent).namelist()
     assert {"triagemq/__init__.py", "triagemq/pipeline/sweep/run.py"} <= set(names)
-    assert not any("__pycache__" in name for name in names)
+    assert not any(name.endswith(".pyc") for name in names)
+    assert Session.sparkContext._python_includes == [Session.sparkContext.sent.name]
     assert not Session.sparkContext.sent.exists()
 
 

@@ -314,6 +314,21 @@ def test_batches_of_one_block_give_the_same_table(
     assert again.runs == done.runs
 
 
+@pytest.mark.slow
+def test_a_machine_too_busy_to_begin_in_ten_seconds_begins_again(
+    spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, python = tmp_path / "begun", tmp_path / "python"
+    # The first process that looks for news is not there in the time that Spark gives it.
+    slow = f'case "$*" in *source_runner*) mkdir {begun} 2>/dev/null && exec sleep 60;; esac'
+    python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    stream(spark, source, tmp_path / "out")
+    assert begun.exists()
+    assert Tables(tmp_path / "out").table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
+
+
 def test_streams_follow_one_another_in_one_process(
     spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

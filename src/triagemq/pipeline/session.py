@@ -157,14 +157,21 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _package_sent(spark: SparkSession) -> Iterator[None]:
-    """Have every executor fetch this package from the driver, for as long as the block lasts."""
+    """Have every executor fetch this package from the driver, for as long as the block lasts.
+
+    It is unpacked there, with the kernels that numba has compiled here: of a zip file as it is, every Python worker
+    would compile every module, and every executor every kernel, which takes it a minute.
+    """
     with TemporaryDirectory(prefix="triagemq-") as folder:
         path = Path(folder) / f"{_PACKAGE.name}.zip"
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for file in sorted(_PACKAGE.rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
+                if file.is_file() and file.suffix != ".pyc":
                     archive.write(file, file.relative_to(_PACKAGE.parent))
-        spark.sparkContext.addPyFile(str(path))
+        context: Any = spark.sparkContext
+        context.addArchive(str(path))
+        # As addPyFile would say of the file itself.
+        context._python_includes.append(path.name)
         yield
 
 

@@ -6,12 +6,13 @@ import contextlib
 import json
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from triagemq.errors import PipelineError
@@ -31,6 +32,10 @@ _MOST_AT_ONCE = 4
 _QUIET_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 """Between two looks for new runs."""
+_TOO_SLOW = "Python worker failed to connect back"
+_MOST_STARTS = 6
+"""Spark gives the process that looks for news ten seconds to begin, and can be told nothing else: a busy machine takes
+longer. What a query had begun, the next one does again."""
 
 
 @dataclass(eq=False)
@@ -51,6 +56,7 @@ class Queries:
     _events: int = 0
     _next_look: float = 0.0
     _looked: set[str] = field(default_factory=set)
+    _slow_starts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         # Workers get the code instead of importing it: they start sooner, and a cluster needs no triagemq.
@@ -72,12 +78,17 @@ class Queries:
         if self._waiting and len(self._active) >= _MOST_AT_ONCE:
             quietest = max(self._active, key=BatchSink.quiet_seconds)
             if quietest.quiet_seconds() >= _QUIET_SECONDS:
-                self._retire(quietest)
                 self._waiting.append(quietest.run)
+                self._retire(quietest)
         while self._waiting and len(self._active) < _MOST_AT_ONCE:
-            self._start(self._waiting.popleft())
+            run = self._waiting.popleft()
+            try:
+                self._start(run)
+            except PySparkException as failure:
+                if not self._again(run, failure):
+                    raise PipelineError(f"the stream does not begin: {cause_of(failure)}") from failure
         if once:
-            return bool(self._active)
+            return bool(self._active or self._waiting)
         return until_idle_seconds is None or self._idle_seconds() < until_idle_seconds
 
     def _idle_seconds(self) -> float:
@@ -154,7 +165,15 @@ class Queries:
                 each.query.stop()
                 self.session.sparkContext.setLogLevel("ERROR")
         self._active.remove(each)
-        if failure is not None:
+        if failure is not None and not self._again(each.run, failure):
             if each.failure is not None:
                 raise each.failure from failure
             raise PipelineError(f"the stream failed: {cause_of(failure)}") from failure
+
+    def _again(self, run: FoundRun, failure: Exception) -> bool:
+        """Have a query started once more that was only too slow to begin."""
+        if _TOO_SLOW not in cause_of(failure):
+            return False
+        self._slow_starts[run.run_id] += 1
+        self._waiting.append(run)
+        return self._slow_starts[run.run_id] < _MOST_STARTS
