@@ -16,6 +16,8 @@ from pyspark.sql.types import StructType
 from triagemq.pipeline import latency_bins
 from triagemq.trace import latency_bins as bins
 
+InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+
 
 def partitions_of(spark: SparkSession) -> int:
     """Partitions of an exchange in this session; 1 says that all its tables are small (see session.py)."""
@@ -35,15 +37,22 @@ def spread(rows: DataFrame, partitions: int, key: str) -> DataFrame:
 def by_group(
     rows: DataFrame, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str
 ) -> DataFrame:
-    """What a function makes of each group of rows with equal keys, which are whole numbers.
+    """What a function makes of each group of rows with equal keys, which are whole numbers."""
+    _send_code_of(function)
 
-    Python workers do it where the rows are; the few rows of a small session are done with here before they are ready.
-    """
-    if partitions_of(rows.sparkSession) > 1:
-        _send_code_of(function)
-        return rows.groupBy(*keys).applyInArrow(function, schema)
-    made = [function(group) for group in _groups(rows.toArrow(), keys)]
-    return few_rows(rows.sparkSession, made, schema)
+    def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        return map(function, _groups(pieces, keys))
+
+    return in_order(rows, keys, (), made, schema)
+
+
+def in_order(
+    rows: DataFrame, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str
+) -> DataFrame:
+    """The same of rows in order of keys and other columns, those with equal keys in the same partition."""
+    partitions = partitions_of(rows.sparkSession)
+    together = rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, *keys)
+    return _in_arrow(together.sortWithinPartitions(*keys, *then), function, schema)
 
 
 def in_pieces(
@@ -52,23 +61,36 @@ def in_pieces(
     schema: str | StructType,
     rows_at_once: int = sys.maxsize,
 ) -> DataFrame:
-    """What a function makes of every so many rows of a partition; where that is done, see `by_group`."""
-    if partitions_of(rows.sparkSession) == 1:
-        return few_rows(rows.sparkSession, [function(rows.toArrow())], schema)
+    """What a function makes of every so many rows of a partition."""
     _send_code_of(function)
-    _send_code_of(in_pieces)
+
+    def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        gathered: list[pa.Table] = []
+        for piece in pieces:
+            if gathered and sum(map(len, gathered)) + len(piece) > rows_at_once:
+                yield function(pa.concat_tables(gathered))
+                gathered = []
+            gathered.append(piece)
+        if gathered:
+            yield function(pa.concat_tables(gathered))
+
+    return _in_arrow(rows, made, schema)
+
+
+def _in_arrow(rows: DataFrame, function: InPieces, schema: str | StructType) -> DataFrame:
+    """What a function makes of the rows of each partition, which come piece by piece.
+
+    Python workers do it where the rows are; the few rows of a small session are done with here before they are ready.
+    """
     wanted = _struct(schema)
-    names = wanted.names
+    if partitions_of(rows.sparkSession) == 1:
+        return few_rows(rows.sparkSession, list(function(iter([rows.toArrow()]))), wanted)
+    _send_code_of(function)
+    arrow = to_arrow_schema(wanted)
 
     def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        piece: list[pa.RecordBatch] = []
-        for batch in batches:
-            if piece and sum(map(len, piece)) + len(batch) > rows_at_once:
-                yield from function(pa.Table.from_batches(piece)).select(names).to_batches()
-                piece = []
-            piece.append(batch)
-        if piece:
-            yield from function(pa.Table.from_batches(piece)).select(names).to_batches()
+        for table in function(pa.Table.from_batches([batch]) for batch in batches):
+            yield from table.select(arrow.names).cast(arrow).to_batches()
 
     return rows.mapInArrow(made, wanted)
 
@@ -98,11 +120,17 @@ def _struct(schema: str | StructType) -> StructType:
     return found
 
 
-def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
-    ordered = table.sort_by([(key, "ascending") for key in keys])
-    columns = np.array([ordered[key].to_numpy() for key in keys])
-    changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
-    edges = [0, *changes.tolist(), ordered.num_rows]
-    for begin, end in pairwise(edges):
-        if end > begin:
-            yield ordered.slice(begin, end - begin)
+def _groups(pieces: Iterator[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Rows with equal keys together, of rows in their order."""
+    unfinished: list[pa.Table] = []
+    for piece in filter(len, pieces):
+        columns = np.array([piece[key].to_numpy() for key in keys])
+        changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
+        for begin, end in pairwise([0, *changes.tolist(), piece.num_rows]):
+            group = piece.slice(begin, end - begin)
+            if unfinished and any(unfinished[0][key][0] != group[key][0] for key in keys):
+                yield pa.concat_tables(unfinished)
+                unfinished = []
+            unfinished.append(group)
+    if unfinished:
+        yield pa.concat_tables(unfinished)
