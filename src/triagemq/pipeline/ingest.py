@@ -6,10 +6,11 @@ so that rows in and rows set aside add up to the rows read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -308,11 +309,8 @@ def _unless_known(rows: DataFrame, condition: Column, reason: str) -> DataFrame:
     return rows.withColumn("reason", F.coalesce("reason", F.when(condition, reason)))
 
 
-def names_to_ids(readings: DataFrame, columns: Sequence[str]) -> dict[str, DataFrame]:
-    """For each column of names a table (name, id), in alphabetical order, one id after the other from 0."""
-    return {
-        column: readings.select(column)
-        .distinct()
-        .withColumn(f"{column}_id", (F.row_number().over(Window.orderBy(column)) - 1).cast("int"))
-        for column in columns
-    }
+def names_to_ids(readings: DataFrame, column: str, run: int) -> pa.Table:
+    """The names in a column in alphabetical order, with the number of the run and ids from 0 on."""
+    names = readings.select(column).distinct().toArrow().sort_by(column)
+    ids = names.append_column(f"{column}_id", pa.array(range(len(names)), pa.int32()))
+    return ids.append_column("run", pa.repeat(pa.scalar(run, pa.int32()), len(names)))

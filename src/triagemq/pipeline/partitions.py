@@ -1,26 +1,38 @@
-"""How rows are spread over tasks: few rows stay in one piece, and no table made from them needs an exchange."""
+"""How rows are spread over tasks, and where NumPy computes with them: few rows stay in one piece, and in this process.
+
+A session whose tables are all small has one partition (see session.py): no table that is made from them needs an
+exchange, and as soon as rows are handed to Python they stay there, as Arrow. Spark plans for longer than it works then.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from triagemq.pipeline import latency_bins
 from triagemq.trace import latency_bins as bins
 
+Rows = DataFrame | pa.Table
+"""Rows in Spark, or the few rows of a small session as Arrow."""
+
+_TABLES = "triagemq.pipeline.tables"
+
 InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 
 
 def partitions_of(spark: SparkSession) -> int:
-    """Partitions of an exchange in this session; 1 says that all its tables are small (see session.py)."""
+    """Partitions of an exchange in this session; 1 says that all its tables are small."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
@@ -29,14 +41,17 @@ def in_one_piece(rows: DataFrame, partitions: int) -> DataFrame:
     return rows.coalesce(1) if partitions == 1 else rows
 
 
-def spread(rows: DataFrame, partitions: int, key: str) -> DataFrame:
+def spread(rows: DataFrame, partitions: int, *keys: str) -> DataFrame:
     """Rows with equal keys in the same of so many partitions."""
-    return rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, key)
+    return rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, *keys)
 
 
-def by_group(
-    rows: DataFrame, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str
-) -> DataFrame:
+def here(rows: DataFrame) -> Rows:
+    """Rows in this process if they are few."""
+    return rows.toArrow() if partitions_of(rows.sparkSession) == 1 else rows
+
+
+def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
     """What a function makes of each group of rows with equal keys, which are whole numbers."""
     _send_code_of(function)
 
@@ -47,20 +62,21 @@ def by_group(
 
 
 def in_order(
-    rows: DataFrame, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str
-) -> DataFrame:
-    """The same of rows in order of keys and other columns, those with equal keys in the same partition."""
-    partitions = partitions_of(rows.sparkSession)
-    together = rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, *keys)
-    return _in_arrow(together.sortWithinPartitions(*keys, *then), function, schema)
+    rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str | StructType
+) -> Rows:
+    """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
+    if isinstance(rows, DataFrame):
+        together = spread(rows, partitions_of(rows.sparkSession), *keys)
+        return _in_arrow(together.sortWithinPartitions(*keys, *then), function, schema)
+    return _in_arrow(rows.sort_by([(key, "ascending") for key in (*keys, *then)]), function, schema)
 
 
 def in_pieces(
-    rows: DataFrame,
+    rows: Rows,
     function: Callable[[pa.Table], pa.Table],
     schema: str | StructType,
     rows_at_once: int = sys.maxsize,
-) -> DataFrame:
+) -> Rows:
     """What a function makes of every so many rows of a partition."""
     _send_code_of(function)
 
@@ -77,41 +93,79 @@ def in_pieces(
     return _in_arrow(rows, made, schema)
 
 
-def _in_arrow(rows: DataFrame, function: InPieces, schema: str | StructType) -> DataFrame:
+def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left") -> Rows:
+    """Rows with the columns of the one of the others, which are few, that has equal keys; those are whole numbers."""
+    if isinstance(rows, DataFrame):
+        frame = few_rows(rows.sparkSession, [others])
+        return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
+    # Nothing is equal to null.
+    known, own = _codes(others, keys, null=-2), _codes(rows, keys, null=-3)
+    order = np.argsort(known)
+    place = np.searchsorted(known[order], own)
+    # Whatever is behind all others finds the one at the end, which nothing is equal to.
+    order, known = np.append(order, len(known)), np.append(known, -4)
+    taken = others.take(pa.array(order[place], mask=known[order[place]] != own))
+    for name in others.column_names:
+        if name not in keys:
+            rows = rows.append_column(name, taken[name])
+    if how == "left":
+        return rows
+    return pa.concat_tables([rows, others.filter(~np.isin(known[:-1], own))], promote_options="default")
+
+
+def _codes(rows: pa.Table, keys: Sequence[str], null: int) -> Any:
+    """Keys of 32 bits as one number."""
+    columns = (rows[key].fill_null(null).to_numpy().astype(np.int64) for key in keys)
+    return reduce(lambda code, column: (code << 32) + column, columns)
+
+
+def _in_arrow(rows: Rows, function: InPieces, schema: str | StructType) -> Rows:
     """What a function makes of the rows of each partition, which come piece by piece.
 
-    Python workers do it where the rows are; the few rows of a small session are done with here before they are ready.
+    Python workers do it where the rows are; few rows are done with here.
     """
     wanted = _struct(schema)
-    if partitions_of(rows.sparkSession) == 1:
-        return few_rows(rows.sparkSession, list(function(iter([rows.toArrow()]))), wanted)
-    _send_code_of(function)
-    arrow = to_arrow_schema(wanted)
+    if isinstance(rows, DataFrame) and partitions_of(rows.sparkSession) > 1:
+        _send_code_of(function)
+        arrow = to_arrow_schema(wanted)
 
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for table in function(pa.Table.from_batches([batch]) for batch in batches):
-            yield from table.select(arrow.names).cast(arrow).to_batches()
+        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for table in function(pa.Table.from_batches([batch]) for batch in batches):
+                yield from _as_table([table], arrow).to_batches()
 
-    return rows.mapInArrow(made, wanted)
+        return rows.mapInArrow(made, wanted)
+    few = here(rows) if isinstance(rows, DataFrame) else rows
+    return table_of(list(function(iter([few]))), wanted)
 
 
 def _send_code_of(function: Callable[..., object]) -> None:
     """Workers get the functions of a module instead of importing it, and half of this package with it."""
-    for name in (function.__module__, latency_bins.__name__, bins.__name__):
+    for name in (function.__module__, _TABLES, __name__, latency_bins.__name__, bins.__name__):
         register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
-def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str | StructType) -> DataFrame:
-    """Rows that are in this process, or none at all, as one partition; null in columns that a table does not have.
+def table_of(tables: Sequence[pa.Table], schema: str | StructType) -> pa.Table:
+    """Tables as one that has these columns; null in those that a table does not have."""
+    return _as_table(tables, to_arrow_schema(_struct(schema)))
 
-    Lists would need Python workers for it.
-    """
-    wanted = _struct(schema)
-    arrow = to_arrow_schema(wanted)
-    ordered = [table.select([name for name in arrow.names if name in table.column_names]) for table in tables]
-    together = pa.concat_tables([arrow.empty_table(), *ordered], promote_options="permissive")
+
+def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
+    ordered = [
+        table.select([name for name in wanted.names if name in table.column_names]) for table in tables
+    ]
+    together = pa.concat_tables([wanted.empty_table(), *ordered], promote_options="permissive")
     # Spark takes an empty chunk for the end of those that follow.
-    return spark.createDataFrame(together.combine_chunks(), wanted).coalesce(1)
+    return together.cast(wanted).combine_chunks()
+
+
+def few_rows(
+    spark: SparkSession, tables: Sequence[pa.Table], schema: str | StructType | None = None
+) -> DataFrame:
+    """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
+    if schema is None:
+        return spark.createDataFrame(tables[0].combine_chunks()).coalesce(1)
+    wanted = _struct(schema)
+    return spark.createDataFrame(table_of(tables, wanted), wanted).coalesce(1)
 
 
 def _struct(schema: str | StructType) -> StructType:

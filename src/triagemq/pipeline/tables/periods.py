@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import by_group
+from triagemq.pipeline.partitions import by_group, few_rows
 
 WINDOW = 256
 """Samples looked back on: 51 s. Periods of up to a third of it can be seen."""
@@ -27,7 +27,8 @@ def add_periods(samples: DataFrame) -> DataFrame:
     """Add period_seconds, phase and period_strength to samples with `packets_in_gained`."""
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in samples.schema)
     schema = f"{fields}, period_seconds double, phase double, period_strength double"
-    return by_group(samples, ("run", "port_id", "queue"), _with_periods, schema)
+    tracked = by_group(samples, ("run", "port_id", "queue"), _with_periods, schema)
+    return tracked if isinstance(tracked, DataFrame) else few_rows(samples.sparkSession, [tracked])
 
 
 def _with_periods(table: pa.Table) -> pa.Table:

@@ -14,19 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, percentile_bins
-from triagemq.pipeline.partitions import in_order
+from triagemq.pipeline.partitions import Rows, in_order, joined
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING, bin_middles, bins_of
 
-SCHEMA = """
-    run_id            string,
-    publisher_id      int     COMMENT 'null where it is not known who published',
-    publisher         string,
-    topic_id          int,
-    topic             string,
+_FIGURES = """
     publications      bigint,
     first_ns          bigint,
     last_ns           bigint,
@@ -42,14 +37,18 @@ SCHEMA = """
     sizes             array<struct<size_bytes: double, count: bigint>>
                               COMMENT 'mean size and count of each bin of sizes that are within 1.6 % of each other'
 """
-
-_KEYS = ("run", "publisher_key", "topic_id")
-_FOUND = """
-    run int, publisher_id int, topic_id int, publications bigint, first_ns bigint, last_ns bigint,
-    observed_seconds double, rate_per_second double, ca2 double, regular_share double, outages bigint,
-    outage_seconds double, longest_outages array<struct<from_ns: bigint, until_ns: bigint>>, mean_size_bytes double,
-    size_scv double, sizes array<struct<size_bytes: double, count: bigint>>
+SCHEMA = f"""
+    run_id            string,
+    publisher_id      int     COMMENT 'null where it is not known who published',
+    publisher         string,
+    topic_id          int,
+    topic             string,
+    {_FIGURES}
 """
+
+_KEYS = ("run", "publisher_id", "topic_id")
+_FOUND = f"run int, publisher_id int, topic_id int, {_FIGURES}"
+_UNKNOWN = -1
 _TIMES_LONGER = 16
 _BINS_LONGER = 4 * PARTS_PER_DOUBLING
 _NEAR_MEDIAN = 0.25
@@ -62,41 +61,33 @@ _MOST_OUTAGES = 100
 RunTimes = Mapping[int, tuple[int, int]]
 
 
-def transform(
-    publications: DataFrame, topics: DataFrame, publishers: DataFrame, measured_from_ns: Column
-) -> DataFrame:
-    """Rates, gaps and sizes of measured publications. `measured_from_ns` is an expression of `run`.
+def transform(publications: Rows, topics: pa.Table, publishers: pa.Table, times: RunTimes) -> Rows:
+    """Rates, gaps and sizes of measured publications. `times` are those of `run_times`.
 
     Spark sorts the events of each source by time; NumPy walks over them, and keeps of a source what does not grow with
     its events: histograms, and its longest gaps.
     """
-    measured = publications.where("measured")
-    found = run_times(measured, "published_ns", "published_ns", measured_from_ns).collect()
-    times = {run: (begins, ends) for run, begins, ends in found}
-    # Nobody has the id -1: it stands for a publisher that is not known.
-    events = measured.select(
-        "run",
-        F.coalesce("publisher_id", F.lit(-1)).alias("publisher_key"),
-        "topic_id",
-        "published_ns",
-        "size_bytes",
-    )
 
     def profiles(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         return _profiles(pieces, times)
 
-    return (
-        in_order(events, _KEYS, ("published_ns", "size_bytes"), profiles, _FOUND)
-        .join(F.broadcast(topics), ["run", "topic_id"], "left")
-        .join(F.broadcast(publishers), ["run", "publisher_id"], "left")
-    )
+    events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
+    found = in_order(events, _KEYS, ("published_ns", "size_bytes"), profiles, _FOUND)
+    return joined(joined(found, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))
 
 
-def run_times(measured: DataFrame, first: str, last: str, measured_from_ns: Column) -> DataFrame:
-    """From the end of warm-up, or the first event of a clock that does not start at 0, to the last event."""
-    ends = measured.groupBy("run").agg(F.min(first).alias("begins"), F.max(last).alias("ends"))
-    begins = F.when(measured_from_ns > 0, measured_from_ns).otherwise(F.col("begins"))
-    return ends.select("run", begins.alias("begins"), "ends")
+def run_times(publications: Rows, measured_from_ns: Mapping[int, int]) -> RunTimes:
+    """For each run the end of warm-up, or the first event of a clock that does not start at 0, and the last event."""
+    if isinstance(publications, DataFrame):
+        ends = publications.where("measured").groupBy("run").agg(F.min("published_ns"), F.max("published_ns"))
+        found = ends.toArrow()
+    else:
+        measured = publications.filter(publications["measured"]).group_by("run")
+        found = measured.aggregate([("published_ns", "min"), ("published_ns", "max")])
+    return {
+        run: (measured_from_ns[run] or first, last)
+        for run, first, last in zip(*(column.to_pylist() for column in found.columns), strict=True)
+    }
 
 
 def _profiles(pieces: Iterator[pa.Table], times: RunTimes) -> Iterator[pa.Table]:
@@ -175,8 +166,8 @@ class _Sources(NamedTuple):
 
     def followed_by(self, rows: pa.Table) -> _Sources:
         """With the next events. Of what came before, only the last source can go on."""
-        before = len(self.first)
-        given = np.array([rows[name].to_numpy() for name in _KEYS], np.int64)
+        before, rows = len(self.first), rows.filter(rows["measured"])
+        given = np.array([rows[name].fill_null(_UNKNOWN).to_numpy() for name in _KEYS], np.int64)
         keys = np.concatenate([self.keys, given], axis=1)
         time = np.concatenate([self.last, rows["published_ns"].to_numpy()])
         changes = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(time)]
@@ -248,7 +239,7 @@ class _Sources(NamedTuple):
         missed = inside.counts(count)
         columns = {
             "run": run,
-            "publisher_id": pa.array(publisher, mask=publisher < 0),
+            "publisher_id": pa.array(publisher, mask=publisher == _UNKNOWN),
             "topic_id": topic,
             "publications": self.publications,
             "first_ns": self.first,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.partitions import Rows, here, joined
 
 SCHEMA = """
     run_id          string,
@@ -18,12 +21,7 @@ SCHEMA = """
 """
 
 
-def transform(
-    valid: DataFrame, topics: DataFrame, publishers: DataFrame, measured_from_ns: Column
-) -> DataFrame:
+def transform(valid: DataFrame, topics: pa.Table, publishers: pa.Table, measured_from_ns: Column) -> Rows:
     """Valid publications with names. `measured_from_ns` is an expression of `run`."""
-    return (
-        valid.join(F.broadcast(topics), ["run", "topic_id"], "left")
-        .join(F.broadcast(publishers), ["run", "publisher_id"], "left")
-        .withColumn("measured", F.col("published_ns") >= measured_from_ns)
-    )
+    marked = here(valid.withColumn("measured", F.col("published_ns") >= measured_from_ns))
+    return joined(joined(marked, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))

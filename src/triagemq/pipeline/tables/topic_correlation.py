@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import by_group
+from triagemq.pipeline.partitions import Rows, by_group, joined
 from triagemq.pipeline.tables.topic_rates import SHORT_NS
 
 SCHEMA = """
@@ -35,16 +35,12 @@ _DEVIATIONS = 4.0
 _FOUND = "run int, topic_id int, other_topic_id int, correlation double, windows int, window_seconds double"
 
 
-def transform(publications: DataFrame, publication_profile: DataFrame, topics: DataFrame) -> DataFrame:
+def transform(publications: DataFrame, publication_profile: DataFrame, topics: pa.Table) -> Rows:
     """The strongest correlations of measured publications in each run; the profile says when, and who is busy."""
     counted = _counts(publications.where("measured"), publication_profile)
     found = by_group(counted, ["run"], _strongest_pairs, _FOUND)
-    others = topics.select(
-        "run", F.col("topic_id").alias("other_topic_id"), F.col("topic").alias("other_topic")
-    )
-    return found.join(F.broadcast(topics), ["run", "topic_id"], "left").join(
-        F.broadcast(others), ["run", "other_topic_id"], "left"
-    )
+    others = topics.rename_columns({"topic_id": "other_topic_id", "topic": "other_topic"})
+    return joined(joined(found, topics, ("run", "topic_id")), others, ("run", "other_topic_id"))
 
 
 def _counts(publications: DataFrame, profile: DataFrame) -> DataFrame:
@@ -95,11 +91,11 @@ def _strongest_pairs(table: pa.Table) -> pa.Table:
     run = table.column("run")[0].as_py()
     return pa.table(
         {
-            "run": pa.array(np.full(len(kept), run), pa.int32()),
-            "topic_id": pa.array(topic_ids[first], pa.int32()),
-            "other_topic_id": pa.array(topic_ids[second], pa.int32()),
-            "correlation": pa.array(correlation[first, second], pa.float64()),
-            "windows": pa.array(np.full(len(kept), windows), pa.int32()),
-            "window_seconds": pa.array(np.full(len(kept), 0.2 * merged), pa.float64()),
+            "run": np.full(len(kept), run),
+            "topic_id": topic_ids[first],
+            "other_topic_id": topic_ids[second],
+            "correlation": correlation[first, second],
+            "windows": np.full(len(kept), windows),
+            "window_seconds": np.full(len(kept), 0.2 * merged),
         }
     )
