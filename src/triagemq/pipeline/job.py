@@ -17,7 +17,16 @@ from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
 from triagemq.pipeline.inputs import LogInput, TraceInput, published
-from triagemq.pipeline.partitions import Rows, few_rows, here, in_one_piece, partitions_of, table_of
+from triagemq.pipeline.partitions import (
+    Rows,
+    collected,
+    few_rows,
+    here,
+    in_one_piece,
+    in_spark,
+    partitions_of,
+    table_of,
+)
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.writing import write_here, write_parts, write_work
@@ -93,7 +102,11 @@ class Batch:
     def make(self) -> dict[str, PublishedRun]:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
-        checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
+        with ThreadPoolExecutor() as pool:
+            # Forecasts take their time too.
+            dimensions = pool.submit(Dimensions.of, self._traces)
+            checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
+            self._dimensions = dimensions.result()
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
@@ -105,18 +118,18 @@ class Batch:
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
         """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._dimensions = Dimensions.of(self._traces)
         self._topics = pa.concat_tables([self._dimensions.topics, *self._log_names["topic"]])
         self._publishers = pa.concat_tables([self._dimensions.publishers, *self._log_names["publisher"]])
         valid = checked["publications"].good()
         if readings is not None:
-            valid = valid.unionByName(self._numbered(readings))
-        start_ns = self._measured_from()
+            valid = in_spark(self._spark, valid).unionByName(self._numbered(readings))
         made: Made = {
-            "publications": lambda: publications.transform(valid, self._topics, self._publishers, start_ns)
+            "publications": lambda: publications.transform(
+                self._marked(valid), self._topics, self._publishers
+            )
         }
         if self._has("deliveries"):
-            made["deliveries"] = lambda: deliveries.transform(checked["deliveries"].good(), start_ns)
+            made["deliveries"] = lambda: self._marked(checked["deliveries"].good())
         if any(reason is not None for _, reason in self._counts):
             bad = [each.bad() for each in checked.values()] + rejected
             made["quarantine"] = lambda: quarantine.transform(reduce(DataFrame.unionByName, bad))
@@ -125,11 +138,10 @@ class Batch:
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
         published, start_ns, rows = self._read("publications"), self._measured_from(), self._rows
-        samples, ports = checked["queue_samples"].good(), self._frame(self._dimensions.ports)
+        samples = in_spark(self._spark, checked["queue_samples"].good())
+        ports = self._frame(self._dimensions.ports)
         topics = self._frame(self._topics)
-        times = publication_profile.run_times(
-            rows("publications"), {run: self._measured_from_ns(each) for run, each in self._inputs.items()}
-        )
+        times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
         first: Made = {
             "topic_rates": lambda: topic_rates.transform(published, topics),
             "publication_profile": lambda: publication_profile.transform(
@@ -138,7 +150,7 @@ class Batch:
         }
         second: Made = {
             "topic_correlation": lambda: topic_correlation.transform(
-                published, self._read("publication_profile"), self._topics
+                rows("publications"), rows("publication_profile"), self._topics
             ),
             "topic_summary": lambda: topic_summary.transform(
                 self._read("topic_rates"), self._by_run(lambda run: _seconds(times, run), "double")
@@ -184,7 +196,9 @@ class Batch:
         single = passed.join(F.broadcast(subscribers), ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
-        several = hops.good().select("run", "port_id", "queue", "enqueued_ns", "dequeued_ns")
+        several = in_spark(self._spark, hops.good()).select(
+            "run", "port_id", "queue", "enqueued_ns", "dequeued_ns"
+        )
         packets = single.unionByName(several).join(F.broadcast(phase), "run")
         delays = queue_features.queueing_delays(packets)
         return queue_features.transform(samples, delays, ports, phase, self._measured_from())
@@ -241,8 +255,7 @@ class Batch:
             known.append(row)
         tables = []
         for name, columns in run_summary.USED.items():
-            rows = self._rows(name).select(list(columns))
-            tables.append(rows.toArrow() if isinstance(rows, DataFrame) else rows)
+            tables.append(collected(self._rows(name).select(list(columns))))
         return run_summary.transform(table_of([pa.Table.from_pylist(known)], run_summary.KNOWN), *tables)
 
     def _keep_scenarios(self) -> None:
@@ -258,12 +271,21 @@ class Batch:
 
     def _measured_from(self) -> Column:
         """The end of warm-up, by run."""
-        return self._by_run(lambda run: self._measured_from_ns(self._inputs[run]))
+        return self._by_run(self._measured_from_ns().__getitem__)
 
-    @staticmethod
-    def _measured_from_ns(each: TraceInput | LogInput) -> int:
+    def _measured_from_ns(self) -> dict[int, int]:
         """A foreign log has no warm-up."""
-        return each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
+        return {
+            run: each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
+            for run, each in self._inputs.items()
+        }
+
+    def _marked(self, valid: Rows) -> Rows:
+        """Rows with `measured`: only events that are published after warm-up count in figures."""
+        if isinstance(valid, DataFrame):
+            return here(valid.withColumn("measured", F.col("published_ns") >= self._measured_from()))
+        begins = np.array(list(self._measured_from_ns().values()))[valid["run"].to_numpy()]
+        return valid.append_column("measured", pa.array(valid["published_ns"].to_numpy() >= begins))
 
     def _judged_until(self) -> Column | None:
         """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
@@ -323,6 +345,8 @@ class Batch:
 
     def _read(self, table: str) -> DataFrame:
         """A table of this batch, with `run`; without rows if none was written."""
+        if table in self._few:
+            return self._frame(self._few[table])
         schema = f"{TABLES[table].SCHEMA}, run int"
         if not any(self._written.get(table, {}).values()):
             return few_rows(self._spark, [], schema)

@@ -51,6 +51,16 @@ def here(rows: DataFrame) -> Rows:
     return rows.toArrow() if partitions_of(rows.sparkSession) == 1 else rows
 
 
+def collected(rows: Rows) -> pa.Table:
+    """Rows in this process."""
+    return rows.toArrow() if isinstance(rows, DataFrame) else rows
+
+
+def in_spark(spark: SparkSession, rows: Rows) -> DataFrame:
+    """Rows in Spark, however few they are."""
+    return rows if isinstance(rows, DataFrame) else few_rows(spark, [rows])
+
+
 def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
     """What a function makes of each group of rows with equal keys, which are whole numbers."""
     _send_code_of(function)
@@ -134,8 +144,7 @@ def _in_arrow(rows: Rows, function: InPieces, schema: str | StructType) -> Rows:
                 yield from _as_table([table], arrow).to_batches()
 
         return rows.mapInArrow(made, wanted)
-    few = here(rows) if isinstance(rows, DataFrame) else rows
-    return table_of(list(function(iter([few]))), wanted)
+    return table_of(list(function(iter([collected(rows)]))), wanted)
 
 
 def _send_code_of(function: Callable[..., object]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import Rows, here, joined
+from triagemq.pipeline.partitions import Rows, joined
 
 SCHEMA = """
     run_id          string,
@@ -21,7 +19,6 @@ SCHEMA = """
 """
 
 
-def transform(valid: DataFrame, topics: pa.Table, publishers: pa.Table, measured_from_ns: Column) -> Rows:
-    """Valid publications with names. `measured_from_ns` is an expression of `run`."""
-    marked = here(valid.withColumn("measured", F.col("published_ns") >= measured_from_ns))
-    return joined(joined(marked, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))
+def transform(valid: Rows, topics: pa.Table, publishers: pa.Table) -> Rows:
+    """Valid publications with names."""
+    return joined(joined(valid, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))

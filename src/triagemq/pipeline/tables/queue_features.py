@@ -8,6 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from triagemq.pipeline.partitions import Rows
 from triagemq.pipeline.tables.periods import add_periods
 from triagemq.pipeline.tables.port_load import COUNTERS, increments
 
@@ -42,7 +43,7 @@ SCHEMA = f"""
 
 def transform(
     queue_samples: DataFrame, delays: DataFrame, ports: DataFrame, phases: DataFrame, measured_from_ns: Column
-) -> DataFrame:
+) -> Rows:
     """Features from the samples, targets from `delays` (see queueing_delays).
 
     `phases` has (run, phase_ns); `measured_from_ns` is an expression of `run`.
@@ -61,14 +62,16 @@ def transform(
             features[f"{name}_mean_{span}"] = F.avg(column).over(recent)
             if name == "packets_in":
                 features[f"{name}_deviation_{span}"] = F.stddev_pop(column).over(recent)
-    sampled = add_periods(increments(queue_samples)).withColumns(features)
-    return (
-        sampled.join(F.broadcast(phases), "run")
-        .where(F.col("sampled_ns") >= measured_from_ns)
+    sampled = (
+        increments(queue_samples)
+        .withColumns(features)
+        .join(F.broadcast(phases), "run")
+        .withColumn("measured", F.col("sampled_ns") >= measured_from_ns)
         .withColumn("slot", _slot(F.col("sampled_ns"), F.col("phase_ns")))
         .join(delays, ["run", "port_id", "queue", "slot"], "left")
         .join(F.broadcast(ports.select("run", "port_id", "port")), ["run", "port_id"], "left")
     )
+    return add_periods(sampled)
 
 
 def queueing_delays(packets: DataFrame) -> DataFrame:
