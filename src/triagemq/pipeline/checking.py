@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import Rows, collected, few_rows, here, in_one_piece, in_pieces, spread
+from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, in_spark, spread, table_of
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.pipeline.tables.port_load import COUNTERS
@@ -136,11 +136,10 @@ def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
 
 def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
-    if parts:
-        rows = in_one_piece(reduce(DataFrame.unionByName, parts), partitions)
-    else:
-        rows = few_rows(spark, [], f"{spark_schema(table)}, source string, {_ADDED}")
-    return Checked(table, rows, rows.toArrow() if partitions == 1 else None)
+    if not parts:
+        parts = [in_spark(spark, table_of([], f"{spark_schema(table)}, source string, {_ADDED}"))]
+    rows = reduce(DataFrame.unionByName, parts)
+    return Checked(table, rows, rows.coalesce(1).toArrow() if partitions == 1 else None)
 
 
 def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> DataFrame:

@@ -312,5 +312,7 @@ def _unless_known(rows: DataFrame, condition: Column, reason: str) -> DataFrame:
 def names_to_ids(readings: DataFrame, column: str, run: int) -> pa.Table:
     """The names in a column in alphabetical order, with the number of the run and ids from 0 on."""
     names = readings.select(column).distinct().toArrow().sort_by(column)
-    ids = names.append_column(f"{column}_id", pa.array(range(len(names)), pa.int32()))
-    return ids.append_column("run", pa.repeat(pa.scalar(run, pa.int32()), len(names)))
+    ids = pa.array(range(len(names)), pa.int32())
+    return pa.table(
+        {"run": pa.repeat(pa.scalar(run, pa.int32()), len(names)), f"{column}_id": ids, column: names[column]}
+    )

@@ -17,16 +17,7 @@ from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
 from triagemq.pipeline.inputs import LogInput, TraceInput, published
-from triagemq.pipeline.partitions import (
-    Rows,
-    collected,
-    few_rows,
-    here,
-    in_one_piece,
-    in_spark,
-    partitions_of,
-    table_of,
-)
+from triagemq.pipeline.partitions import Rows, collected, ends_by_run, here, in_spark, partitions_of, table_of
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.writing import write_here, write_parts, write_work
@@ -138,12 +129,10 @@ class Batch:
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
         published, start_ns, rows = self._read("publications"), self._measured_from(), self._rows
-        samples = in_spark(self._spark, checked["queue_samples"].good())
-        ports = self._frame(self._dimensions.ports)
-        topics = self._frame(self._topics)
+        samples, ports = checked["queue_samples"].good(), self._dimensions.ports
         times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
         first: Made = {
-            "topic_rates": lambda: topic_rates.transform(published, topics),
+            "topic_rates": lambda: topic_rates.transform(published, self._topics),
             "publication_profile": lambda: publication_profile.transform(
                 rows("publications"), self._topics, self._publishers, times
             ),
@@ -168,8 +157,10 @@ class Batch:
                 ),
             }
         if self._has("queue_samples"):
-            first["port_load"] = lambda: port_load.transform(samples, ports, start_ns)
-            first["queue_features"] = lambda: self._queue_features(samples, checked["hops"], ports)
+            first["port_load"] = lambda: port_load.transform(
+                in_spark(self._spark, samples), in_spark(self._spark, ports), start_ns
+            )
+            first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
             second["port_summary"] = lambda: port_summary.transform(self._read("port_load"))
         if self._written.get("quarantine"):
             second["quarantine_summary"] = lambda: quarantine_summary.transform(self._read("quarantine"))
@@ -180,28 +171,29 @@ class Batch:
         traces = self._traces.values()
         return latency_histogram.transform(
             self._read("deliveries"),
-            self._frame(self._dimensions.classes) if any(each.classes for each in traces) else None,
+            in_spark(self._spark, self._dimensions.classes) if any(each.classes for each in traces) else None,
             self._partitions,
             deadlines=self._deadlines(),
             judged_until_ns=self._judged_until(),
             whose=not all(each.known("subscriptions") for each in traces),
         )
 
-    def _queue_features(self, samples: DataFrame, hops: Checked, ports: DataFrame) -> Rows:
-        phase_ns = F.min("sampled_ns") % queue_features.INTERVAL_NS
-        phase = samples.groupBy("run").agg(phase_ns.alias("phase_ns"))
+    def _queue_features(self, samples: Rows, hops: Checked) -> Rows:
+        ends = ends_by_run(samples, "sampled_ns")
+        phase_ns = self._by_run(
+            lambda run: ends[run][0] % queue_features.INTERVAL_NS if run in ends else None
+        )
         with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
         passed = self._read("deliveries").where(~F.col("run").isin(with_hops))
-        subscribers = self._frame(self._dimensions.subscribers)
-        single = passed.join(F.broadcast(subscribers), ["run", "subscriber_id"]).select(
+        subscribers = F.broadcast(in_spark(self._spark, self._dimensions.subscribers))
+        packets = passed.join(subscribers, ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
-        several = in_spark(self._spark, hops.good()).select(
-            "run", "port_id", "queue", "enqueued_ns", "dequeued_ns"
+        if with_hops:
+            packets = packets.unionByName(in_spark(self._spark, hops.good()).select(packets.columns))
+        return queue_features.transform(
+            in_spark(self._spark, samples), packets, self._dimensions.ports, phase_ns, self._measured_from()
         )
-        packets = single.unionByName(several).join(F.broadcast(phase), "run")
-        delays = queue_features.queueing_delays(packets)
-        return queue_features.transform(samples, delays, ports, phase, self._measured_from())
 
     # Foreign logs
 
@@ -223,7 +215,7 @@ class Batch:
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
         for column, names in self._log_names.items():
-            known = F.broadcast(self._frame(pa.concat_tables(names)))
+            known = F.broadcast(in_spark(self._spark, pa.concat_tables(names)))
             readings = readings.join(known, ["run", column])
         return readings.select(
             "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"
@@ -245,18 +237,18 @@ class Batch:
                 "source": each.source,
                 "producer": "log",
                 "measured_from_ns": 0,
-                "publications": sum(file.rows for file in counted.tables["publications"]),
             }
+            row["publications"] = sum(file.rows for file in counted.tables["publications"])
             row |= {name: getattr(counted, name) for name in ("rows_read", "rows_in", "quarantined")}
             if isinstance(each, TraceInput):
                 stated = ("producer", "started", "finished", "measured_from_ns")
                 row |= {name: getattr(each.manifest, name) for name in stated}
                 row["scenario"] = each.scenario.name if each.scenario else None
             known.append(row)
-        tables = []
-        for name, columns in run_summary.USED.items():
-            tables.append(collected(self._rows(name).select(list(columns))))
-        return run_summary.transform(table_of([pa.Table.from_pylist(known)], run_summary.KNOWN), *tables)
+        used = run_summary.USED.items()
+        return run_summary.transform(
+            known, *(collected(self._rows(name).select(list(of))) for name, of in used)
+        )
 
     def _keep_scenarios(self) -> None:
         """The scenario of each run, as it was given: who has the tables needs the trace no more."""
@@ -305,7 +297,9 @@ class Batch:
         if not any(asked):
             return None
         deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
-        wanted = self._frame(self._dimensions.subscriptions).where("max_latency_seconds is not null")
+        wanted = in_spark(self._spark, self._dimensions.subscriptions).where(
+            "max_latency_seconds is not null"
+        )
         return wanted.select("run", "subscription_id", deadline_ns)
 
     def _write_all(self, made: Made) -> None:
@@ -341,20 +335,13 @@ class Batch:
 
     def _rows(self, table: str) -> Rows:
         """A table of this batch, with `run`, where it is computed with: in this process if it has few rows."""
-        return self._few[table] if table in self._few else self._read(table)
+        schema = f"{TABLES[table].SCHEMA}, run int"
+        if table in self._few or not self._written.get(table):
+            return self._few.get(table, table_of([], schema))
+        return self._spark.read.schema(schema).parquet(self._store.folder(table).spark_path)
 
     def _read(self, table: str) -> DataFrame:
-        """A table of this batch, with `run`; without rows if none was written."""
-        if table in self._few:
-            return self._frame(self._few[table])
-        schema = f"{TABLES[table].SCHEMA}, run int"
-        if not any(self._written.get(table, {}).values()):
-            return few_rows(self._spark, [], schema)
-        place = self._store.folder(table).spark_path
-        return in_one_piece(self._spark.read.schema(schema).parquet(place), self._partitions)
-
-    def _frame(self, rows: pa.Table) -> DataFrame:
-        return few_rows(self._spark, [rows])
+        return in_spark(self._spark, self._rows(table))
 
 
 def _seconds(times: publication_profile.RunTimes, run: int) -> float:

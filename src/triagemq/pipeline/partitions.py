@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from triagemq.pipeline import latency_bins
 from triagemq.trace import latency_bins as bins
 
-Rows = DataFrame | pa.Table
+Rows: TypeAlias = "DataFrame | pa.Table"
 """Rows in Spark, or the few rows of a small session as Arrow."""
 
 _TABLES = "triagemq.pipeline.tables"
@@ -34,11 +34,6 @@ InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 def partitions_of(spark: SparkSession) -> int:
     """Partitions of an exchange in this session; 1 says that all its tables are small."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-
-
-def in_one_piece(rows: DataFrame, partitions: int) -> DataFrame:
-    """The rows as one partition where a session has no more; Spark then knows that equal keys are together."""
-    return rows.coalesce(1) if partitions == 1 else rows
 
 
 def spread(rows: DataFrame, partitions: int, *keys: str) -> DataFrame:
@@ -56,9 +51,18 @@ def collected(rows: Rows) -> pa.Table:
     return rows.toArrow() if isinstance(rows, DataFrame) else rows
 
 
+def ends_by_run(rows: Rows, column: str) -> dict[int, tuple[int, int]]:
+    """The smallest and the largest value of a column in each run."""
+    if isinstance(rows, DataFrame):
+        found = rows.groupBy("run").agg(F.min(column), F.max(column)).toArrow()
+    else:
+        found = rows.group_by("run").aggregate([(column, "min"), (column, "max")])
+    return {run: (first, last) for run, first, last in zip(*found.to_pydict().values(), strict=True)}
+
+
 def in_spark(spark: SparkSession, rows: Rows) -> DataFrame:
-    """Rows in Spark, however few they are."""
-    return rows if isinstance(rows, DataFrame) else few_rows(spark, [rows])
+    """Rows in Spark, however few they are; those as one partition. Lists would need Python workers for it."""
+    return rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows.combine_chunks()).coalesce(1)
 
 
 def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
@@ -106,7 +110,7 @@ def in_pieces(
 def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left") -> Rows:
     """Rows with the columns of the one of the others, which are few, that has equal keys; those are whole numbers."""
     if isinstance(rows, DataFrame):
-        frame = few_rows(rows.sparkSession, [others])
+        frame = in_spark(rows.sparkSession, others)
         return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
     # Nothing is equal to null.
     known, own = _codes(others, keys, null=-2), _codes(rows, keys, null=-3)
@@ -165,16 +169,6 @@ def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
     together = pa.concat_tables([wanted.empty_table(), *ordered], promote_options="permissive")
     # Spark takes an empty chunk for the end of those that follow.
     return together.cast(wanted).combine_chunks()
-
-
-def few_rows(
-    spark: SparkSession, tables: Sequence[pa.Table], schema: str | StructType | None = None
-) -> DataFrame:
-    """Rows that are in this process, or none at all, as one partition. Lists would need Python workers for it."""
-    if schema is None:
-        return spark.createDataFrame(tables[0].combine_chunks()).coalesce(1)
-    wanted = _struct(schema)
-    return spark.createDataFrame(table_of(tables, wanted), wanted).coalesce(1)
 
 
 def _struct(schema: str | StructType) -> StructType:

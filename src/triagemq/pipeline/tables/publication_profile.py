@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, percentile_bins
-from triagemq.pipeline.partitions import Rows, in_order, joined
+from triagemq.pipeline.partitions import Rows, ends_by_run, in_order, joined
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING, bin_middles, bins_of
 
 _FIGURES = """
@@ -78,16 +77,9 @@ def transform(publications: Rows, topics: pa.Table, publishers: pa.Table, times:
 
 def run_times(publications: Rows, measured_from_ns: Mapping[int, int]) -> RunTimes:
     """For each run the end of warm-up, or the first event of a clock that does not start at 0, and the last event."""
-    if isinstance(publications, DataFrame):
-        ends = publications.where("measured").groupBy("run").agg(F.min("published_ns"), F.max("published_ns"))
-        found = ends.toArrow()
-    else:
-        measured = publications.filter(publications["measured"]).group_by("run")
-        found = measured.aggregate([("published_ns", "min"), ("published_ns", "max")])
-    return {
-        run: (measured_from_ns[run] or first, last)
-        for run, first, last in zip(*(column.to_pylist() for column in found.columns), strict=True)
-    }
+    whether = "measured" if isinstance(publications, DataFrame) else publications["measured"]
+    ends = ends_by_run(publications.filter(whether), "published_ns")
+    return {run: (measured_from_ns[run] or first, last) for run, (first, last) in ends.items()}
 
 
 def _profiles(pieces: Iterator[pa.Table], times: RunTimes) -> Iterator[pa.Table]:
@@ -201,7 +193,9 @@ class _Sources(NamedTuple):
         )
         return _Sources(
             self.keys[:, begin:end],
-            *(column[begin:end] for column in (self.first, self.last, self.publications)),
+            self.first[begin:end],
+            self.last[begin:end],
+            self.publications[begin:end],
             gaps._replace(source=gaps.source - begin),
             sizes._replace(source=sizes.source - begin),
             spans - np.array([[begin], [0], [0]]),

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triagemq.pipeline.partitions import joined
+from triagemq.pipeline.partitions import table_of
 from triagemq.pipeline.tables.figures import add_up, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
-_KNOWN = """
-    source            string,
-    producer          string,
-    started           string  COMMENT 'null for a foreign log',
-    finished          string,
-    scenario          string  COMMENT 'its name; null where the run came without one',
-    measured_from_ns  bigint,
-    rows_read         bigint  COMMENT 'of all input tables; rows_in + quarantined',
-    rows_in           bigint,
-    quarantined       bigint,
-    publications      bigint
-"""
-KNOWN = f"run int, {_KNOWN}"
-"""What is known of each run without looking at its tables."""
-
-SCHEMA = f"""
+SCHEMA = """
     run_id                  string,
-    {_KNOWN},
+    source                  string,
+    producer                string,
+    started                 string  COMMENT 'null for a foreign log',
+    finished                string,
+    scenario                string  COMMENT 'its name; null where the run came without one',
+    measured_from_ns        bigint,
+    rows_read               bigint  COMMENT 'of all input tables; rows_in + quarantined',
+    rows_in                 bigint,
+    quarantined             bigint,
+    publications            bigint,
     measured_publications   bigint,
     published_bytes         bigint  COMMENT 'of the measured publications',
     topics                  bigint  COMMENT 'that had measured publications',
@@ -46,15 +41,9 @@ SCHEMA = f"""
 """
 
 
+_PROFILED = ("topic_id", "publications", "mean_size_bytes", "observed_seconds", "outage_seconds")
 USED = {
-    "publication_profile": (
-        "run",
-        "topic_id",
-        "publications",
-        "mean_size_bytes",
-        "observed_seconds",
-        "outage_seconds",
-    ),
+    "publication_profile": ("run", *_PROFILED),
     "latency_histogram": ("run", *OUTCOMES, "late", "latency_sum_ns", "latency_max_ns"),
     "subscription_performance": ("run", "utility", "maximum_utility"),
 }
@@ -62,25 +51,25 @@ USED = {
 
 
 def transform(
-    runs: pa.Table,
+    runs: Sequence[Mapping[str, Any]],
     publication_profile: pa.Table,
     latency_histogram: pa.Table,
     subscription_performance: pa.Table,
 ) -> pa.Table:
-    """Add what the other tables say of each run to what is known of it already, see KNOWN."""
-    profiled = [_profiled(_of(publication_profile, run)) for run in runs["run"]]
-    worth = [_worth(_of(subscription_performance, run)) for run in runs["run"]]
-    told = [known | more for known, more in zip(profiled, worth, strict=True)]
-    summary = runs
-    for name in told[0] if told else ():
-        summary = summary.append_column(name, pa.array([each[name] for each in told]))
-    summary = joined(summary, figures(add_up(latency_histogram, ["run"])[0]), ["run"])
-    for name in ("count", "delivered", "late"):
-        summary = summary.set_column(summary.column_names.index(name), name, summary[name].fill_null(0))
-    return summary
+    """Add what the other tables say of each run to what is known of it already."""
+    counted = {row["run"]: row for row in figures(add_up(latency_histogram, ["run"])[0]).to_pylist()}
+    nothing = {"count": 0, "delivered": 0, "late": 0}
+    rows = [
+        {**known, **counted.get(run, nothing)}
+        | _profiled(_of(publication_profile, run))
+        | _worth(_of(subscription_performance, run))
+        for known in runs
+        for run in [known["run"]]
+    ]
+    return table_of([pa.Table.from_pylist([row]) for row in rows], f"run int, {SCHEMA}")
 
 
-def _of(table: pa.Table, run: pa.Scalar) -> pa.Table:
+def _of(table: pa.Table, run: int) -> pa.Table:
     return table.filter(pc.equal(table["run"], run))
 
 
@@ -100,4 +89,4 @@ def _worth(rows: pa.Table) -> dict[str, Any]:
     known = {name: rows[name].drop_null().to_pylist() for name in ("utility", "maximum_utility")}
     told = {name: math.fsum(values) if values else None for name, values in known.items()}
     most = told["maximum_utility"]
-    return told | {"utility_rate": told["utility"] / most if most else None}
+    return told | {"utility_rate": (told["utility"] or 0.0) / most if most else None}

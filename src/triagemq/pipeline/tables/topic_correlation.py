@@ -45,7 +45,7 @@ class _Windows(NamedTuple):
     topics: Any
     first: int
     merged: int
-    count: int
+    windows: int
 
 
 def transform(publications: Rows, publication_profile: Rows, topics: pa.Table) -> Rows:
