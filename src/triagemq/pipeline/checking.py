@@ -99,7 +99,7 @@ def check_runs(
     together: Rows = (
         pa.concat_tables(keys, promote_options="default")
         if partitions == 1
-        else spread(reduce(DataFrame.unionByName, keys), partitions, "key")
+        else spread(reduce(DataFrame.unionByName, keys), "key")
     )
     sums = collected(in_pieces(together, _count, _COUNTED))
     sums = sums.group_by(_GROUPED).aggregate([("rows", "sum"), ("repeated", "sum")])

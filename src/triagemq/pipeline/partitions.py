@@ -36,9 +36,9 @@ def partitions_of(spark: SparkSession) -> int:
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def spread(rows: DataFrame, partitions: int, *keys: str) -> DataFrame:
-    """Rows with equal keys in the same of so many partitions."""
-    return rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, *keys)
+def spread(rows: DataFrame, *keys: str) -> DataFrame:
+    """Rows with equal keys in the same partition; Spark makes fewer of them where there are few rows."""
+    return rows.coalesce(1) if partitions_of(rows.sparkSession) == 1 else rows.repartition(*keys)
 
 
 def here(rows: DataFrame) -> Rows:
@@ -80,8 +80,7 @@ def in_order(
 ) -> Rows:
     """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
     if isinstance(rows, DataFrame):
-        together = spread(rows, partitions_of(rows.sparkSession), *keys)
-        return _in_arrow(together.sortWithinPartitions(*keys, *then), function, schema)
+        return _in_arrow(spread(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
     return _in_arrow(rows.sort_by([(key, "ascending") for key in (*keys, *then)]), function, schema)
 
 

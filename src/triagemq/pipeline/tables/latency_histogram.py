@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
-from triagemq.pipeline.partitions import Rows, in_pieces, spread
+from triagemq.pipeline.partitions import Rows, in_pieces
 from triagemq.trace import Outcome
 from triagemq.trace.latency_bins import bins_of
 
@@ -98,7 +98,7 @@ def transform(
     )
     counted = in_pieces(measured, _count, _COUNTED, _ROWS_AT_ONCE)
     if isinstance(counted, DataFrame):
-        counted = spread(counted, max(1, partitions // _PARTITIONS_PER_FILE), "key")
+        counted = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
     return in_pieces(counted, _added_up, f"run int, {SCHEMA}")
 
 

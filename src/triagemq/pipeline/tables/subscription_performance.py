@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, in_pieces, joined, partitions_of, spread
+from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
 from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 from triagemq.scenario import UtilityShape
@@ -48,10 +48,10 @@ _LOG, _LINEAR = int(UtilityShape.LOG), int(UtilityShape.LINEAR)
 
 def transform(latency_histogram: Rows, subscriptions: pa.Table) -> Rows:
     """Figures of every subscription. `subscriptions` says what each is and wants (see dimensions.py)."""
-    together = latency_histogram
-    if isinstance(together, DataFrame):
-        together = spread(together, partitions_of(together.sparkSession), *_KEYS)
-    measured = in_pieces(together, _figures, _MEASURED)
+    of_one = latency_histogram
+    measured = in_pieces(
+        spread(of_one, *_KEYS) if isinstance(of_one, DataFrame) else of_one, _figures, _MEASURED
+    )
     return in_pieces(joined(measured, subscriptions, _KEYS, "full"), _with_worth, f"run int, {SCHEMA}")
 
 
