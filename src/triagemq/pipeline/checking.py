@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, in_spark, spread, table_of
+from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, in_spark, table_of
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.pipeline.tables.port_load import COUNTERS
@@ -39,8 +39,8 @@ _LARGEST_CLASS = NO_CLASS - 1
 _DUPLICATE = "duplicate"
 _UNSET = "clock not set"
 _GROUPED = ["run", "table", "reason", "unix"]
-_COUNTED = "run int, table string, reason string, unix boolean, rows bigint, repeated bigint"
-_ADDED = "run int, line bigint, reason string, table string, unix boolean, key bigint, other bigint"
+_COUNTED = "run int, table int, reason string, unix boolean, rows bigint, repeated bigint"
+_ADDED = "run int, line bigint, reason string, table int, unix boolean, key bigint, other bigint"
 _STAMPED = ("publications", "deliveries")
 """The tables whose published_ns is the publishers' own time."""
 
@@ -99,14 +99,16 @@ def check_runs(
     together: Rows = (
         pa.concat_tables(keys, promote_options="default")
         if partitions == 1
-        else spread(reduce(DataFrame.unionByName, keys), "key")
+        else reduce(DataFrame.unionByName, keys).repartition(partitions, "key")
     )
     sums = collected(in_pieces(together, _count, _COUNTED))
     sums = sums.group_by(_GROUPED).aggregate([("rows", "sum"), ("repeated", "sum")])
     found = list(zip(*(column.to_pylist() for column in sums.columns), strict=True))
+    tables = list(_KEYS)
     live = {run for run, _, reason, unix, *_ in found if reason is None and unix}
     counts: Counter[tuple[int, str | None]] = Counter()
-    for run, table, reason, unix, times, repeated in found:
+    for run, number, reason, unix, times, repeated in found:
+        table = tables[number]
         if reason is None and run in live and unix is False:
             counts[run, _UNSET] += times
             checked[table] = Checked(table, _mark_unset(run, checked[table].rows))
@@ -115,7 +117,7 @@ def check_runs(
             counts[run, reason] += times - copies
             if copies:
                 counts[run, _DUPLICATE] += copies
-    for table in {table for _, table, reason, _, _, again in found if reason is None and again}:
+    for table in {tables[number] for _, number, reason, _, _, again in found if reason is None and again}:
         checked[table] = Checked(table, _mark_duplicates(table, checked[table].rows))
     return checked, counts
 
@@ -154,7 +156,7 @@ def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> Data
         f"{number} AS run",
         "_metadata.row_index + 1 AS line",
         f"{_reason(table, run)} AS reason",
-        f"'{table}' AS table",
+        f"{list(_KEYS).index(table)} AS table",
         f"{unix} AS unix",
         f"bigint({key}) AS key",
         f"bigint({other}) AS other",

@@ -6,7 +6,7 @@ so that rows in and rows set aside add up to the rows read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -309,10 +309,13 @@ def _unless_known(rows: DataFrame, condition: Column, reason: str) -> DataFrame:
     return rows.withColumn("reason", F.coalesce("reason", F.when(condition, reason)))
 
 
-def names_to_ids(readings: DataFrame, column: str, run: int) -> pa.Table:
-    """The names in a column in alphabetical order, with the number of the run and ids from 0 on."""
-    names = readings.select(column).distinct().toArrow().sort_by(column)
-    ids = pa.array(range(len(names)), pa.int32())
-    return pa.table(
-        {"run": pa.repeat(pa.scalar(run, pa.int32()), len(names)), f"{column}_id": ids, column: names[column]}
-    )
+def names_to_ids(readings: DataFrame, columns: Iterable[str], run: int) -> dict[str, pa.Table]:
+    """For each column its names in alphabetical order, with the number of the run and ids from 0 on."""
+    found = readings.select(*columns).distinct().toArrow()
+    named = {}
+    for column in found.column_names:
+        names = found.group_by(column).aggregate([]).sort_by(column)
+        ids = pa.array(range(len(names)), pa.int32())
+        runs = pa.repeat(pa.scalar(run, pa.int32()), len(names))
+        named[column] = pa.table({"run": runs, f"{column}_id": ids, column: names[column]})
+    return named

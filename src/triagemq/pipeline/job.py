@@ -20,7 +20,7 @@ from triagemq.pipeline.inputs import LogInput, TraceInput, published
 from triagemq.pipeline.partitions import Rows, collected, ends_by_run, here, in_spark, partitions_of, table_of
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.writing import write_here, write_parts, write_work
+from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table, write_work
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
@@ -209,8 +209,8 @@ class Batch:
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
             for reason, count in parsed.rows.groupBy("reason").count().collect():
                 self._counts[run, reason] = count
-            for column, names in self._log_names.items():
-                names.append(names_to_ids(parsed.readings(), column, run))
+            for column, names in names_to_ids(parsed.readings(), self._log_names, run).items():
+                self._log_names[column].append(names)
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
@@ -309,18 +309,13 @@ class Batch:
 
     def _write(self, table: str, make: Callable[[], Rows]) -> None:
         self._progress.begin(table)
-        schema, runs = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int"), len(self._inputs)
+        schema = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int")
         assert isinstance(schema, StructType)
         rows = self._completed(make(), schema)
-        if isinstance(rows, DataFrame):
-            by = "run" if runs > 1 else None
-            self._written[table] = write_parts(
-                rows.drop("run") if by is None else rows, self._store, table, by=by
-            )
-        else:
+        if not isinstance(rows, DataFrame):
             self._few[table] = rows
-            own = StructType(schema.fields[:-1]).json()
-            self._written[table] = write_here(rows, self._store, table, runs, own)
+            rows = rows.replace_schema_metadata({SPARK_SCHEMA: StructType(schema.fields[:-1]).json()})
+        self._written[table] = write_table(rows, self._store, table, len(self._inputs))
         self._progress.finish()
 
     def _completed(self, rows: Rows, schema: StructType) -> Rows:
@@ -336,7 +331,7 @@ class Batch:
     def _rows(self, table: str) -> Rows:
         """A table of this batch, with `run`, where it is computed with: in this process if it has few rows."""
         schema = f"{TABLES[table].SCHEMA}, run int"
-        if table in self._few or not self._written.get(table):
+        if table in self._few or not any(self._written.get(table, {}).values()):
             return self._few.get(table, table_of([], schema))
         return self._spark.read.schema(schema).parquet(self._store.folder(table).spark_path)
 

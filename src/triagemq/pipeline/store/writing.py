@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Where Spark looks for its own schema, with what each column means, in a Parquet file.
-_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 
 Written = dict[int, tuple[TableFile, ...]]
 
 
-def write_here(rows: pa.Table, store: TableStore, table: str, runs: int, schema: str) -> Written:
-    """Write rows that are in this process; those of each run into a folder of its own, by their `run`.
-
-    `schema` is Spark's own, as JSON. A run without rows may have no files.
-    """
-    kept = rows.drop_columns(["run"]).replace_schema_metadata({_SPARK_SCHEMA: schema})
+def write_table(rows: DataFrame | pa.Table, store: TableStore, table: str, runs: int) -> Written:
+    """Write rows with a `run` that counts up to `runs`, each run in a folder; one without rows may have no files."""
+    if not isinstance(rows, pa.Table):
+        several = runs > 1
+        return write_parts(rows if several else rows.drop("run"), store, table, by="run" if several else None)
+    kept = rows.drop_columns(["run"])
     written: Written = {}
     for run in range(runs):
         part = kept if runs == 1 else kept.filter(pc.equal(rows["run"], pa.scalar(run, pa.int32())))
