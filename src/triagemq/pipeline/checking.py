@@ -139,7 +139,8 @@ def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
 def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
     if not parts:
-        parts = [in_spark(spark, table_of([], f"{spark_schema(table)}, source string, {_ADDED}"))]
+        nothing = table_of([], f"{spark_schema(table)}, source string, {_ADDED}")
+        return Checked(table, in_spark(spark, nothing), nothing if partitions == 1 else None)
     rows = reduce(DataFrame.unionByName, parts)
     return Checked(table, rows, rows.coalesce(1).toArrow() if partitions == 1 else None)
 
