@@ -162,6 +162,7 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
         with spark_session(SparkOptions(master="local[2]", rows=rows)) as spark:
             from pyspark.sql import functions as F  # noqa: N812
 
+            from triagemq.pipeline.partitions import table_of
             from triagemq.pipeline.tables import (
                 class_performance,
                 latency_histogram,
@@ -180,14 +181,14 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
             place = str(out / "latency_histogram")
             latency_histogram.transform(tables["deliveries"], None, partitions).write.parquet(place)
             histogram = spark.read.parquet(place)
-            names = spark.createDataFrame([], "run int, topic_id int, topic string")
-            wanted = spark.createDataFrame(
+            names = table_of([], "run int, topic_id int, topic string")
+            wanted = table_of(
                 [],
                 "run int, subscription_id int, subscriber_id int, topic_id int, utility_shape int, "
                 "utility_weight double, utility_threshold double, freshness_seconds double, "
                 "max_latency_seconds double, max_latency_share double",
             )
-            promised = spark.createDataFrame([], "run int, priority_class int")
+            promised = table_of([], "run int, priority_class int")
             made = {
                 "subscription_performance": subscription_performance.transform(histogram, wanted),
                 "class_performance": class_performance.transform(histogram, promised),

@@ -348,10 +348,12 @@ def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp
     write_blocks(tmp_path / "run", blocks, run_id="ordered")
     stream(spark, tmp_path / "run", tmp_path / "out")
     publications = spark.read.parquet(str(tmp_path / "run" / "publications"))
-    topics = spark.createDataFrame([(0, 0, "heat"), (0, 1, "smoke")], "run int, topic_id int, topic string")
+    topics = pa.table({"run": [0, 0], "topic_id": [0, 1], "topic": ["heat", "smoke"]})
     batch = transform(publications.selectExpr("*", "0 AS run", "true AS measured"), topics)
     expected = {
-        (row.topic_id, row.window_start_ns): row for row in batch.where("window_seconds = 10").collect()
+        (row["topic_id"], row["window_start_ns"]): row
+        for row in batch.to_pylist()
+        if row["window_seconds"] == 10
     }
     found = [
         row
@@ -360,7 +362,7 @@ def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp
     ]
     assert {(row["topic_id"], row["window_start_ns"]) for row in found} == set(expected)
     for row in found:
-        other = expected[row["topic_id"], row["window_start_ns"]].asDict()
+        other = expected[row["topic_id"], row["window_start_ns"]]
         for name, value in row.items():
             if name != "run_id":
                 assert other[name] == value, name  # to the last bit

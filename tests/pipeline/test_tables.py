@@ -8,10 +8,11 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from triagemq.cli.simulate import simulate as simulate_command
@@ -21,6 +22,11 @@ from triagemq.pipeline.report import report_tables
 from triagemq.plan.files import parse_plan
 from triagemq.scenario import achieved_utility, loads, maximum_utility
 from triagemq.trace import Outcome, Trace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from triagemq.pipeline.partitions import Rows
 
 MEASURED_FROM_NS = 2_000_000_000
 OUTCOMES = [outcome.name for outcome in Outcome]
@@ -116,6 +122,12 @@ def test_topic_rates_in_long_windows_know_burstiness(
         assert row["ca2"] == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=1e-6)
 
 
+def named_topics(*names: str) -> pa.Table:
+    """The topics of run 0."""
+    ids = np.arange(len(names), dtype=np.int32)
+    return pa.table({"run": np.zeros_like(ids), "topic_id": ids, "topic": pa.array(names, pa.string())})
+
+
 def test_short_windows_are_told_only_where_ten_events_came_in_10_seconds(spark: object) -> None:
     from triagemq.pipeline.tables import topic_rates
 
@@ -128,9 +140,9 @@ def test_short_windows_are_told_only_where_ten_events_came_in_10_seconds(spark: 
         [(0, topic, time, 8, True) for topic, time in times],
         "run int, topic_id int, published_ns bigint, size_bytes int, measured boolean",
     )
-    topics = spark.createDataFrame([], "run int, topic_id int, topic string")  # type: ignore[attr-defined]
-    rows = topic_rates.transform(published, topics).collect()
-    found = sorted((row.topic_id, row.window_seconds, row.window_start_ns, row.publications) for row in rows)
+    rows = topic_rates.transform(published, named_topics()).to_pylist()
+    keys = ("topic_id", "window_seconds", "window_start_ns", "publications")
+    found = sorted(tuple(row[key] for key in keys) for row in rows)
     assert found == [
         *((0, 0.2, 20 * second + part * 200_000_000, 2) for part in range(5)),
         (0, 10.0, 0, 9),
@@ -199,6 +211,56 @@ def test_publication_profile_has_gaps_and_sizes_of_every_publisher_and_topic(
         assert row["mean_size_bytes"] == pytest.approx(sizes.mean())
         assert row["size_scv"] == pytest.approx(sizes.var() / sizes.mean() ** 2, rel=1e-9)
         assert sum(entry["count"] for entry in row["sizes"]) == len(group)
+
+
+def test_a_profile_is_the_same_to_the_last_bit_in_whatever_pieces_its_events_come(
+    spark: SparkSession,
+) -> None:
+    from triagemq.pipeline.partitions import collected, in_spark
+    from triagemq.pipeline.tables import publication_profile
+
+    random = np.random.default_rng(4)
+    clockwork, lazy = np.full(900, 10**9), random.exponential(1e9, 700).astype(np.int64)
+    clockwork[::7] += random.integers(0, 1000, 129)
+    clockwork[400] *= 600
+    often = np.full(3000, 10**7)
+    often[::20] = random.integers(10**9, 2 * 10**9, 150)
+    columns = []
+    for topic, gaps in enumerate((clockwork, lazy, often, np.zeros(40, np.int64), [10**10])):
+        length = len(gaps)
+        publisher = pa.array(np.full(length, topic, np.int32), mask=np.full(length, topic == 1))
+        sizes = random.integers(0, 400, length).astype(np.int32)
+        columns.append([np.full(length, topic, np.int32), publisher, np.cumsum(gaps), sizes])
+    names = ["topic_id", "publisher_id", "published_ns", "size_bytes"]
+    events = pa.concat_tables([pa.table(dict(zip(names, each, strict=True))) for each in columns])
+    events = events.take(pa.array(random.permutation(len(events))))
+    events = events.append_column("run", pa.array(np.zeros(len(events), np.int32)))
+    events = events.append_column("measured", pa.array(np.ones(len(events), bool)))
+    nobody = pa.table({"run": pa.array([], pa.int32()), "publisher_id": pa.array([], pa.int32())})
+    times = publication_profile.run_times(events, {0: 0})
+
+    def profile(rows: Rows) -> list[str]:
+        found = publication_profile.transform(rows, named_topics("a", "b"), nobody, times)
+        return sorted(map(repr, collected(found).to_pylist()))
+
+    here = profile(events)
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.execution.arrow.maxRecordsPerBatch": "61"}
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        frame_of_events = in_spark(spark, events)
+        assert publication_profile.run_times(frame_of_events, {0: 0}) == times
+        assert profile(frame_of_events) == here
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
+    found = publication_profile.transform(events, named_topics(), nobody, times).to_pylist()
+    outages = {row["topic_id"]: (row["outages"], len(row["longest_outages"])) for row in found}
+    # The busy one is away more often than is told one by one.
+    assert outages[0] == (1, 1)
+    assert outages[2][0] > 100
+    assert outages[2][1] == 100
 
 
 def test_port_load_adds_up_the_queues_of_a_port(tables: Tables, trace: Path) -> None:
@@ -302,10 +364,9 @@ def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -
         F.min("published_ns").alias("first_ns"),
         F.max("published_ns").alias("last_ns"),
     )
-    topics = spark.createDataFrame([(0, 0, "a"), (0, 1, "b")], "run int, topic_id int, topic string")  # type: ignore[attr-defined]
     found = {
         (row["topic_id"], row["other_topic_id"]): row["correlation"]
-        for row in topic_correlation.transform(published, profile, topics).collect()
+        for row in topic_correlation.transform(published, profile, named_topics("a", "b")).to_pylist()
     }
     expected = np.corrcoef(counts)
     assert set(found) == {(0, 1), (0, 2), (1, 2)}

@@ -35,14 +35,15 @@ def rows_of(spark: SparkSession, rows: int, runs: int = 1) -> Any:
 
 
 @pytest.mark.parametrize(("rows", "runs"), [(1000, 1), (1000, 3), (0, 1), (0, 2)])
-@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("here", [True, False])
 def test_rows_that_are_all_there_are_written(
-    spark: SparkSession, rows: int, runs: int, partitions: int, tmp_path: Path
+    spark: SparkSession, rows: int, runs: int, here: bool, tmp_path: Path
 ) -> None:
     out = tmp_path / "100 % of [these] {rows}"
     with TableStore.open(out, kind="run") as store:
         store.begin()
-        files = write_table(rows_of(spark, rows, runs), store, "numbers", runs, partitions)
+        made = rows_of(spark, rows, runs)
+        files = write_table(made.toArrow() if here else made, store, "numbers", runs)
         listed = [file for run in range(runs) for file in files.get(run, ())]
         assert [pq.read_metadata(out / file.name).num_rows for file in listed] == [
             file.rows for file in listed
@@ -59,7 +60,7 @@ def test_a_file_that_is_not_on_this_disk_is_missed(spark: SparkSession, runs: in
         with pytest.raises(
             PipelineError, match=r"^numbers: 1,000 rows were made and \d+ are in .*share this disk"
         ):
-            write_table(rows_of(spark, 1000, runs), store, "numbers", runs, 2)
+            write_table(rows_of(spark, 1000, runs), store, "numbers", runs)
     assert not list(tmp_path.rglob("*.parquet")), "what is not published is cleared away"
 
 

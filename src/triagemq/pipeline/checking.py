@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import few_rows, in_one_piece, spread
+from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, in_spark, table_of
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.pipeline.tables.port_load import COUNTERS
@@ -35,6 +38,9 @@ _SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
 _LARGEST_CLASS = NO_CLASS - 1
 _DUPLICATE = "duplicate"
 _UNSET = "clock not set"
+_GROUPED = ["run", "table", "reason", "unix"]
+_COUNTED = "run int, table int, reason string, unix boolean, rows bigint, repeated bigint"
+_ADDED = "run int, line bigint, reason string, table int, unix boolean, key bigint, other bigint"
 _STAMPED = ("publications", "deliveries")
 """The tables whose published_ns is the publishers' own time."""
 
@@ -45,14 +51,19 @@ class Checked:
 
     table: str
     rows: DataFrame
+    few: pa.Table | None = None
+    """The same rows in this process, in a session whose tables are all small."""
 
-    def good(self) -> DataFrame:
+    def good(self) -> Rows:
         """Rows that can be used, with the columns of the trace only."""
-        return self.rows.where(F.col("reason").isNull()).select("run", *TABLES[self.table].names)
+        columns = ["run", *TABLES[self.table].names]
+        if self.few is not None:
+            return self.few.filter(pc.is_null(self.few["reason"])).select(columns)
+        return here(self.rows.where("reason is null").select(columns))
 
     def bad(self) -> DataFrame:
         """Rows set aside, as the quarantine takes them."""
-        return self.rows.where(F.col("reason").isNotNull()).select(
+        return self.rows.where("reason is not null").select(
             "run",
             F.lit(self.table).alias("table"),
             "reason",
@@ -75,51 +86,48 @@ def check_runs(
     One pass counts rows by reason and looks for keys that come twice, and for times that cannot be of one clock; only
     if there are any are the rows looked at again, to keep the first of each and those of a clock that was set.
     """
-    checked = {table: _read_all(spark, table, runs, partitions) for table in _KEYS}
+    with ThreadPoolExecutor() as pool:
+        read = pool.map(lambda table: _read_all(spark, table, runs, partitions), _KEYS)
+        checked = dict(zip(_KEYS, read, strict=True))
     keys = [
-        each.rows.select(
-            "run",
-            F.lit(number).alias("table"),
-            "reason",
-            _is_unix(table).alias("unix"),
-            *(
-                F.expr(key).cast("bigint").alias(name)
-                for key, name in zip(_KEYS[table], ("key", "other"), strict=True)
-            ),
+        (each.rows if each.few is None else each.few).select(
+            ["run", "table", "reason", "unix", "key", "other"]
         )
-        for number, (table, each) in enumerate(checked.items())
+        for each in checked.values()
     ]
     # The exchange first: nearly all keys are different, so that counting before it would only cost.
-    times = (
-        spread(reduce(DataFrame.unionByName, keys), partitions, "key")
-        .groupBy("run", "table", "reason", "unix", "key", "other")
-        .agg(F.count("*").alias("times"))
+    together: Rows = (
+        pa.concat_tables(keys, promote_options="default")
+        if partitions == 1
+        else reduce(DataFrame.unionByName, keys).repartition(partitions, "key")
     )
-    sums = times.groupBy("run", "table", "reason", "unix").agg(F.sum("times"), F.sum(F.col("times") - 1))
-    found = sums.collect()
+    sums = collected(in_pieces(together, _count, _COUNTED))
+    sums = sums.group_by(_GROUPED).aggregate([("rows", "sum"), ("repeated", "sum")])
+    found = list(zip(*(column.to_pylist() for column in sums.columns), strict=True))
+    tables = list(_KEYS)
     live = {run for run, _, reason, unix, *_ in found if reason is None and unix}
     counts: Counter[tuple[int, str | None]] = Counter()
-    for run, number, reason, unix, rows, repeated in found:
-        table = list(_KEYS)[number]
+    for run, number, reason, unix, times, repeated in found:
+        table = tables[number]
         if reason is None and run in live and unix is False:
-            counts[run, _UNSET] += rows
+            counts[run, _UNSET] += times
             checked[table] = Checked(table, _mark_unset(run, checked[table].rows))
         else:
             copies = repeated if reason is None else 0
-            counts[run, reason] += rows - copies
+            counts[run, reason] += times - copies
             if copies:
                 counts[run, _DUPLICATE] += copies
-    for table in {
-        list(_KEYS)[number] for _, number, reason, _, _, again in found if reason is None and again
-    }:
+    for table in {tables[number] for _, number, reason, _, _, again in found if reason is None and again}:
         checked[table] = Checked(table, _mark_duplicates(table, checked[table].rows))
     return checked, counts
 
 
-def _is_unix(table: str) -> Column:
-    """Whether a row's time is of a calendar or, as in simulations, since the start; null where it is nobody's own."""
-    time = F.col("published_ns") if table in _STAMPED else F.lit(None).cast("bigint")
-    return time >= UNIX_TIMES_FROM_NS
+def _count(rows: pa.Table) -> pa.Table:
+    """How many rows of each run and table have each reason, and how many of them have the key of another."""
+    keys = rows.group_by([*_GROUPED, "key", "other"]).aggregate([([], "count_all")])
+    sums = keys.group_by(_GROUPED).aggregate([("count_all", "sum"), ([], "count_all")])
+    repeated = pc.subtract(sums["count_all_sum"], sums["count_all"])
+    return sums.append_column("repeated", repeated).rename_columns({"count_all_sum": "rows"})
 
 
 def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
@@ -131,22 +139,28 @@ def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
 def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
     if not parts:
-        schema = f"{spark_schema(table)}, source string, run int, line bigint, reason string"
-        return Checked(table, few_rows(spark, [], schema))
-    return Checked(table, in_one_piece(reduce(DataFrame.unionByName, parts), partitions))
+        nothing = table_of([], f"{spark_schema(table)}, source string, {_ADDED}")
+        return Checked(table, in_spark(spark, nothing), nothing if partitions == 1 else None)
+    rows = reduce(DataFrame.unionByName, parts)
+    return Checked(table, rows, rows.coalesce(1).toArrow() if partitions == 1 else None)
 
 
 def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> DataFrame:
     files: tuple[InputFile, ...] = run.files[table]
     rows = spark.read.schema(spark_schema(table)).parquet(*(file.spark_path for file in files))
-    return (
-        rows.select(
-            "*", F.col("_metadata.file_path").alias("source"), F.col("_metadata.row_index").alias("index")
-        )
-        .withColumn("run", F.lit(number))
-        .withColumn("line", F.col("index") + 1)
-        .withColumn("reason", _reason(table, run))
-        .drop("index")
+    key, other = _KEYS[table]
+    # Whether a time is of a calendar or, as in simulations, since the start; null where it is nobody's own.
+    unix = f"published_ns >= {UNIX_TIMES_FROM_NS}" if table in _STAMPED else "cast(null as boolean)"
+    return rows.selectExpr(
+        "*",
+        "_metadata.file_path AS source",
+        f"{number} AS run",
+        "_metadata.row_index + 1 AS line",
+        f"{_reason(table, run)} AS reason",
+        f"{list(_KEYS).index(table)} AS table",
+        f"{unix} AS unix",
+        f"bigint({key}) AS key",
+        f"bigint({other}) AS other",
     )
 
 
@@ -158,46 +172,36 @@ def _mark_duplicates(table: str, rows: DataFrame) -> DataFrame:
     return rows.withColumn("reason", F.when(again, _DUPLICATE).otherwise(F.col("reason")))
 
 
-def _reason(table: str, run: TraceInput) -> Column:
-    """The first thing that is wrong with a row; null if nothing is."""
-    sizes = {"negative size": F.col("size_bytes") < 0}
+def _reason(table: str, run: TraceInput) -> str:
+    """The first thing that is wrong with a row; null if nothing is. What cannot be told is not wrong."""
+    sizes = {"negative size": "size_bytes < 0"}
+    outcomes = ", ".join(f"'{outcome.name}'" for outcome in Outcome)
     wrong = {
         "publications": sizes | _unknown(run, "topic", "publisher"),
         "deliveries": sizes
         | {
-            "impossible priority class": ~F.col("priority_class").between(0, _LARGEST_CLASS),
-            "unknown outcome": ~F.col("outcome").isin([outcome.name for outcome in Outcome]),
+            "impossible priority class": f"priority_class NOT BETWEEN 0 AND {_LARGEST_CLASS}",
+            "unknown outcome": f"outcome NOT IN ({outcomes})",
         }
         | _unknown(run, "topic", "subscription")
         | {
-            "delivered without a time": (F.col("outcome") == Outcome.delivered.name)
-            & F.col("delivered_ns").isNull(),
-            "clock going backwards": _any(
-                F.col("delivered_ns") < F.col("published_ns"), F.col("dequeued_ns") < F.col("enqueued_ns")
-            ),
+            "delivered without a time": f"outcome = '{Outcome.delivered.name}' AND delivered_ns IS NULL",
+            "clock going backwards": "delivered_ns < published_ns OR dequeued_ns < enqueued_ns",
         },
-        "hops": _unknown(run, "port")
-        | {"clock going backwards": F.col("dequeued_ns") < F.col("enqueued_ns")},
-        "queue_samples": {"negative counter": _any(*(F.col(name) < 0 for name in _COUNTERS))}
+        "hops": _unknown(run, "port") | {"clock going backwards": "dequeued_ns < enqueued_ns"},
+        "queue_samples": {"negative counter": " OR ".join(f"{name} < 0" for name in _COUNTERS)}
         | _unknown(run, "port"),
     }
-    times = {"negative time": F.col(_TIMES[table]) < 0} if table in _TIMES else {}
-    needed = [F.col(field.name).isNull() for field in TABLES[table] if not field.nullable]
-    found = F.lit(None).cast("string")
-    for text, condition in reversed(({"missing value": _any(*needed)} | times | wrong[table]).items()):
-        found = F.when(condition, text).otherwise(found)
-    return found
+    times = {"negative time": f"{_TIMES[table]} < 0"} if table in _TIMES else {}
+    needed = " OR ".join(f"{field.name} IS NULL" for field in TABLES[table] if not field.nullable)
+    cases = {"missing value": needed} | times | wrong[table]
+    return " ".join(["CASE", *(f"WHEN {wrong} THEN '{text}'" for text, wrong in cases.items()), "END"])
 
 
-def _any(*conditions: Column) -> Column:
-    """Whether one of them is true; one that cannot be told is not."""
-    return reduce(lambda one, other: one | other, (F.coalesce(each, F.lit(False)) for each in conditions))
-
-
-def _unknown(run: TraceInput, *kinds: str) -> dict[str, Column]:
+def _unknown(run: TraceInput, *kinds: str) -> dict[str, str]:
     """Ids are row numbers of the scenario, or have names in the manifest; without either any will do."""
-    wrong = {}
-    for kind in kinds:
-        number, known = F.col(f"{kind}_id"), run.known(f"{kind}s")
-        wrong[f"unknown {kind}"] = number < 0 if known is None else (number < 0) | (number >= known)
-    return wrong
+    known = {kind: run.known(f"{kind}s") for kind in kinds}
+    return {
+        f"unknown {kind}": f"{kind}_id < 0" + (f" OR {kind}_id >= {count}" if count is not None else "")
+        for kind, count in known.items()
+    }

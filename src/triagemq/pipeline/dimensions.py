@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
 
 from triagemq.forecast import REASONS, best_forecast, figures_by_class
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import few_rows
+from triagemq.pipeline.partitions import table_of
 from triagemq.pipeline.tables.figures import FORECAST
 from triagemq.scenario import Scenario, port_depths
 
@@ -43,23 +42,23 @@ _COLUMNS = {
 class Dimensions:
     """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know."""
 
-    topics: DataFrame
-    publishers: DataFrame
-    ports: DataFrame
-    subscribers: DataFrame
-    subscriptions: DataFrame
-    class_forecasts: DataFrame
-    classes: DataFrame
+    topics: pa.Table
+    publishers: pa.Table
+    ports: pa.Table
+    subscribers: pa.Table
+    subscriptions: pa.Table
+    class_forecasts: pa.Table
+    classes: pa.Table
 
     @classmethod
-    def of(cls, spark: SparkSession, runs: Mapping[int, TraceInput]) -> Dimensions:
+    def of(cls, runs: Mapping[int, TraceInput]) -> Dimensions:
         """From the scenario and the manifest of each run, by the run's number; null in columns that are not known."""
         said: dict[str, list[pa.Table]] = {name: [] for name in _COLUMNS}
         for run, each in runs.items():
             for name, columns in (*_in_scenario(each).items(), *_named(each).items()):
                 rows = pa.table({column: _array(values) for column, values in columns.items()})
                 said[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
-        return cls(**{name: few_rows(spark, said[name], f"run int, {_COLUMNS[name]}") for name in _COLUMNS})
+        return cls(**{name: table_of(said[name], f"run int, {_COLUMNS[name]}") for name in _COLUMNS})
 
 
 def _named(run: TraceInput) -> dict[str, Columns]:

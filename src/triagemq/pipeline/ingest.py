@@ -6,10 +6,11 @@ so that rows in and rows set aside add up to the rows read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -308,11 +309,13 @@ def _unless_known(rows: DataFrame, condition: Column, reason: str) -> DataFrame:
     return rows.withColumn("reason", F.coalesce("reason", F.when(condition, reason)))
 
 
-def names_to_ids(readings: DataFrame, columns: Sequence[str]) -> dict[str, DataFrame]:
-    """For each column of names a table (name, id), in alphabetical order, one id after the other from 0."""
-    return {
-        column: readings.select(column)
-        .distinct()
-        .withColumn(f"{column}_id", (F.row_number().over(Window.orderBy(column)) - 1).cast("int"))
-        for column in columns
-    }
+def names_to_ids(readings: DataFrame, columns: Iterable[str], run: int) -> dict[str, pa.Table]:
+    """For each column its names in alphabetical order, with the number of the run and ids from 0 on."""
+    found = readings.select(*columns).distinct().toArrow()
+    named = {}
+    for column in found.column_names:
+        names = found.group_by(column).aggregate([]).sort_by(column)
+        ids = pa.array(range(len(names)), pa.int32())
+        runs = pa.repeat(pa.scalar(run, pa.int32()), len(names))
+        named[column] = pa.table({"run": runs, f"{column}_id": ids, column: names[column]})
+    return named

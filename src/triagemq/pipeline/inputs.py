@@ -33,7 +33,7 @@ from triagemq.trace.manifest import (
 )
 from triagemq.trace.parts import PartFile
 
-COMPUTED_BY = 7
+COMPUTED_BY = 8
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 _ENDINGS = {

@@ -17,10 +17,10 @@ from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import Dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
 from triagemq.pipeline.inputs import LogInput, TraceInput, published
-from triagemq.pipeline.partitions import few_rows, in_one_piece, partitions_of
+from triagemq.pipeline.partitions import Rows, collected, ends_by_run, here, in_spark, partitions_of, table_of
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.writing import write_table, write_work
+from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table, write_work
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
@@ -61,7 +61,7 @@ TABLES: Mapping[str, Any] = {
 SCENARIOS = "scenarios"
 """One row per run with a scenario: run_id and the text."""
 
-Made = dict[str, Callable[[], DataFrame]]
+Made = dict[str, Callable[[], Rows]]
 
 # While one table waits for its last task or for files to be named, the next one works.
 _AT_ONCE = 2
@@ -81,7 +81,8 @@ class Batch:
         self._spark = spark
         self._store = store
         self._written: dict[str, dict[int, tuple[TableFile, ...]]] = {}
-        self._log_names: dict[str, list[DataFrame]] = {"topic": [], "publisher": []}
+        self._few: dict[str, pa.Table] = {}
+        self._log_names: dict[str, list[pa.Table]] = {"topic": [], "publisher": []}
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
@@ -92,7 +93,11 @@ class Batch:
     def make(self) -> dict[str, PublishedRun]:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
-        checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
+        with ThreadPoolExecutor() as pool:
+            # Forecasts take their time too.
+            dimensions = pool.submit(Dimensions.of, self._traces)
+            checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
+            self._dimensions = dimensions.result()
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
@@ -104,18 +109,18 @@ class Batch:
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
         """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._dimensions = Dimensions.of(self._spark, self._traces)
-        self._topics = self._with_log_names(self._dimensions.topics, "topic")
-        self._publishers = self._with_log_names(self._dimensions.publishers, "publisher")
+        self._topics = pa.concat_tables([self._dimensions.topics, *self._log_names["topic"]])
+        self._publishers = pa.concat_tables([self._dimensions.publishers, *self._log_names["publisher"]])
         valid = checked["publications"].good()
         if readings is not None:
-            valid = valid.unionByName(self._numbered(readings))
-        start_ns = self._measured_from()
+            valid = in_spark(self._spark, valid).unionByName(self._numbered(readings))
         made: Made = {
-            "publications": lambda: publications.transform(valid, self._topics, self._publishers, start_ns)
+            "publications": lambda: publications.transform(
+                self._marked(valid), self._topics, self._publishers
+            )
         }
         if self._has("deliveries"):
-            made["deliveries"] = lambda: deliveries.transform(checked["deliveries"].good(), start_ns)
+            made["deliveries"] = lambda: self._marked(checked["deliveries"].good())
         if any(reason is not None for _, reason in self._counts):
             bad = [each.bad() for each in checked.values()] + rejected
             made["quarantine"] = lambda: quarantine.transform(reduce(DataFrame.unionByName, bad))
@@ -123,20 +128,21 @@ class Batch:
 
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
-        published, start_ns, read = self._read("publications"), self._measured_from(), self._read
+        published, start_ns, rows = self._read("publications"), self._measured_from(), self._rows
         samples, ports = checked["queue_samples"].good(), self._dimensions.ports
+        times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
         first: Made = {
             "topic_rates": lambda: topic_rates.transform(published, self._topics),
             "publication_profile": lambda: publication_profile.transform(
-                published, self._topics, self._publishers, start_ns
+                rows("publications"), self._topics, self._publishers, times
             ),
         }
         second: Made = {
             "topic_correlation": lambda: topic_correlation.transform(
-                published, read("publication_profile"), self._topics
+                rows("publications"), rows("publication_profile"), self._topics
             ),
             "topic_summary": lambda: topic_summary.transform(
-                read("topic_rates"), read("publication_profile"), start_ns
+                self._read("topic_rates"), self._by_run(lambda run: _seconds(times, run), "double")
             ),
         }
         if self._has("deliveries"):
@@ -144,44 +150,50 @@ class Batch:
             first = {"latency_histogram": self._latency_histogram} | first
             second |= {
                 "class_performance": lambda: class_performance.transform(
-                    read("latency_histogram"), self._dimensions.class_forecasts
+                    rows("latency_histogram"), self._dimensions.class_forecasts
                 ),
                 "subscription_performance": lambda: subscription_performance.transform(
-                    read("latency_histogram"), self._dimensions.subscriptions
+                    rows("latency_histogram"), self._dimensions.subscriptions
                 ),
             }
         if self._has("queue_samples"):
-            first["port_load"] = lambda: port_load.transform(samples, ports, start_ns)
+            first["port_load"] = lambda: port_load.transform(
+                in_spark(self._spark, samples), in_spark(self._spark, ports), start_ns
+            )
             first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
-            second["port_summary"] = lambda: port_summary.transform(read("port_load"))
+            second["port_summary"] = lambda: port_summary.transform(self._read("port_load"))
         if self._written.get("quarantine"):
-            second["quarantine_summary"] = lambda: quarantine_summary.transform(read("quarantine"))
+            second["quarantine_summary"] = lambda: quarantine_summary.transform(self._read("quarantine"))
         self._write_all(first)
         self._write_all(second)
 
-    def _latency_histogram(self) -> DataFrame:
+    def _latency_histogram(self) -> Rows:
         traces = self._traces.values()
         return latency_histogram.transform(
             self._read("deliveries"),
-            self._dimensions.classes if any(each.classes for each in traces) else None,
+            in_spark(self._spark, self._dimensions.classes) if any(each.classes for each in traces) else None,
             self._partitions,
             deadlines=self._deadlines(),
             judged_until_ns=self._judged_until(),
             whose=not all(each.known("subscriptions") for each in traces),
         )
 
-    def _queue_features(self, samples: DataFrame, hops: Checked) -> DataFrame:
-        phase_ns = F.min("sampled_ns") % queue_features.INTERVAL_NS
-        phase = samples.groupBy("run").agg(phase_ns.alias("phase_ns"))
+    def _queue_features(self, samples: Rows, hops: Checked) -> Rows:
+        ends = ends_by_run(samples, "sampled_ns")
+        phase_ns = self._by_run(
+            lambda run: ends[run][0] % queue_features.INTERVAL_NS if run in ends else None
+        )
         with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
         passed = self._read("deliveries").where(~F.col("run").isin(with_hops))
-        single = passed.join(F.broadcast(self._dimensions.subscribers), ["run", "subscriber_id"]).select(
+        subscribers = F.broadcast(in_spark(self._spark, self._dimensions.subscribers))
+        packets = passed.join(subscribers, ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
-        several = hops.good().select("run", "port_id", "queue", "enqueued_ns", "dequeued_ns")
-        packets = single.unionByName(several).join(F.broadcast(phase), "run")
-        delays = queue_features.queueing_delays(packets)
-        return queue_features.transform(samples, delays, self._dimensions.ports, phase, self._measured_from())
+        if with_hops:
+            packets = packets.unionByName(in_spark(self._spark, hops.good()).select(packets.columns))
+        return queue_features.transform(
+            in_spark(self._spark, samples), packets, self._dimensions.ports, phase_ns, self._measured_from()
+        )
 
     # Foreign logs
 
@@ -197,18 +209,14 @@ class Batch:
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
             for reason, count in parsed.rows.groupBy("reason").count().collect():
                 self._counts[run, reason] = count
-            for column, ids in names_to_ids(parsed.readings(), ["topic", "publisher"]).items():
-                numbered = ids.withColumn("run", F.lit(run))
-                place = self._store.work(f"{column}-names-{run}")
-                self._log_names[column].append(write_work(numbered, place, what=f"{log.source}: {column}s"))
+            for column, names in names_to_ids(parsed.readings(), self._log_names, run).items():
+                self._log_names[column].append(names)
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
-
-    def _with_log_names(self, names: DataFrame, column: str) -> DataFrame:
-        return reduce(DataFrame.unionByName, self._log_names[column], names)
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
         for column, names in self._log_names.items():
-            readings = readings.join(F.broadcast(reduce(DataFrame.unionByName, names)), ["run", column])
+            known = F.broadcast(in_spark(self._spark, pa.concat_tables(names)))
+            readings = readings.join(known, ["run", column])
         return readings.select(
             "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"
         )
@@ -220,7 +228,7 @@ class Batch:
         tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
         return published(self._inputs[run], counts, tables)
 
-    def _summary(self) -> DataFrame:
+    def _summary(self) -> pa.Table:
         known = []
         for run, each in self._inputs.items():
             counted = self._published(run)
@@ -230,15 +238,17 @@ class Batch:
                 "producer": "log",
                 "measured_from_ns": 0,
             }
+            row["publications"] = sum(file.rows for file in counted.tables["publications"])
             row |= {name: getattr(counted, name) for name in ("rows_read", "rows_in", "quarantined")}
             if isinstance(each, TraceInput):
                 stated = ("producer", "started", "finished", "measured_from_ns")
                 row |= {name: getattr(each.manifest, name) for name in stated}
                 row["scenario"] = each.scenario.name if each.scenario else None
-            known.append(pa.Table.from_pylist([row]))
-        names = ("publications", "publication_profile", "latency_histogram", "subscription_performance")
-        runs = few_rows(self._spark, known, run_summary.KNOWN)
-        return run_summary.transform(runs, *map(self._read, names))
+            known.append(row)
+        used = run_summary.USED.items()
+        return run_summary.transform(
+            known, *(collected(self._rows(name).select(list(of))) for name, of in used)
+        )
 
     def _keep_scenarios(self) -> None:
         """The scenario of each run, as it was given: who has the tables needs the trace no more."""
@@ -252,20 +262,30 @@ class Batch:
         return any(each.manifest.rows(table) > 0 for each in self._traces.values())
 
     def _measured_from(self) -> Column:
-        """The end of warm-up, by run. A foreign log has none."""
-        return self._by_run(lambda trace: trace.manifest.measured_from_ns, 0)
+        """The end of warm-up, by run."""
+        return self._by_run(self._measured_from_ns().__getitem__)
+
+    def _measured_from_ns(self) -> dict[int, int]:
+        """A foreign log has no warm-up."""
+        return {
+            run: each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
+            for run, each in self._inputs.items()
+        }
+
+    def _marked(self, valid: Rows) -> Rows:
+        """Rows with `measured`: only events that are published after warm-up count in figures."""
+        if isinstance(valid, DataFrame):
+            return here(valid.withColumn("measured", F.col("published_ns") >= self._measured_from()))
+        begins = np.array(list(self._measured_from_ns().values()))[valid["run"].to_numpy()]
+        return valid.append_column("measured", pa.array(valid["published_ns"].to_numpy() >= begins))
 
     def _judged_until(self) -> Column | None:
         """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
-        if all(each.judged_until_ns is None for each in self._traces.values()):
-            return None
-        return self._by_run(lambda trace: trace.judged_until_ns, None)
+        judged = {run: each.judged_until_ns for run, each in self._traces.items()}
+        return self._by_run(judged.get) if any(until is not None for until in judged.values()) else None
 
-    def _by_run(self, stated: Callable[[TraceInput], int | None], of_log: int | None) -> Column:
-        values = [
-            F.lit(stated(each) if isinstance(each, TraceInput) else of_log).cast("bigint")
-            for each in self._inputs.values()
-        ]
+    def _by_run(self, stated: Callable[[int], float | None], kind: str = "bigint") -> Column:
+        values = [F.lit(stated(run)).cast(kind) for run in self._inputs]
         return F.array(*values)[F.col("run")] if len(values) > 1 else values[0]
 
     def _deadlines(self) -> DataFrame | None:
@@ -277,7 +297,9 @@ class Batch:
         if not any(asked):
             return None
         deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
-        wanted = self._dimensions.subscriptions.where("max_latency_seconds is not null")
+        wanted = in_spark(self._spark, self._dimensions.subscriptions).where(
+            "max_latency_seconds is not null"
+        )
         return wanted.select("run", "subscription_id", deadline_ns)
 
     def _write_all(self, made: Made) -> None:
@@ -285,19 +307,39 @@ class Batch:
             for each in [pool.submit(self._write, table, make) for table, make in made.items()]:
                 each.result()
 
-    def _write(self, table: str, make: Callable[[], DataFrame]) -> None:
+    def _write(self, table: str, make: Callable[[], Rows]) -> None:
         self._progress.begin(table)
         schema = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int")
         assert isinstance(schema, StructType)
-        run_ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
-        rows = make().withColumn("run_id", run_ids[F.col("run")]).to(schema)
-        self._written[table] = write_table(rows, self._store, table, len(self._inputs), self._partitions)
+        rows = self._completed(make(), schema)
+        if not isinstance(rows, DataFrame):
+            self._few[table] = rows
+            rows = rows.replace_schema_metadata({SPARK_SCHEMA: StructType(schema.fields[:-1]).json()})
+        self._written[table] = write_table(rows, self._store, table, len(self._inputs))
         self._progress.finish()
 
-    def _read(self, table: str) -> DataFrame:
-        """A table of this batch, with `run`; without rows if none was written."""
+    def _completed(self, rows: Rows, schema: StructType) -> Rows:
+        """Rows with exactly the columns of their table and `run`; in this process if they are few."""
+        run_ids = [each.run_id for each in self._inputs.values()]
+        if isinstance(rows, DataFrame):
+            ids = F.array(*map(F.lit, run_ids))
+            return here(rows.withColumn("run_id", ids[F.col("run")]).to(schema))
+        few = table_of([rows], schema)
+        ids = pa.array(run_ids).take(few["run"])
+        return few.set_column(few.column_names.index("run_id"), "run_id", ids)
+
+    def _rows(self, table: str) -> Rows:
+        """A table of this batch, with `run`, where it is computed with: in this process if it has few rows."""
         schema = f"{TABLES[table].SCHEMA}, run int"
-        if not any(self._written.get(table, {}).values()):
-            return few_rows(self._spark, [], schema)
-        place = self._store.folder(table).spark_path
-        return in_one_piece(self._spark.read.schema(schema).parquet(place), self._partitions)
+        if table in self._few or not any(self._written.get(table, {}).values()):
+            return self._few.get(table, table_of([], schema))
+        return self._spark.read.schema(schema).parquet(self._store.folder(table).spark_path)
+
+    def _read(self, table: str) -> DataFrame:
+        return in_spark(self._spark, self._rows(table))
+
+
+def _seconds(times: publication_profile.RunTimes, run: int) -> float:
+    """For how long a run was observed."""
+    begins, ends = times.get(run, (0, 0))
+    return (ends - begins) * 1e-9

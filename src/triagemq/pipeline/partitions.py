@@ -1,95 +1,173 @@
-"""How rows are spread over tasks: few rows stay in one piece, and no table made from them needs an exchange."""
+"""How rows are spread over tasks, and where NumPy computes with them: few rows stay in one piece, and in this process.
+
+A session whose tables are all small has one partition (see session.py): no table that is made from them needs an
+exchange, and as soon as rows are handed to Python they stay there, as Arrow. Spark plans for longer than it works then.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from triagemq.pipeline import latency_bins
 from triagemq.trace import latency_bins as bins
 
+Rows: TypeAlias = "DataFrame | pa.Table"
+"""Rows in Spark, or the few rows of a small session as Arrow."""
+
+_TABLES = "triagemq.pipeline.tables"
+
+InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+
 
 def partitions_of(spark: SparkSession) -> int:
-    """Partitions of an exchange in this session; 1 says that all its tables are small (see session.py)."""
+    """Partitions of an exchange in this session; 1 says that all its tables are small."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def in_one_piece(rows: DataFrame, partitions: int) -> DataFrame:
-    """The rows as one partition where a session has no more; Spark then knows that equal keys are together."""
-    return rows.coalesce(1) if partitions == 1 else rows
+def spread(rows: DataFrame, *keys: str) -> DataFrame:
+    """Rows with equal keys in the same partition; Spark makes fewer of them where there are few rows."""
+    return rows.coalesce(1) if partitions_of(rows.sparkSession) == 1 else rows.repartition(*keys)
 
 
-def spread(rows: DataFrame, partitions: int, key: str) -> DataFrame:
-    """Rows with equal keys in the same of so many partitions."""
-    return rows.coalesce(1) if partitions == 1 else rows.repartition(partitions, key)
+def here(rows: DataFrame) -> Rows:
+    """Rows in this process if they are few."""
+    return rows.toArrow() if partitions_of(rows.sparkSession) == 1 else rows
 
 
-def by_group(
-    rows: DataFrame, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str
-) -> DataFrame:
-    """What a function makes of each group of rows with equal keys, which are whole numbers.
+def collected(rows: Rows) -> pa.Table:
+    """Rows in this process."""
+    return rows.toArrow() if isinstance(rows, DataFrame) else rows
 
-    Python workers do it where the rows are; the few rows of a small session are done with here before they are ready.
-    """
-    if partitions_of(rows.sparkSession) > 1:
-        _send_code_of(function)
-        return rows.groupBy(*keys).applyInArrow(function, schema)
-    made = [function(group) for group in _groups(rows.toArrow(), keys)]
-    return few_rows(rows.sparkSession, made, schema)
+
+def ends_by_run(rows: Rows, column: str) -> dict[int, tuple[int, int]]:
+    """The smallest and the largest value of a column in each run."""
+    if isinstance(rows, DataFrame):
+        found = rows.groupBy("run").agg(F.min(column), F.max(column)).toArrow()
+    else:
+        found = rows.group_by("run").aggregate([(column, "min"), (column, "max")])
+    return {run: (first, last) for run, first, last in zip(*found.to_pydict().values(), strict=True)}
+
+
+def in_spark(spark: SparkSession, rows: Rows) -> DataFrame:
+    """Rows in Spark, however few they are; those as one partition. Lists would need Python workers for it."""
+    return rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows.combine_chunks()).coalesce(1)
+
+
+def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
+    """What a function makes of each group of rows with equal keys, which are whole numbers."""
+    _send_code_of(function)
+
+    def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        return map(function, _groups(pieces, keys))
+
+    return in_order(rows, keys, (), made, schema)
+
+
+def in_order(
+    rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str | StructType
+) -> Rows:
+    """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
+    if isinstance(rows, DataFrame):
+        return _in_arrow(spread(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
+    return _in_arrow(rows.sort_by([(key, "ascending") for key in (*keys, *then)]), function, schema)
 
 
 def in_pieces(
-    rows: DataFrame,
+    rows: Rows,
     function: Callable[[pa.Table], pa.Table],
     schema: str | StructType,
     rows_at_once: int = sys.maxsize,
-) -> DataFrame:
-    """What a function makes of every so many rows of a partition; where that is done, see `by_group`."""
-    if partitions_of(rows.sparkSession) == 1:
-        return few_rows(rows.sparkSession, [function(rows.toArrow())], schema)
+) -> Rows:
+    """What a function makes of every so many rows of a partition."""
     _send_code_of(function)
-    _send_code_of(in_pieces)
+
+    def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        gathered: list[pa.Table] = []
+        for piece in pieces:
+            if gathered and sum(map(len, gathered)) + len(piece) > rows_at_once:
+                yield function(pa.concat_tables(gathered))
+                gathered = []
+            gathered.append(piece)
+        if gathered:
+            yield function(pa.concat_tables(gathered))
+
+    return _in_arrow(rows, made, schema)
+
+
+def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left") -> Rows:
+    """Rows with the columns of the one of the others, which are few, that has equal keys; those are whole numbers."""
+    if isinstance(rows, DataFrame):
+        frame = in_spark(rows.sparkSession, others)
+        return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
+    # Nothing is equal to null.
+    known, own = _codes(others, keys, null=-2), _codes(rows, keys, null=-3)
+    order = np.argsort(known)
+    place = np.searchsorted(known[order], own)
+    # Whatever is behind all others finds the one at the end, which nothing is equal to.
+    order, known = np.append(order, len(known)), np.append(known, -4)
+    taken = others.take(pa.array(order[place], mask=known[order[place]] != own))
+    for name in others.column_names:
+        if name not in keys:
+            rows = rows.append_column(name, taken[name])
+    if how == "left":
+        return rows
+    return pa.concat_tables([rows, others.filter(~np.isin(known[:-1], own))], promote_options="default")
+
+
+def _codes(rows: pa.Table, keys: Sequence[str], null: int) -> Any:
+    """Keys of 32 bits as one number."""
+    columns = (rows[key].fill_null(null).to_numpy().astype(np.int64) for key in keys)
+    return reduce(lambda code, column: (code << 32) + column, columns)
+
+
+def _in_arrow(rows: Rows, function: InPieces, schema: str | StructType) -> Rows:
+    """What a function makes of the rows of each partition, which come piece by piece.
+
+    Python workers do it where the rows are; few rows are done with here.
+    """
     wanted = _struct(schema)
-    names = wanted.names
+    if isinstance(rows, DataFrame) and partitions_of(rows.sparkSession) > 1:
+        _send_code_of(function)
+        arrow = to_arrow_schema(wanted)
 
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        piece: list[pa.RecordBatch] = []
-        for batch in batches:
-            if piece and sum(map(len, piece)) + len(batch) > rows_at_once:
-                yield from function(pa.Table.from_batches(piece)).select(names).to_batches()
-                piece = []
-            piece.append(batch)
-        if piece:
-            yield from function(pa.Table.from_batches(piece)).select(names).to_batches()
+        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for table in function(pa.Table.from_batches([batch]) for batch in batches):
+                yield from _as_table([table], arrow).to_batches()
 
-    return rows.mapInArrow(made, wanted)
+        return rows.mapInArrow(made, wanted)
+    return table_of(list(function(iter([collected(rows)]))), wanted)
 
 
 def _send_code_of(function: Callable[..., object]) -> None:
     """Workers get the functions of a module instead of importing it, and half of this package with it."""
-    for name in (function.__module__, latency_bins.__name__, bins.__name__):
+    for name in (function.__module__, _TABLES, __name__, latency_bins.__name__, bins.__name__):
         register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
-def few_rows(spark: SparkSession, tables: Sequence[pa.Table], schema: str | StructType) -> DataFrame:
-    """Rows that are in this process, or none at all, as one partition; null in columns that a table does not have.
+def table_of(tables: Sequence[pa.Table], schema: str | StructType) -> pa.Table:
+    """Tables as one that has these columns; null in those that a table does not have."""
+    return _as_table(tables, to_arrow_schema(_struct(schema)))
 
-    Lists would need Python workers for it.
-    """
-    wanted = _struct(schema)
-    arrow = to_arrow_schema(wanted)
-    ordered = [table.select([name for name in arrow.names if name in table.column_names]) for table in tables]
-    together = pa.concat_tables([arrow.empty_table(), *ordered], promote_options="permissive")
+
+def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
+    ordered = [
+        table.select([name for name in wanted.names if name in table.column_names]) for table in tables
+    ]
+    together = pa.concat_tables([wanted.empty_table(), *ordered], promote_options="permissive")
     # Spark takes an empty chunk for the end of those that follow.
-    return spark.createDataFrame(together.combine_chunks(), wanted).coalesce(1)
+    return together.cast(wanted).combine_chunks()
 
 
 def _struct(schema: str | StructType) -> StructType:
@@ -98,11 +176,17 @@ def _struct(schema: str | StructType) -> StructType:
     return found
 
 
-def _groups(table: pa.Table, keys: Sequence[str]) -> Iterator[pa.Table]:
-    ordered = table.sort_by([(key, "ascending") for key in keys])
-    columns = np.array([ordered[key].to_numpy() for key in keys])
-    changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
-    edges = [0, *changes.tolist(), ordered.num_rows]
-    for begin, end in pairwise(edges):
-        if end > begin:
-            yield ordered.slice(begin, end - begin)
+def _groups(pieces: Iterator[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Rows with equal keys together, of rows in their order."""
+    unfinished: list[pa.Table] = []
+    for piece in filter(len, pieces):
+        columns = np.array([piece[key].to_numpy() for key in keys])
+        changes = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
+        for begin, end in pairwise([0, *changes.tolist(), piece.num_rows]):
+            group = piece.slice(begin, end - begin)
+            if unfinished and any(unfinished[0][key][0] != group[key][0] for key in keys):
+                yield pa.concat_tables(unfinished)
+                unfinished = []
+            unfinished.append(group)
+    if unfinished:
+        yield pa.concat_tables(unfinished)

@@ -44,7 +44,7 @@ def percentile_ns(histogram: NDArray[np.int64], share: float, longest_ns: int) -
     if total == 0:
         return float("nan")
     place = int(np.searchsorted(np.cumsum(histogram), share * total))
-    return min(float(_bin_middles()[place]), float(longest_ns))
+    return min(float(bin_middles()[place]), float(longest_ns))
 
 
 def percentiles_ns(histograms: NDArray[np.integer[Any]], share: float) -> NDArray[np.float64]:
@@ -53,7 +53,7 @@ def percentiles_ns(histograms: NDArray[np.integer[Any]], share: float) -> NDArra
     >>> percentiles_ns(np.bincount(bins_of(np.array([1000, 2000])), minlength=BINS)[np.newaxis], 0.5).tolist()
     [1004.0]
     """
-    middles, found = _bin_middles(), np.full(len(histograms), np.nan)
+    middles, found = bin_middles(), np.full(len(histograms), np.nan)
     for begin in range(0, len(histograms), _ROWS_AT_ONCE):
         counted = np.cumsum(histograms[begin : begin + _ROWS_AT_ONCE], axis=1, dtype=np.int64)
         total = counted[:, -1]
@@ -62,7 +62,8 @@ def percentiles_ns(histograms: NDArray[np.integer[Any]], share: float) -> NDArra
     return found
 
 
-def _bin_middles() -> NDArray[np.float64]:
+def bin_middles() -> NDArray[np.float64]:
+    """The value in the middle of each bin."""
     part = np.arange(BINS - 1)
     lower = 2.0 ** (part // PARTS_PER_DOUBLING) * (1 + (part % PARTS_PER_DOUBLING) / PARTS_PER_DOUBLING)
     width = 2.0 ** (part // PARTS_PER_DOUBLING) / PARTS_PER_DOUBLING

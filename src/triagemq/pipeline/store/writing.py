@@ -21,16 +21,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Where Spark looks for its own schema, with what each column means, in a Parquet file.
-_SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 
 Written = dict[int, tuple[TableFile, ...]]
 
 
-def write_table(rows: DataFrame, store: TableStore, table: str, runs: int, partitions: int) -> Written:
-    """Write rows that have `run` last, which counts up to `runs`; a run without rows may have no files."""
-    if partitions == 1:
-        return _write_here(rows, store, table, runs)
-    return write_parts(rows if runs > 1 else rows.drop("run"), store, table, by="run" if runs > 1 else None)
+def write_table(rows: DataFrame | pa.Table, store: TableStore, table: str, runs: int) -> Written:
+    """Write rows with a `run` that counts up to `runs`, each run in a folder; one without rows may have no files."""
+    if not isinstance(rows, pa.Table):
+        several = runs > 1
+        return write_parts(rows if several else rows.drop("run"), store, table, by="run" if several else None)
+    kept = rows.drop_columns(["run"])
+    written: Written = {}
+    for run in range(runs):
+        part = kept if runs == 1 else kept.filter(pc.equal(rows["run"], pa.scalar(run, pa.int32())))
+        if part.num_rows or runs == 1:
+            written[run] = (store.write(table, part, run=run),)
+    return written
 
 
 def write_parts(rows: DataFrame, store: TableStore, table: str, *, by: str | None) -> Written:
@@ -87,15 +94,3 @@ def _compare(what: str, made: int, found: int, place: Location) -> None:
             f"{what}: {made:,} rows were made and {found:,} are in {place.url}; nothing is published. Do all "
             "executors share this disk? Give a directory that they do, or run with --master 'local[*]'"
         )
-
-
-def _write_here(rows: DataFrame, store: TableStore, table: str, runs: int) -> Written:
-    schema = rows.drop("run").schema
-    made = rows.toArrow()
-    kept = made.drop_columns(["run"]).replace_schema_metadata({_SPARK_SCHEMA: schema.json()})
-    written: Written = {}
-    for run in range(runs):
-        part = kept if runs == 1 else kept.filter(pc.equal(made["run"], pa.scalar(run, pa.int32())))
-        if part.num_rows or runs == 1:
-            written[run] = (store.write(table, part, run=run),)
-    return written

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.streaming.settings import LONG_NS, StreamSettings
-from triagemq.pipeline.tables.topic_rates import burstiness
+from triagemq.pipeline.tables.topic_rates import burstiness, with_rates
 
 COUNTERS_SCHEMA = "run_id string, topic_id int, topic string, events bigint, late bigint, duplicates bigint"
 _KEYS = ("topic_id", "topic")
@@ -80,9 +80,10 @@ def rates(
     if settings.window_ns == LONG_NS:
         # These have a row with burstiness.
         sliding = sliding.where(F.col("window_start_ns") % LONG_NS != 0)
-    unknown = F.lit(None).cast("double")
-    sliding = sliding.withColumns({"index_of_dispersion": unknown, "ca2": unknown})
-    return _rows(sliding, run_id, settings.window_seconds).unionByName(_rows(long, run_id, LONG_NS / 1e9))
+    both = with_rates(sliding.drop("following"), settings.window_seconds).unionByName(
+        with_rates(long, LONG_NS / 1e9), allowMissingColumns=True
+    )
+    return both.withColumn("run_id", F.lit(run_id))
 
 
 def _sliding(cells: DataFrame, settings: StreamSettings, before_ns: int, closed_ns: int) -> DataFrame:
@@ -132,18 +133,3 @@ def counters(before: DataFrame, cells: DataFrame, run_id: str) -> DataFrame:
 
 def _start_in(length_ns: int) -> Column:
     return F.col("start_ns") - F.col("start_ns") % length_ns
-
-
-def _rows(windows: DataFrame, run_id: str, seconds: float) -> DataFrame:
-    return windows.select(
-        F.lit(run_id).alias("run_id"),
-        *_KEYS,
-        F.lit(seconds).alias("window_seconds"),
-        "window_start_ns",
-        "publications",
-        (F.col("publications") / seconds).alias("rate_per_second"),
-        "bytes",
-        (F.col("bytes") / seconds).alias("bytes_per_second"),
-        "index_of_dispersion",
-        "ca2",
-    )

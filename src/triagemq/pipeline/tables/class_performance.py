@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
-from triagemq.pipeline.partitions import in_pieces, partitions_of
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_up, figures
+from triagemq.pipeline.partitions import Rows, in_pieces, joined
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
 SCHEMA = f"""
     run_id          string,
@@ -21,28 +20,36 @@ SCHEMA = f"""
 """
 _KEYS = ("run", "priority_class")
 _NO_CLASS = -1
-_BINS = "run int, priority_class int, bins array<bigint>"
+_ADDED = f"""
+    run int, priority_class int, subscriptions bigint, {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
+    late bigint, latency_sum_ns decimal(38,0), latency_max_ns bigint, bins array<bigint>
+"""
 _ROWS_AT_ONCE = 100_000
 
 
-def transform(latency_histogram: DataFrame, forecasts: DataFrame) -> DataFrame:
+def transform(latency_histogram: Rows, forecasts: pa.Table) -> Rows:
     """Add the histograms of all subscriptions up by class, beside the `forecasts` by class (see dimensions.py)."""
-    histogram = latency_histogram.fillna(_NO_CLASS, "priority_class")
-    bins = in_pieces(histogram.select(*_KEYS, "bins"), _add_bins_up, _BINS, _ROWS_AT_ONCE)
-    if partitions_of(histogram.sparkSession) > 1:
-        bins = in_pieces(bins.repartition(1), _add_bins_up, _BINS)
-    added = add_up(histogram, *_KEYS, also=(F.count("*").alias("subscriptions"),))
-    copied = F.col("bins").alias("copied")
-    counted = figures(added.join(F.broadcast(bins.select("*", copied)), list(_KEYS)))
-    counted = counted.withColumnRenamed("copied", "bins")
-    known = F.nullif(F.col("priority_class"), F.lit(_NO_CLASS))
-    return counted.withColumn("priority_class", known).join(F.broadcast(forecasts), list(_KEYS), "left")
+    added = in_pieces(latency_histogram, _add_up, _ADDED, _ROWS_AT_ONCE)
+    together = added.repartition(1) if isinstance(added, DataFrame) else added
+    found = f"run int, priority_class int, subscriptions bigint, {FIGURES}, bins array<bigint>"
+    return joined(in_pieces(together, _figures, found), forecasts, _KEYS)
 
 
-def _add_bins_up(rows: pa.Table) -> pa.Table:
-    """One row for each run and class: the counts of equal bins as one."""
-    given = np.array([rows[name].to_numpy() for name in _KEYS])
-    keys, at = np.unique(given, axis=1, return_inverse=True)
-    row, number, count = unpacked_lists(rows["bins"].combine_chunks())
-    bins = packed_lists(at[row], number, count, keys.shape[1])
-    return pa.table([pa.array(keys[0]), pa.array(keys[1]), bins], [*_KEYS, "bins"])
+def _add_up(rows: pa.Table) -> pa.Table:
+    """One row for each run and class."""
+    known = rows["priority_class"].fill_null(_NO_CLASS)
+    rows = rows.set_column(rows.column_names.index("priority_class"), "priority_class", known)
+    added, at = add_up(rows, _KEYS)
+    subscriptions = np.zeros(len(added), np.int64)
+    np.add.at(
+        subscriptions, at, rows["subscriptions"].to_numpy() if "subscriptions" in rows.column_names else 1
+    )
+    added = added.append_column("subscriptions", pa.array(subscriptions))
+    return added.append_column("bins", add_bins_up(rows, at, len(added)))
+
+
+def _figures(rows: pa.Table) -> pa.Table:
+    found = figures(_add_up(rows))
+    priority_class = found["priority_class"].to_numpy()
+    known = pa.array(priority_class, mask=priority_class == _NO_CLASS)
+    return found.set_column(found.column_names.index("priority_class"), "priority_class", known)

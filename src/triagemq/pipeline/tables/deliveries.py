@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-
 SCHEMA = """
     run_id           string,
     publication_id   bigint,
@@ -21,8 +18,3 @@ SCHEMA = """
     outcome          string,
     measured         boolean COMMENT 'published after warm-up: only such copies count in figures'
 """
-
-
-def transform(valid: DataFrame, measured_from_ns: Column) -> DataFrame:
-    """Valid deliveries. `measured_from_ns` is an expression of `run`."""
-    return valid.withColumn("measured", F.col("published_ns") >= measured_from_ns)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import IntegerType, StructField, StructType
+from collections.abc import Sequence
+from typing import Any
 
-from triagemq.pipeline.latency_bins import bin_middle, percentile_bins
-from triagemq.pipeline.partitions import in_pieces
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.latency_bins import packed_lists, percentile_bins, unpacked_lists
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.trace.latency_bins import bin_middles
 
 FIGURES = f"""
     count                 bigint  COMMENT 'copies of events published after warm-up',
@@ -40,44 +43,58 @@ _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _SECONDS = 1e-9
 
 
-def add_up(histogram: DataFrame, *keys: str, also: tuple[Column, ...] = ()) -> DataFrame:
-    """What became of the copies of several subscriptions or classes, for each value of the keys; without bins."""
-    return histogram.groupBy(*keys).agg(
-        *(F.sum(counted).alias(counted) for counted in (*OUTCOMES, "late", "in_time")),
-        F.sum("latency_sum_ns").cast("decimal(38,0)").alias("latency_sum_ns"),
-        F.max("latency_max_ns").alias("latency_max_ns"),
-        *also,
+def add_up(histogram: pa.Table, keys: Sequence[str], smallest: Sequence[str] = ()) -> tuple[pa.Table, Any]:
+    """What became of the copies of several subscriptions or classes: a row for each value of the keys, in their order.
+
+    The second says for each row of the histogram in which one it is. Keys are whole numbers.
+    """
+    given = np.array([histogram[key].to_numpy() for key in keys])
+    found, at = np.unique(given, axis=1, return_inverse=True)
+    sums = [
+        name for name in (*OUTCOMES, "late", "in_time", "latency_sum_ns") if name in histogram.column_names
+    ]
+    asked = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
+    asked.append(("latency_max_ns", "max"))
+    grouped = histogram.append_column("at", pa.array(at)).group_by("at").aggregate(asked).sort_by("at")
+    columns = {key: pa.array(values) for key, values in zip(keys, found, strict=True)}
+    columns |= {name: grouped[f"{name}_{how}"] for name, how in asked}
+    return pa.table(columns), at
+
+
+def add_bins_up(histogram: pa.Table, at: Any, rows: int) -> pa.ListArray:
+    """The counts of equal bins as one, for each of so many rows."""
+    row, number, count = unpacked_lists(histogram["bins"].combine_chunks())
+    return packed_lists(at[row], number, count, rows)
+
+
+def figures(added: pa.Table) -> pa.Table:
+    """Add count, success_rate, mean_latency_seconds and max; and p50, p95 and p99 where there are `bins`."""
+    count, delivered, late = (
+        sum(added[name].to_numpy() for name in names) for names in (OUTCOMES, ("delivered",), ("late",))
     )
+    total_ns = added["latency_sum_ns"].cast(pa.float64()).to_numpy()
+    longest_ns = added["latency_max_ns"].cast(pa.float64()).to_numpy()
+    columns = {
+        "count": pa.array(count),
+        "success_rate": _ratio(delivered - late, count),
+        "mean_latency_seconds": _ratio(total_ns, delivered, _SECONDS),
+        "max": pa.array(longest_ns * _SECONDS, from_pandas=True),
+    }
+    if "bins" in added.column_names:
+        found = percentile_bins(added["bins"].combine_chunks(), list(_SHARES.values()))
+        for name, number in zip(_SHARES, found, strict=True):
+            # The middle of a bin may lie above everything in it.
+            middle = bin_middles()[number.fill_null(0).to_numpy()]
+            columns[name] = pa.array(np.minimum(middle, longest_ns) * _SECONDS, from_pandas=True)
+    for name, values in columns.items():
+        added = added.append_column(name, values)
+    return added
 
 
-def shares(added: DataFrame) -> DataFrame:
-    """Add count, success_rate, mean_latency_seconds and max."""
-    mean_ns = F.col("latency_sum_ns").cast("double") / F.col("delivered")
-    return (
-        added.withColumn("count", sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0)))
-        .withColumn("success_rate", F.try_divide(F.col("delivered") - F.col("late"), F.col("count")))
-        .withColumn("mean_latency_seconds", F.when(F.col("delivered") > 0, mean_ns * _SECONDS))
-        .withColumn("max", F.col("latency_max_ns") * _SECONDS)
-    )
-
-
-def figures(added: DataFrame) -> DataFrame:
-    """The same, and p50, p95 and p99, in the place of `bins`."""
-    others = [each for each in added.schema if each.name != "bins"]
-    wanted = StructType([*others, *(StructField(f"{name}_bin", IntegerType()) for name in _SHARES)])
-    found = shares(in_pieces(added, _percentiles, wanted))
-    # The middle of a bin may lie above everything in it.
-    longest = F.col("latency_max_ns").cast("double")
-    return found.withColumns(
-        {name: F.least(bin_middle(F.col(f"{name}_bin")), longest) * _SECONDS for name in _SHARES}
-    ).drop(*(f"{name}_bin" for name in _SHARES))
-
-
-def _percentiles(rows: pa.Table) -> pa.Table:
-    found = percentile_bins(rows["bins"].combine_chunks(), list(_SHARES.values()))
-    for name, number in zip(_SHARES, found, strict=True):
-        rows = rows.append_column(f"{name}_bin", number)
-    return rows
+def _ratio(above: Any, below: Any, scale: float = 1.0) -> pa.Array:
+    """Null where nothing is divided by."""
+    divided = np.divide(above, below, out=np.zeros(len(below)), where=below != 0)
+    return pa.array(divided * scale, mask=below == 0)
 
 
 def exact_mean(column: str) -> Column:

@@ -5,15 +5,17 @@ The other figures of deliveries are computed from this table, which is as long a
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
-from triagemq.pipeline.partitions import in_pieces, spread
+from triagemq.pipeline.partitions import Rows, in_pieces
 from triagemq.trace import Outcome
 from triagemq.trace.latency_bins import bins_of
 
@@ -59,7 +61,7 @@ def transform(
     deadlines: DataFrame | None = None,
     judged_until_ns: Column | None = None,
     whose: bool = False,
-) -> DataFrame:
+) -> Rows:
     """Count measured deliveries, and bin their latencies.
 
     `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
@@ -95,10 +97,9 @@ def transform(
         *(_WHOSE if whose else ()),
     )
     counted = in_pieces(measured, _count, _COUNTED, _ROWS_AT_ONCE)
-    if partitions > 1:
-        files = max(1, partitions // _PARTITIONS_PER_FILE)
-        counted = in_pieces(spread(counted, files, "key"), _add_up, _COUNTED)
-    return _unpacked(counted)
+    if isinstance(counted, DataFrame):
+        counted = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
+    return in_pieces(counted, _added_up, f"run int, {SCHEMA}")
 
 
 def _count(rows: pa.Table) -> pa.Table:
@@ -131,31 +132,27 @@ def _count(rows: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _add_up(rows: pa.Table) -> pa.Table:
-    """One row for each key, of several with what was counted in pieces."""
+def _added_up(rows: pa.Table) -> pa.Table:
+    """One row for each key, of several with what was counted in pieces, and the key as its columns again."""
     encoded = rows["key"].combine_chunks().dictionary_encode()
     keys, at = encoded.dictionary, encoded.indices.to_numpy()
-    columns: dict[str, Any] = {"key": keys}
+    key, sums = keys.to_numpy(), {}
     for name in ("delivered", *_UNDELIVERED, *_MARKS, "high", "low"):
         # Whole numbers, which floating-point sums of very many pieces might not be.
-        columns[name] = np.zeros(len(keys), np.int64)
-        np.add.at(columns[name], at, rows[name].to_numpy())
+        sums[name] = np.zeros(len(keys), np.int64)
+        np.add.at(sums[name], at, rows[name].to_numpy())
+    sent_in = key & NO_CLASS
+    high, low = (pa.array(sums.pop(name)).cast(pa.decimal128(19, 0)) for name in ("high", "low"))
+    columns: dict[str, Any] = {
+        "run": key >> 48,
+        "subscription_id": (key >> 16) & 0xFFFFFFFF,
+        "priority_class": pa.array(sent_in, mask=sent_in == NO_CLASS),
+        "latency_sum_ns": pc.add(pc.multiply(high, pa.scalar(Decimal(1 << _LOW_BITS))), low),
+        **sums,
+    }
     by_key = pa.table({"at": at, **{name: rows[name] for name in (*_WHOSE, "latency_max_ns")}}).group_by("at")
     largest = by_key.aggregate([(name, "max") for name in (*_WHOSE, "latency_max_ns")]).sort_by("at")
     columns |= {name: largest[f"{name}_max"] for name in (*_WHOSE, "latency_max_ns")}
     row, number, count = unpacked_lists(rows["bins"].combine_chunks())
     columns["bins"] = packed_lists(at[row], number, count, len(keys))
     return pa.table(columns)
-
-
-def _unpacked(added: DataFrame) -> DataFrame:
-    """The key as its columns again, and the sum of latencies as one number."""
-    key = F.col("key")
-    total_ns = F.col("high").cast("decimal(20,0)") * (1 << _LOW_BITS) + F.col("low")
-    return (
-        added.withColumn("run", F.shiftright(key, 48).cast("int"))
-        .withColumn("subscription_id", F.shiftright(key, 16).bitwiseAND(F.lit(0xFFFFFFFF)).cast("int"))
-        .withColumn("priority_class", F.nullif(key.bitwiseAND(F.lit(0xFFFF)), F.lit(NO_CLASS)).cast("int"))
-        .withColumn("latency_sum_ns", total_ns.cast("decimal(38,0)"))
-        .drop("key", "high", "low")
-    )

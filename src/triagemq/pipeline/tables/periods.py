@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import by_group
+from triagemq.pipeline.partitions import Rows, by_group
 
 WINDOW = 256
 """Samples looked back on: 51 s. Periods of up to a third of it can be seen."""
@@ -23,8 +23,8 @@ STEP = 32
 LEAST_STRENGTH = 0.3
 
 
-def add_periods(samples: DataFrame) -> DataFrame:
-    """Add period_seconds, phase and period_strength to samples with `packets_in_gained`."""
+def add_periods(samples: DataFrame) -> Rows:
+    """Samples that are `measured`, with period_seconds, phase and period_strength, from `packets_in_gained` of all."""
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in samples.schema)
     schema = f"{fields}, period_seconds double, phase double, period_strength double"
     return by_group(samples, ("run", "port_id", "queue"), _with_periods, schema)
@@ -38,7 +38,7 @@ def _with_periods(table: pa.Table) -> pa.Table:
     for name, values in zip(("period_seconds", "phase", "period_strength"), _track(counts), strict=True):
         scaled = values * interval if name == "period_seconds" else values
         ordered = ordered.append_column(name, pa.array(scaled, pa.float64(), from_pandas=True))
-    return ordered
+    return ordered.filter(ordered["measured"])
 
 
 def _track(counts: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:

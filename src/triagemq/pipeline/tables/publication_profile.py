@@ -9,20 +9,18 @@ times as long as the longest of its other gaps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from triagemq.pipeline.latency_bins import bin_middle, bin_of, packed_bin, percentile_bin
-from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
+from triagemq.pipeline.latency_bins import packed_lists, percentile_bins
+from triagemq.pipeline.partitions import Rows, ends_by_run, in_order, joined
+from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING, bin_middles, bins_of
 
-SCHEMA = """
-    run_id            string,
-    publisher_id      int     COMMENT 'null where it is not known who published',
-    publisher         string,
-    topic_id          int,
-    topic             string,
+_FIGURES = """
     publications      bigint,
     first_ns          bigint,
     last_ns           bigint,
@@ -38,8 +36,18 @@ SCHEMA = """
     sizes             array<struct<size_bytes: double, count: bigint>>
                               COMMENT 'mean size and count of each bin of sizes that are within 1.6 % of each other'
 """
+SCHEMA = f"""
+    run_id            string,
+    publisher_id      int     COMMENT 'null where it is not known who published',
+    publisher         string,
+    topic_id          int,
+    topic             string,
+    {_FIGURES}
+"""
 
-_KEYS = ("run", "publisher_key", "topic_id")
+_KEYS = ("run", "publisher_id", "topic_id")
+_FOUND = f"run int, publisher_id int, topic_id int, {_FIGURES}"
+_UNKNOWN = -1
 _TIMES_LONGER = 16
 _BINS_LONGER = 4 * PARTS_PER_DOUBLING
 _NEAR_MEDIAN = 0.25
@@ -49,192 +57,256 @@ _LEAST_GAPS_OF_ABSENT = 4
 """Of a Poisson source with so few gaps one in 70,000 is silent for so long by chance."""
 _MOST_OUTAGES = 100
 
-
-def transform(
-    publications: DataFrame, topics: DataFrame, publishers: DataFrame, measured_from_ns: Column
-) -> DataFrame:
-    """Rates, gaps and sizes of measured publications. `measured_from_ns` is an expression of `run`."""
-    # A join finds no partner for null: a publisher that is not known is -1 until the end.
-    measured = publications.where("measured").select(
-        "run",
-        F.coalesce("publisher_id", F.lit(-1)).alias("publisher_key"),
-        "topic_id",
-        "published_ns",
-        "size_bytes",
-    )
-    gaps = _gaps(measured)
-    regularity = _regularity(gaps)
-    profile = (
-        regularity.join(_outages(gaps, regularity), list(_KEYS), "left")
-        .join(_sizes(measured), list(_KEYS))
-        .join(F.broadcast(run_times(measured, "published_ns", "published_ns", measured_from_ns)), "run")
-        .withColumn("publisher_id", F.when(F.col("publisher_key") >= 0, F.col("publisher_key")))
-    )
-    return (
-        _with_span(profile)
-        .join(F.broadcast(topics), ["run", "topic_id"], "left")
-        .join(F.broadcast(publishers), ["run", "publisher_id"], "left")
-    )
+RunTimes = Mapping[int, tuple[int, int]]
 
 
-def _gaps(measured: DataFrame) -> DataFrame:
-    """Every event with the gap before it; null before the first."""
-    before = F.lag("published_ns").over(Window.partitionBy(*_KEYS).orderBy("published_ns"))
-    return measured.select(*_KEYS, "published_ns", (F.col("published_ns") - before).alias("gap_ns"))
+def transform(publications: Rows, topics: pa.Table, publishers: pa.Table, times: RunTimes) -> Rows:
+    """Rates, gaps and sizes of measured publications. `times` are those of `run_times`.
+
+    Spark sorts the events of each source by time; NumPy walks over them, and keeps of a source what does not grow with
+    its events: histograms, and its longest gaps.
+    """
+
+    def profiles(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        return _profiles(pieces, times)
+
+    events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
+    found = in_order(events, _KEYS, ("published_ns", "size_bytes"), profiles, _FOUND)
+    return joined(joined(found, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))
 
 
-def _regularity(gaps: DataFrame) -> DataFrame:
-    """From a histogram of the gaps: which of them are outages, and how the others vary."""
-    gap = F.col("gap_ns") * 1e-9
-    number = F.when(F.col("gap_ns").isNotNull(), bin_of(F.col("gap_ns")))
-    binned = gaps.groupBy(*_KEYS, number.alias("bin")).agg(
-        F.count("*").alias("events"),
-        F.count("gap_ns").alias("count"),
-        F.sum(gap).alias("seconds"),
-        F.sum(gap * gap).alias("squares"),
-        F.max("gap_ns").alias("longest"),
-        F.min("published_ns").alias("first"),
-        F.max("published_ns").alias("last"),
-    )
-    bins = F.struct("bin", "count", "seconds", "squares", "longest")
-    known = F.col("bin").isNotNull()
-    totals = binned.groupBy(*_KEYS).agg(
-        F.sum("events").alias("publications"),
-        F.sum("count").alias("gaps"),
-        F.min("first").alias("first_ns"),
-        F.max("last").alias("last_ns"),
-        # Floats are added in this order, the same however the rows are spread.
-        F.sort_array(F.collect_list(F.when(known, bins))).alias("bins"),
-        F.sort_array(F.collect_list(F.when(known, packed_bin(F.col("bin"), F.col("count"))))).alias("packed"),
-    )
-    count = F.col("gaps")
-    found = totals.withColumns(
-        {
-            "median": bin_middle(percentile_bin(F.col("packed"), count, 0.5)),
-            "typical": percentile_bin(F.col("packed"), count, 0.9),
+def run_times(publications: Rows, measured_from_ns: Mapping[int, int]) -> RunTimes:
+    """For each run the end of warm-up, or the first event of a clock that does not start at 0, and the last event."""
+    whether = "measured" if isinstance(publications, DataFrame) else publications["measured"]
+    ends = ends_by_run(publications.filter(whether), "published_ns")
+    return {run: (measured_from_ns[run] or first, last) for run, (first, last) in ends.items()}
+
+
+def _profiles(pieces: Iterator[pa.Table], times: RunTimes) -> Iterator[pa.Table]:
+    """A row for each source, of events in order of source and time, whatever pieces they come in."""
+    unfinished = _Sources.none()
+    for rows in pieces:
+        known = unfinished.followed_by(rows)
+        last = max(0, len(known.first) - 1)
+        yield known.between(0, last).profile(times)
+        unfinished = known.between(last, last + 1)
+    yield unfinished.profile(times)
+
+
+class _Bins(NamedTuple):
+    """Values of sources in bins: how many, their sum, the sum of their squares and the largest of each bin."""
+
+    source: Any
+    number: Any
+    count: Any
+    total: Any
+    squares: Any
+    largest: Any
+
+    def with_values(self, source: Any, value: Any) -> _Bins:
+        """Also these. Squares are added one by one in their order, so that it does not matter in which pieces."""
+        of_one = (
+            source,
+            bins_of(value),
+            np.ones_like(value),
+            value,
+            np.square(value.astype(np.float64)),
+            value,
+        )
+        both = _Bins(*(np.concatenate(columns) for columns in zip(self, of_one, strict=True)))
+        codes, place = np.unique(both.source * BINS + both.number, return_inverse=True)
+        count, total, largest = np.zeros((3, len(codes)), np.int64)
+        np.add.at(count, place, both.count)
+        np.add.at(total, place, both.total)
+        np.maximum.at(largest, place, both.largest)
+        squares = np.bincount(place, both.squares, len(codes))
+        return _Bins(codes // BINS, codes % BINS, count, total, squares, largest)
+
+    def where(self, chosen: Any) -> _Bins:
+        return _Bins(*(column[chosen] for column in self))
+
+    def counts(self, sources: int) -> Any:
+        """How many values each source has."""
+        return _sums(self.source, self.count, sources)
+
+    def mean_and_scv(self, sources: int) -> tuple[Any, Any]:
+        """Of the values of each source, the squared coefficient of variation as the second; NaN where it is unknown."""
+        count = self.counts(sources)
+        mean = _ratio(_sums(self.source, self.total, sources), count)
+        square = _ratio(np.bincount(self.source, self.squares, sources), count)
+        # Rounding may leave a hair below 0 where all are equal.
+        return mean, np.maximum(_ratio(square, mean * mean) - 1, 0.0)
+
+
+class _Sources(NamedTuple):
+    """What is known of sources that follow each other, from their events so far."""
+
+    keys: Any
+    first: Any
+    last: Any
+    publications: Any
+    gaps: _Bins
+    sizes: _Bins
+    longest: Any
+    """The longest gaps of each in order of time: the source, and from when to when, in three rows."""
+
+    @classmethod
+    def none(cls) -> _Sources:
+        whole, empty = np.zeros((3, 0), np.int64), np.zeros(0, np.int64)
+        bins = _Bins(empty, empty, empty, empty, np.zeros(0), empty)
+        return cls(whole, empty, empty, empty, bins, bins, whole)
+
+    def followed_by(self, rows: pa.Table) -> _Sources:
+        """With the next events. Of what came before, only the last source can go on."""
+        before, rows = len(self.first), rows.filter(rows["measured"])
+        given = np.array([rows[name].fill_null(_UNKNOWN).to_numpy() for name in _KEYS], np.int64)
+        keys = np.concatenate([self.keys, given], axis=1)
+        time = np.concatenate([self.last, rows["published_ns"].to_numpy()])
+        changes = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(time)]
+        source, begins = np.cumsum(changes) - 1, np.flatnonzero(changes)
+        follows = np.flatnonzero(~changes)
+        until, since = time[follows], time[follows - 1]
+        first, publications = time[begins], np.bincount(source, minlength=len(begins))
+        first[:before] = self.first
+        publications[:before] += self.publications - 1
+        gaps = np.array([source[follows], since, until])
+        return _Sources(
+            keys[:, begins],
+            first,
+            time[np.append(begins[1:], len(time)) - 1] if len(time) else time,
+            publications,
+            self.gaps.with_values(source[follows], until - since),
+            self.sizes.with_values(source[before:], rows["size_bytes"].to_numpy().astype(np.int64)),
+            _longest(np.concatenate([self.longest, gaps], axis=1)),
+        )
+
+    def between(self, begin: int, end: int) -> _Sources:
+        """Those from one to before another, counted from 0 again."""
+
+        def some(source: Any) -> Any:
+            return (source >= begin) & (source < end)
+
+        gaps, sizes, spans = (
+            self.gaps.where(some(self.gaps.source)),
+            self.sizes.where(some(self.sizes.source)),
+            self.longest[:, some(self.longest[0])],
+        )
+        return _Sources(
+            self.keys[:, begin:end],
+            self.first[begin:end],
+            self.last[begin:end],
+            self.publications[begin:end],
+            gaps._replace(source=gaps.source - begin),
+            sizes._replace(source=sizes.source - begin),
+            spans - np.array([[begin], [0], [0]]),
+        )
+
+    def profile(self, times: RunTimes) -> pa.Table:
+        """The rows of the table, without names."""
+        count, (run, publisher, topic) = len(self.first), self.keys
+        above, median, near = self._regularity()
+        outages = self.gaps.number > above[self.gaps.source]
+        usual, inside = self.gaps.where(~outages), self.gaps.where(outages)
+        gaps = usual.counts(count)
+        longest = np.zeros(count)
+        np.maximum.at(longest, usual.source, usual.largest)
+        begins, ends = np.array([times[each] for each in run.tolist()], np.int64).reshape(-1, 2).T
+        told = gaps >= _LEAST_GAPS_OF_ABSENT
+        before = told & ((self.first - begins) / _TIMES_LONGER > longest)
+        after = told & ((ends - self.last) / _TIMES_LONGER > longest)
+        source, since, until = self.longest
+        chosen = bins_of(until - since) > above[source]
+        here = np.arange(count)
+        edges = (
+            np.array([here, begins, self.first])[:, before],
+            np.array([here, self.last, ends])[:, after],
+        )
+        spans = _longest(np.concatenate([edges[0], self.longest[:, chosen], edges[1]], axis=1))
+        away_ns = _sums(inside.source, inside.total, count)
+        away_ns += np.where(before, self.first - begins, 0) + np.where(after, ends - self.last, 0)
+        # An event that ends an outage, or with which the time that is observed begins or ends, says nothing of how
+        # often events come.
+        at_an_end = before | after | ((self.first == begins) & (self.last > self.first))
+        observed = (ends - begins) * 1e-9 - away_ns * 1e-9
+        ca2 = usual.mean_and_scv(count)[1]
+        mean_size, size_scv = self.sizes.mean_and_scv(count)
+        missed = inside.counts(count)
+        columns = {
+            "run": run,
+            "publisher_id": pa.array(publisher, mask=publisher == _UNKNOWN),
+            "topic_id": topic,
+            "publications": self.publications,
+            "first_ns": self.first,
+            "last_ns": self.last,
+            "observed_seconds": observed,
+            "rate_per_second": _known(_ratio(self.publications - missed - at_an_end, observed)),
+            "ca2": _known(np.where(gaps >= 2, ca2, np.nan)),
+            "regular_share": _known(_ratio(np.where(median > 0, near, np.nan), gaps)),
+            "outages": missed + before + after,
+            "outage_seconds": away_ns * 1e-9,
+            "longest_outages": _lists(spans[0], {"from_ns": spans[1], "until_ns": spans[2]}, count),
+            "mean_size_bytes": mean_size,
+            "size_scv": _known(size_scv),
+            "sizes": _lists(
+                self.sizes.source,
+                {"size_bytes": self.sizes.total / self.sizes.count, "count": self.sizes.count},
+                count,
+            ),
         }
-    )
-    # Where nine of ten gaps are 0, the clock is too coarse to tell.
-    above = F.when(F.col("typical") > 0, F.col("typical") + _BINS_LONGER)
-    long = _total("bins", "count", lambda each: each["bin"] > above)
-    half = _total("bins", "count", lambda each: each["bin"].between(above - PARTS_PER_DOUBLING, above))
-    near = _total("bins", "count", _near_median)
-    found = found.withColumns({"long": long, "half": half, "near": near})
-    few = F.greatest(F.lit(1), F.floor(count / _RARE))
-    others = count - F.col("long")
-    clockwork = (F.col("median") > 0) & (F.col("near") >= others * _CLOCKWORK_SHARE)
-    rare = (F.col("long") <= few) & (F.col("half") == 0)
-    found = found.withColumn("above", F.when((F.col("long") > 0) & (clockwork | rare), above)).withColumn(
-        "usual", F.filter("bins", lambda each: F.coalesce(each["bin"] <= F.col("above"), F.lit(True)))
-    )
-    counted = found.withColumns(
-        {name: _total("usual", name) for name in ("count", "seconds", "squares")}
-        | {"longest": F.array_max(F.transform("usual", lambda each: each["longest"]))}
-    )
-    mean = F.col("seconds") / F.col("count")
-    # Rounding may leave a hair below 0 where all gaps are equal.
-    ca2 = F.greatest(F.col("squares") / F.col("count") / (mean * mean) - 1, F.lit(0.0))
-    return counted.select(
-        *_KEYS,
-        "publications",
-        "first_ns",
-        "last_ns",
-        "above",
-        "count",
-        "longest",
-        F.when((F.col("count") >= 2) & (F.col("seconds") > 0), ca2).alias("ca2"),
-        F.when(F.col("median") > 0, F.try_divide(F.col("near"), F.col("count"))).alias("regular_share"),
-    )
+        return pa.table(columns)
+
+    def _regularity(self) -> tuple[Any, Any, Any]:
+        """The bin above which a gap is an outage (infinity for none), the median gap, and how many gaps are near it."""
+        count = len(self.first)
+        source, number, counted = self.gaps[:3]
+        middles = bin_middles()
+        middle, typical = (
+            each.to_numpy(zero_copy_only=False).astype(np.float64)
+            for each in percentile_bins(packed_lists(source, number, counted, count), [0.5, 0.9])
+        )
+        median = np.where(np.isnan(middle), np.nan, middles[np.nan_to_num(middle).astype(np.int64)])
+        # Where nine of ten gaps are 0, the clock is too coarse to tell.
+        above = np.where(typical > 0, typical + _BINS_LONGER, np.inf)
+
+        def those(chosen: Any) -> Any:
+            return _sums(source, np.where(chosen, counted, 0), count)
+
+        limit = above[source]
+        long = those(number > limit)
+        half = those((number >= limit - PARTS_PER_DOUBLING) & (number <= limit))
+        near = those(np.abs(middles[number] - median[source]) <= median[source] * _NEAR_MEDIAN)
+        gaps = self.gaps.counts(count)
+        clockwork = (median > 0) & (near >= (gaps - long) * _CLOCKWORK_SHARE)
+        rare = (long <= np.maximum(1, gaps // _RARE)) & (half == 0)
+        return np.where((long > 0) & (clockwork | rare), above, np.inf), median, near
 
 
-def _near_median(each: Column) -> Column:
-    return F.abs(bin_middle(each["bin"]) - F.col("median")) <= F.col("median") * _NEAR_MEDIAN
+def _longest(spans: Any) -> Any:
+    """Of spans the longest of each source, of two that are as long the first; in order of source and time."""
+    source, since, until = spans
+    order = np.lexsort((since, since - until, source))
+    place = np.arange(len(order)) - np.searchsorted(source[order], source[order])
+    kept = spans[:, order[place < _MOST_OUTAGES]]
+    return kept[:, np.lexsort(kept[::-1])]
 
 
-def _total(bins: str, field: str, which: Callable[[Column], Column] | None = None) -> Column:
-    """The sum of a field over an array of bins, or over some of them."""
-    chosen = F.col(bins) if which is None else F.filter(bins, which)
-    zero = F.lit(0.0) if field != "count" else F.lit(0).cast("bigint")
-    return F.aggregate(F.transform(chosen, lambda each: each[field]), zero, lambda total, one: total + one)
+def _sums(source: Any, values: Any, sources: int) -> Any:
+    """Whole numbers of each source added up, which as floating-point numbers might not be exact."""
+    total = np.zeros(sources, np.int64)
+    np.add.at(total, source, values)
+    return total
 
 
-def _outages(gaps: DataFrame, regularity: DataFrame) -> DataFrame:
-    """Where the outages are: the rows are looked at again, of those sources only that have any."""
-    having = regularity.where("above is not null").select(*_KEYS, "above")
-    gap, until = F.col("gap_ns"), F.col("published_ns")
-    return (
-        gaps.join(F.broadcast(having), list(_KEYS))
-        .where(bin_of(gap) > F.col("above"))
-        .groupBy(*_KEYS)
-        .agg(F.collect_list(_span(until - gap, until)).alias("inside"))
-    )
+def _ratio(above: Any, below: Any) -> Any:
+    return np.divide(above, below, out=np.full(len(below), np.nan), where=below != 0)
 
 
-def _span(begin: Column, end: Column) -> Column:
-    return F.struct(begin.alias("from_ns"), end.alias("until_ns"))
+def _known(values: Any) -> pa.Array:
+    return pa.array(values, mask=np.isnan(values))
 
 
-def run_times(measured: DataFrame, first: str, last: str, measured_from_ns: Column) -> DataFrame:
-    """From the end of warm-up, or the first event of a clock that does not start at 0, to the last event."""
-    ends = measured.groupBy("run").agg(F.min(first).alias("begins"), F.max(last).alias("ends"))
-    begins = F.when(measured_from_ns > 0, measured_from_ns).otherwise(F.col("begins"))
-    return ends.select("run", begins.alias("begins"), "ends")
-
-
-def _with_span(profile: DataFrame) -> DataFrame:
-    """The time in which each source was there, and its rate in it."""
-    longest = F.col("longest") * _TIMES_LONGER
-    told = F.col("count") >= _LEAST_GAPS_OF_ABSENT
-    first, last = F.col("first_ns"), F.col("last_ns")
-    before = F.coalesce(told & (first - F.col("begins") > longest), F.lit(False))
-    after = F.coalesce(told & (F.col("ends") - last > longest), F.lit(False))
-    spans = profile.withColumns({"before": before, "after": after})
-
-    def edge(absent: str, begins: str, ends: str) -> Column:
-        return F.when(F.col(absent), F.array(_span(F.col(begins), F.col(ends)))).otherwise(F.array())
-
-    def length(span: Column) -> Column:
-        return span["until_ns"] - span["from_ns"]
-
-    inside = F.coalesce("inside", F.array())
-    # In order of time, so that of two that are as long always the same one comes first.
-    every = F.concat(
-        edge("before", "begins", "first_ns"), F.sort_array(inside), edge("after", "last_ns", "ends")
-    )
-    away_ns = F.aggregate("every", F.lit(0).cast("bigint"), lambda total, span: total + length(span))
-    longest_first = F.array_sort(
-        "every", lambda one, other: F.signum(length(other) - length(one)).cast("int")
-    )
-    in_order = F.sort_array(F.slice(longest_first, 1, _MOST_OUTAGES))
-    # An event that ends an outage, or with which the time that is observed begins or ends, says nothing of how often
-    # events come.
-    at_an_end = F.col("before") | F.col("after") | ((first == F.col("begins")) & (last > first))
-    counted = F.col("publications") - F.size(inside) - at_an_end.cast("int")
-    return (
-        spans.withColumn("every", every)
-        .withColumn("outages", F.size("every").cast("bigint"))
-        .withColumn("outage_seconds", away_ns * 1e-9)
-        .withColumn("longest_outages", in_order)
-        .withColumn("observed_seconds", (F.col("ends") - F.col("begins")) * 1e-9 - F.col("outage_seconds"))
-        .withColumn("rate_per_second", F.try_divide(counted, F.col("observed_seconds")))
-    )
-
-
-def _sizes(measured: DataFrame) -> DataFrame:
-    size = F.col("size_bytes").cast("bigint")
-    binned = measured.groupBy(*_KEYS, bin_of(size).alias("bin")).agg(
-        F.count("*").alias("count"),
-        F.sum(size).alias("sum"),
-        F.sum(size.cast("double") * size).alias("squares"),
-    )
-    totals = binned.groupBy(*_KEYS).agg(
-        (F.sum("sum") / F.sum("count")).alias("mean_size_bytes"),
-        (F.sum("squares") / F.sum("count")).alias("mean_square"),
-        F.sort_array(
-            F.collect_list(F.struct((F.col("sum") / F.col("count")).alias("size_bytes"), F.col("count")))
-        ).alias("sizes"),
-    )
-    square = F.pow("mean_size_bytes", F.lit(2.0))
-    # Rounding may leave a hair below 0 where all sizes are equal.
-    scv = F.greatest(F.col("mean_square") / square - 1, F.lit(0.0))
-    return totals.withColumn("size_scv", F.when(F.col("mean_size_bytes") > 0, scv))
+def _lists(source: Any, columns: Mapping[str, Any], sources: int) -> pa.ListArray:
+    """For each source its rows of these columns, which are in order of sources."""
+    offsets = np.searchsorted(source, np.arange(sources + 1)).astype(np.int32)
+    entries = pa.StructArray.from_arrays([pa.array(each) for each in columns.values()], list(columns))
+    return pa.ListArray.from_arrays(pa.array(offsets), entries)

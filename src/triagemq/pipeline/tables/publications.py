@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow as pa
+
+from triagemq.pipeline.partitions import Rows, joined
 
 SCHEMA = """
     run_id          string,
@@ -18,12 +19,6 @@ SCHEMA = """
 """
 
 
-def transform(
-    valid: DataFrame, topics: DataFrame, publishers: DataFrame, measured_from_ns: Column
-) -> DataFrame:
-    """Valid publications with names. `measured_from_ns` is an expression of `run`."""
-    return (
-        valid.join(F.broadcast(topics), ["run", "topic_id"], "left")
-        .join(F.broadcast(publishers), ["run", "publisher_id"], "left")
-        .withColumn("measured", F.col("published_ns") >= measured_from_ns)
-    )
+def transform(valid: Rows, topics: pa.Table, publishers: pa.Table) -> Rows:
+    """Valid publications with names."""
+    return joined(joined(valid, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))

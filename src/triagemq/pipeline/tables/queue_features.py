@@ -5,9 +5,11 @@ This is what delay estimators learn from. All features are causal: they use this
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from triagemq.pipeline.partitions import Rows, joined
 from triagemq.pipeline.tables.periods import add_periods
 from triagemq.pipeline.tables.port_load import COUNTERS, increments
 
@@ -41,11 +43,11 @@ SCHEMA = f"""
 
 
 def transform(
-    queue_samples: DataFrame, delays: DataFrame, ports: DataFrame, phases: DataFrame, measured_from_ns: Column
-) -> DataFrame:
-    """Features from the samples, targets from `delays` (see queueing_delays).
+    queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column, measured_from_ns: Column
+) -> Rows:
+    """Features from the samples, targets from `packets`, see queueing_delays.
 
-    `phases` has (run, phase_ns); `measured_from_ns` is an expression of `run`.
+    Expressions of `run` are where in 200 ms its samples lie (`phase_ns`), and from when on they count.
     """
     in_order = Window.partitionBy("run", "port_id", "queue").orderBy("sampled_ns")
     features = {}
@@ -61,24 +63,23 @@ def transform(
             features[f"{name}_mean_{span}"] = F.avg(column).over(recent)
             if name == "packets_in":
                 features[f"{name}_deviation_{span}"] = F.stddev_pop(column).over(recent)
-    sampled = add_periods(increments(queue_samples)).withColumns(features)
-    return (
-        sampled.join(F.broadcast(phases), "run")
-        .where(F.col("sampled_ns") >= measured_from_ns)
-        .withColumn("slot", _slot(F.col("sampled_ns"), F.col("phase_ns")))
-        .join(delays, ["run", "port_id", "queue", "slot"], "left")
-        .join(F.broadcast(ports.select("run", "port_id", "port")), ["run", "port_id"], "left")
+    sampled = (
+        increments(queue_samples)
+        .withColumns(features)
+        .withColumn("measured", F.col("sampled_ns") >= measured_from_ns)
+        .withColumn("slot", _slot(F.col("sampled_ns"), phase_ns))
+        .join(queueing_delays(packets, phase_ns), ["run", "port_id", "queue", "slot"], "left")
     )
+    return joined(add_periods(sampled), ports.select(["run", "port_id", "port"]), ("run", "port_id"))
 
 
-def queueing_delays(packets: DataFrame) -> DataFrame:
-    """Mean time in the queue of what was queued in each slot of 200 ms, by port and queue.
+def queueing_delays(packets: DataFrame, phase_ns: Column) -> DataFrame:
+    """Mean time in the queue of what was queued in each slot of 200 ms between two samples, by port and queue.
 
-    `packets` has (run, port_id, queue, enqueued_ns, dequeued_ns, phase_ns); `phase_ns` is where in the 200 ms the run's
-    samples lie, so that a slot is what lies between two samples.
+    `packets` has (run, port_id, queue, enqueued_ns, dequeued_ns).
     """
     waited = packets.where("enqueued_ns is not null and dequeued_ns is not null")
-    slot = F.call_function("div", F.col("enqueued_ns") - F.col("phase_ns"), F.lit(INTERVAL_NS))
+    slot = F.call_function("div", F.col("enqueued_ns") - phase_ns, F.lit(INTERVAL_NS))
     return waited.groupBy("run", "port_id", "queue", slot.alias("slot")).agg(
         F.count("*").alias("next_packets"),
         (F.avg(F.col("dequeued_ns") - F.col("enqueued_ns")) * 1e-9).alias("next_queueing_delay_seconds"),

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from triagemq.pipeline.tables.figures import add_up, shares
+import pyarrow as pa
+import pyarrow.compute as pc
 
-_KNOWN = """
-    source            string,
-    producer          string,
-    started           string  COMMENT 'null for a foreign log',
-    finished          string,
-    scenario          string  COMMENT 'its name; null where the run came without one',
-    measured_from_ns  bigint,
-    rows_read         bigint  COMMENT 'of all input tables; rows_in + quarantined',
-    rows_in           bigint,
-    quarantined       bigint
-"""
-KNOWN = f"run int, {_KNOWN}"
-"""What is known of each run without looking at its tables."""
+from triagemq.pipeline.partitions import table_of
+from triagemq.pipeline.tables.figures import add_up, figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 
-SCHEMA = f"""
+SCHEMA = """
     run_id                  string,
-    {_KNOWN},
+    source                  string,
+    producer                string,
+    started                 string  COMMENT 'null for a foreign log',
+    finished                string,
+    scenario                string  COMMENT 'its name; null where the run came without one',
+    measured_from_ns        bigint,
+    rows_read               bigint  COMMENT 'of all input tables; rows_in + quarantined',
+    rows_in                 bigint,
+    quarantined             bigint,
     publications            bigint,
     measured_publications   bigint,
     published_bytes         bigint  COMMENT 'of the measured publications',
@@ -41,42 +41,52 @@ SCHEMA = f"""
 """
 
 
+_PROFILED = ("topic_id", "publications", "mean_size_bytes", "observed_seconds", "outage_seconds")
+USED = {
+    "publication_profile": ("run", *_PROFILED),
+    "latency_histogram": ("run", *OUTCOMES, "late", "latency_sum_ns", "latency_max_ns"),
+    "subscription_performance": ("run", "utility", "maximum_utility"),
+}
+"""What the figures of a run are computed from: of these tables these columns."""
+
+
 def transform(
-    runs: DataFrame,
-    publications: DataFrame,
-    publication_profile: DataFrame,
-    latency_histogram: DataFrame,
-    subscription_performance: DataFrame,
-) -> DataFrame:
-    """Join what the other tables say of each run to what is known of it already (`runs`, see KNOWN)."""
-    published = publications.groupBy("run").agg(F.count("*").alias("publications"))
-    profiled = publication_profile.groupBy("run").agg(
-        F.sum("publications").alias("measured_publications"),
-        F.sum(F.col("mean_size_bytes") * F.col("publications")).alias("published_bytes"),
-        F.count_distinct("topic_id").alias("topics"),
-        F.max(F.col("observed_seconds") + F.col("outage_seconds")).alias("observed_seconds"),
-    )
-    worth = subscription_performance.groupBy("run").agg(_total("utility"), _total("maximum_utility"))
-    summary = runs
-    for part in (published, profiled, shares(add_up(latency_histogram, "run")), worth):
-        summary = summary.join(F.broadcast(part), "run", "left")
-    counts = [
-        "publications",
-        "measured_publications",
-        "published_bytes",
-        "topics",
-        "count",
-        "delivered",
-        "late",
+    runs: Sequence[Mapping[str, Any]],
+    publication_profile: pa.Table,
+    latency_histogram: pa.Table,
+    subscription_performance: pa.Table,
+) -> pa.Table:
+    """Add what the other tables say of each run to what is known of it already."""
+    counted = {row["run"]: row for row in figures(add_up(latency_histogram, ["run"])[0]).to_pylist()}
+    nothing = {"count": 0, "delivered": 0, "late": 0}
+    rows = [
+        {**known, **counted.get(run, nothing)}
+        | _profiled(_of(publication_profile, run))
+        | _worth(_of(subscription_performance, run))
+        for known in runs
+        for run in [known["run"]]
     ]
-    return (
-        summary.fillna(0, counts)
-        .withColumn("published_bytes", F.round("published_bytes"))
-        .withColumn("utility_rate", F.try_divide("utility", "maximum_utility"))
-    )
+    return table_of([pa.Table.from_pylist([row]) for row in rows], f"run int, {SCHEMA}")
 
 
-def _total(column: str) -> Column:
-    """A sum of floats, the smallest first: the same to the last bit, however the rows are spread."""
-    added = F.aggregate(F.sort_array(F.collect_list(column)), F.lit(0.0), lambda total, each: total + each)
-    return F.when(F.count(column) > 0, added).alias(column)
+def _of(table: pa.Table, run: int) -> pa.Table:
+    return table.filter(pc.equal(table["run"], run))
+
+
+def _profiled(rows: pa.Table) -> dict[str, Any]:
+    count = rows["publications"].to_numpy()
+    observed = rows["observed_seconds"].to_numpy() + rows["outage_seconds"].to_numpy()
+    return {
+        "measured_publications": int(count.sum()),
+        "published_bytes": round(math.fsum(rows["mean_size_bytes"].to_numpy() * count)),
+        "topics": len(rows["topic_id"].unique()),
+        "observed_seconds": float(observed.max()) if len(observed) else None,
+    }
+
+
+def _worth(rows: pa.Table) -> dict[str, Any]:
+    """The sums, the same to the last bit however the rows are spread; null where no subscription has a utility."""
+    known = {name: rows[name].drop_null().to_pylist() for name in ("utility", "maximum_utility")}
+    told = {name: math.fsum(values) if values else None for name, values in known.items()}
+    most = told["maximum_utility"]
+    return told | {"utility_rate": (told["utility"] or 0.0) / most if most else None}

@@ -5,10 +5,15 @@ A run with a scenario has a row for every subscription of it, also for those of 
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from typing import Any
 
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_up, figures
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 from triagemq.scenario import UtilityShape
 
@@ -31,54 +36,64 @@ SCHEMA = f"""
 """
 
 
-def transform(latency_histogram: DataFrame, subscriptions: DataFrame) -> DataFrame:
+_KEYS = ("run", "subscription_id")
+_SEEN = ("subscriber_id", "topic_id")
+_MEASURED = f"""
+    run int, subscription_id int, {", ".join(f"seen_{name} int" for name in _SEEN)}, priority_class int,
+    in_time bigint, {FIGURES}
+"""
+_NO_CLASS = 0xFFFF
+_LOG, _LINEAR = int(UtilityShape.LOG), int(UtilityShape.LINEAR)
+
+
+def transform(latency_histogram: Rows, subscriptions: pa.Table) -> Rows:
     """Figures of every subscription. `subscriptions` says what each is and wants (see dimensions.py)."""
-    copies = sum((F.col(outcome) for outcome in OUTCOMES), F.lit(0))
-    usual_class = F.max_by("priority_class", F.struct(copies, -F.col("priority_class")))
-    measured = figures(
-        add_up(
-            latency_histogram,
-            "run",
-            "subscription_id",
-            also=(
-                usual_class.alias("priority_class"),
-                *(F.min(name).alias(f"seen_{name}") for name in ("subscriber_id", "topic_id")),
-                # A subscription that changed its class has a bin twice, which percentiles do not mind.
-                F.flatten(F.collect_list("bins")).alias("bins"),
-            ),
-        )
+    of_one = latency_histogram
+    measured = in_pieces(
+        spread(of_one, *_KEYS) if isinstance(of_one, DataFrame) else of_one, _figures, _MEASURED
     )
-    return (
-        subscriptions.join(measured, ["run", "subscription_id"], "full")
-        .withColumns({name: F.coalesce(name, f"seen_{name}") for name in ("subscriber_id", "topic_id")})
-        .fillna(0, ["count", *OUTCOMES, "late"])
-        .withColumn(
-            "share_within_max_latency",
-            F.when(F.col("max_latency_seconds").isNotNull(), F.try_divide("in_time", "delivered")),
+    return in_pieces(joined(measured, subscriptions, _KEYS, "full"), _with_worth, f"run int, {SCHEMA}")
+
+
+def _figures(rows: pa.Table) -> pa.Table:
+    """One row for each subscription, of those with its copies in each class."""
+    added, at = add_up(rows, _KEYS, smallest=_SEEN)
+    copies = sum(rows[outcome].to_numpy() for outcome in OUTCOMES)
+    priority_class = rows["priority_class"].fill_null(_NO_CLASS).to_numpy()
+    order = np.lexsort((-priority_class, copies, at))
+    usual = order[np.searchsorted(at[order], np.arange(len(added)), side="right") - 1]
+    added = added.append_column("priority_class", rows["priority_class"].take(pa.array(usual)))
+    added = figures(added.append_column("bins", add_bins_up(rows, at, len(added))))
+    return added.rename_columns({name: f"seen_{name}" for name in _SEEN})
+
+
+def _with_worth(rows: pa.Table) -> pa.Table:
+    """What each is, what share came in time, and what that is worth (PrioDeX eq. 19, see scenario.utility)."""
+
+    def number(name: str, unknown: float = np.nan) -> Any:
+        return rows[name].cast(pa.float64()).fill_null(unknown).to_numpy()
+
+    shape, weight, threshold = (number(f"utility_{name}") for name in ("shape", "weight", "threshold"))
+
+    def worth(success: Any) -> Any:
+        reached = success >= threshold * (1 - 1e-12)
+        return weight * np.where(
+            shape == _LOG, np.log1p(success), np.where(shape == _LINEAR, success, reached)
         )
-        .withColumn(
-            "utility", _utility(F.coalesce("success_rate", F.lit(0.0)), F.col("mean_latency_seconds"))
-        )
-        .withColumn("maximum_utility", _worth(F.lit(1.0)))
-        # Before the first delivery of a fresh topic there is nothing to enjoy.
-        .withColumn("utility", F.when(F.col("utility_shape").isNotNull(), F.coalesce("utility", F.lit(0.0))))
-    )
 
-
-def _worth(success: Column) -> Column:
-    """PrioDeX eq. 19 and its siblings, as in triagemq.scenario.utility."""
-    shape, weight = F.col("utility_shape"), F.col("utility_weight")
-    reached = (success >= F.col("utility_threshold") * (1 - 1e-12)).cast("double")
-    share = (
-        F.when(shape == int(UtilityShape.LOG), F.log1p(success))
-        .when(shape == int(UtilityShape.LINEAR), success)
-        .otherwise(reached)
-    )
-    return weight * share
-
-
-def _utility(success: Column, latency_seconds: Column) -> Column:
-    freshness, asked = F.col("freshness_seconds"), F.col("max_latency_share")
-    fresh = F.when(freshness.isNull(), 1.0).otherwise(F.exp(-latency_seconds / freshness))
-    in_time = F.coalesce("share_within_max_latency", F.lit(0.0)) / asked
-    return _worth(success) * fresh * F.when(asked.isNull(), 1.0).otherwise(F.least(in_time, F.lit(1.0)))
+    delivered, asked = number("delivered", 0), number("max_latency_share")
+    within = np.divide(number("in_time"), delivered, out=np.full(len(rows), np.nan), where=delivered > 0)
+    within[np.isnan(number("max_latency_seconds"))] = np.nan
+    freshness, latency_seconds = number("freshness_seconds"), number("mean_latency_seconds")
+    fresh = np.where(np.isnan(freshness), 1.0, np.exp(-latency_seconds / freshness))
+    in_time = np.where(np.isnan(asked), 1.0, np.minimum(np.nan_to_num(within) / asked, 1.0))
+    # Before the first delivery of a fresh topic there is nothing to enjoy.
+    utility = np.nan_to_num(worth(number("success_rate", 0)) * fresh * in_time)
+    columns = {name: pc.coalesce(rows[name], rows[f"seen_{name}"]) for name in _SEEN}
+    columns |= {name: rows[name].fill_null(0) for name in ("count", *OUTCOMES, "late")}
+    columns |= {
+        "share_within_max_latency": pa.array(within, from_pandas=True),
+        "utility": pa.array(utility, mask=np.isnan(shape)),
+        "maximum_utility": pa.array(worth(np.ones(len(rows))), mask=np.isnan(shape)),
+    }
+    return pa.table({name: rows[name] for name in rows.column_names} | columns)

@@ -5,12 +5,14 @@ Brokers and ports that carry such a pair see their peaks at the same time; place
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812
+import pyarrow.compute as pc
 
-from triagemq.pipeline.partitions import by_group
+from triagemq.pipeline.partitions import Rows, by_group, collected, in_pieces, joined
 from triagemq.pipeline.tables.topic_rates import SHORT_NS
 
 SCHEMA = """
@@ -32,55 +34,78 @@ MOST_PAIRS = 5000
 LEAST_CORRELATION = 0.1
 _DEVIATIONS = 4.0
 
+_COUNTED = "run int, topic_id int, window int, events bigint"
 _FOUND = "run int, topic_id int, other_topic_id int, correlation double, windows int, window_seconds double"
+_ROWS_AT_ONCE = 1 << 20
 
 
-def transform(publications: DataFrame, publication_profile: DataFrame, topics: DataFrame) -> DataFrame:
+class _Windows(NamedTuple):
+    """Of a run: its busiest topics, and so many windows of so many times 200 ms, from the first of those on."""
+
+    topics: Any
+    first: int
+    merged: int
+    windows: int
+
+
+def transform(publications: Rows, publication_profile: Rows, topics: pa.Table) -> Rows:
     """The strongest correlations of measured publications in each run; the profile says when, and who is busy."""
-    counted = _counts(publications.where("measured"), publication_profile)
-    found = by_group(counted, ["run"], _strongest_pairs, _FOUND)
-    others = topics.select(
-        "run", F.col("topic_id").alias("other_topic_id"), F.col("topic").alias("other_topic")
+    profile = collected(
+        publication_profile.select(["run", "topic_id", "publications", "first_ns", "last_ns"])
     )
-    return found.join(F.broadcast(topics), ["run", "topic_id"], "left").join(
-        F.broadcast(others), ["run", "other_topic_id"], "left"
-    )
+    windows = {run: _windows(profile.filter(pc.equal(profile["run"], run))) for run in _runs(profile)}
+
+    def count(rows: pa.Table) -> pa.Table:
+        return _count(rows, windows)
+
+    def strongest_pairs(rows: pa.Table) -> pa.Table:
+        return _strongest_pairs(rows, windows)
+
+    events = publications.select(["run", "topic_id", "published_ns", "measured"])
+    counted = in_pieces(events, count, _COUNTED, _ROWS_AT_ONCE)
+    found = by_group(counted, ["run"], strongest_pairs, _FOUND)
+    others = topics.rename_columns({"topic_id": "other_topic_id", "topic": "other_topic"})
+    return joined(joined(found, topics, ("run", "topic_id")), others, ("run", "other_topic_id"))
 
 
-def _counts(publications: DataFrame, profile: DataFrame) -> DataFrame:
-    """Events of the busiest topics in windows so long that there are at most MOST_WINDOWS of them."""
-    number = F.call_function("div", F.col("published_ns"), F.lit(SHORT_NS))
-    first, last = (
-        F.call_function("div", found, F.lit(SHORT_NS)) for found in (F.min("first_ns"), F.max("last_ns"))
-    )
-    spans = profile.groupBy("run").agg(first.alias("first"), (last - first + 1).alias("length"))
-    busiest = Window.partitionBy("run").orderBy(F.desc("events"), "topic_id")
-    busy = (
-        profile.groupBy("run", "topic_id")
-        .agg(F.sum("publications").alias("events"))
-        .withColumn("place", F.row_number().over(busiest))
-        .where(F.col("place") <= MOST_TOPICS)
-        .join(F.broadcast(spans), "run")
-        .withColumn("merged", F.ceil(F.col("length") / MOST_WINDOWS).cast("bigint"))
-        .drop("events", "place")
-    )
-    return (
-        publications.join(F.broadcast(busy), ["run", "topic_id"])
-        .withColumn("window", F.call_function("div", number - F.col("first"), F.col("merged")))
-        # The last window may be cut short; it would look like a fall of every rate.
-        .where((F.col("window") + 1) * F.col("merged") <= F.col("length"))
-        .groupBy("run", "topic_id", "merged", "length", "window")
-        .agg(F.count("*").cast("double").alias("events"))
-    )
+def _runs(rows: pa.Table) -> list[int]:
+    return rows["run"].unique().to_pylist()  # type: ignore[no-any-return]
 
 
-def _strongest_pairs(table: pa.Table) -> pa.Table:
+def _windows(profile: pa.Table) -> _Windows:
+    """Windows so long that there are at most MOST_WINDOWS of them."""
+    topics, at = np.unique(profile["topic_id"].to_numpy(), return_inverse=True)
+    events = np.bincount(at, profile["publications"].to_numpy())
+    busiest = topics[np.lexsort((topics, -events))[:MOST_TOPICS]]
+    first = int(profile["first_ns"].to_numpy().min()) // SHORT_NS
+    length = int(profile["last_ns"].to_numpy().max()) // SHORT_NS - first + 1
+    merged = -(-length // MOST_WINDOWS)
+    # The last window may be cut short; it would look like a fall of every rate.
+    return _Windows(np.sort(busiest), first, merged, length // merged)
+
+
+def _count(rows: pa.Table, windows: Mapping[int, _Windows]) -> pa.Table:
+    """Events of the busiest topics in each window."""
+    measured, counted = rows.filter(rows["measured"]), []
+    for run in _runs(measured):
+        own, (topics, first, merged, count) = measured.filter(pc.equal(measured["run"], run)), windows[run]
+        topic = own["topic_id"].to_numpy()
+        place = np.minimum(np.searchsorted(topics, topic), len(topics) - 1)
+        window = (own["published_ns"].to_numpy() // SHORT_NS - first) // merged
+        chosen = (topics[place] == topic) & (window < count)
+        codes, events = np.unique(place[chosen] * count + window[chosen], return_counts=True)
+        columns = {"topic_id": topics[codes // count], "window": codes % count, "events": events}
+        counted.append(pa.table({"run": np.full(len(codes), run), **columns}))
+    return pa.concat_tables(counted) if counted else pa.table({})
+
+
+def _strongest_pairs(table: pa.Table, of_runs: Mapping[int, _Windows]) -> pa.Table:
     """Pearson's correlation of all pairs of one run, of which the strongest are kept."""
-    topic_ids, row = np.unique(table.column("topic_id").to_numpy(), return_inverse=True)
-    merged = table.column("merged")[0].as_py()
-    windows = table.column("length")[0].as_py() // merged
+    run = table["run"][0].as_py()
+    _, _, merged, windows = of_runs[run]
+    topic_ids, row = np.unique(table["topic_id"].to_numpy(), return_inverse=True)
     counts = np.zeros((len(topic_ids), windows))
-    counts[row, table.column("window").to_numpy()] = table.column("events").to_numpy()
+    np.add.at(counts, (row, table["window"].to_numpy()), table["events"].to_numpy())
     centred = counts - counts.mean(axis=1, keepdims=True)
     norm = np.sqrt((centred**2).sum(axis=1))
     varying = norm > 0
@@ -92,14 +117,13 @@ def _strongest_pairs(table: pa.Table) -> pa.Table:
     kept = np.flatnonzero((strength >= least) & varying[first] & varying[second])
     kept = kept[np.argsort(-strength[kept], kind="stable")[:MOST_PAIRS]]
     first, second = first[kept], second[kept]
-    run = table.column("run")[0].as_py()
     return pa.table(
         {
-            "run": pa.array(np.full(len(kept), run), pa.int32()),
-            "topic_id": pa.array(topic_ids[first], pa.int32()),
-            "other_topic_id": pa.array(topic_ids[second], pa.int32()),
-            "correlation": pa.array(correlation[first, second], pa.float64()),
-            "windows": pa.array(np.full(len(kept), windows), pa.int32()),
-            "window_seconds": pa.array(np.full(len(kept), 0.2 * merged), pa.float64()),
+            "run": np.full(len(kept), run),
+            "topic_id": topic_ids[first],
+            "other_topic_id": topic_ids[second],
+            "correlation": correlation[first, second],
+            "windows": np.full(len(kept), windows),
+            "window_seconds": np.full(len(kept), 0.2 * merged),
         }
     )

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
+
+from triagemq.pipeline.partitions import Rows, here, joined
 
 SCHEMA = """
     run_id               string,
@@ -31,23 +34,24 @@ LONG_SECONDS = 10.0
 _SHORT_IN_LONG = 50
 SHORT_NS = 200_000_000
 _KEYS = ("run", "topic_id")
+_RATES = {"rate": "publications", "bytes": "bytes"}
 DENSE = 10
 """Events in 10 s from which on 200 ms windows are told."""
 
 
-def transform(publications: DataFrame, topics: DataFrame) -> DataFrame:
+def transform(publications: DataFrame, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
     measured = publications.where("measured").withColumn("published_at", event_time(F.col("published_ns")))
     long = F.call_function("div", F.col("window_start_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
     in_10_seconds = F.sum("publications").over(Window.partitionBy(*_KEYS, long))
     dense = (
-        _as_rows(_windows(measured, SHORT_SECONDS, _KEYS), SHORT_SECONDS)
+        with_rates(_windows(measured, SHORT_SECONDS, _KEYS), SHORT_SECONDS)
         .withColumn("in_10_seconds", in_10_seconds)
         .where(F.col("in_10_seconds") >= DENSE)
         .drop("in_10_seconds")
     )
-    both = dense.unionByName(_as_rows(long_windows(measured), LONG_SECONDS), allowMissingColumns=True)
-    return both.join(F.broadcast(topics), ["run", "topic_id"], "left")
+    both = dense.unionByName(with_rates(long_windows(measured), LONG_SECONDS), allowMissingColumns=True)
+    return joined(here(both), topics, ("run", "topic_id"))
 
 
 def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
@@ -60,9 +64,11 @@ def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
 
 
 def _windows(publications: DataFrame, seconds: float, keys: Sequence[str], *also: Column) -> DataFrame:
-    return publications.groupBy(F.window("published_at", f"{round(seconds * 1000)} milliseconds"), *keys).agg(
+    window = F.window("published_at", f"{round(seconds * 1000)} milliseconds")
+    counted = publications.groupBy(window, *keys).agg(
         F.count("*").alias("publications"), F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"), *also
     )
+    return counted.withColumn("window_start_ns", F.unix_micros("window.start") * 1000).drop("window")
 
 
 def burstiness(windows: DataFrame) -> DataFrame:
@@ -116,13 +122,7 @@ def event_time(nanoseconds: Column) -> Column:
     return F.timestamp_micros(F.call_function("div", nanoseconds, F.lit(1000)))
 
 
-def _as_rows(windows: DataFrame, seconds: float) -> DataFrame:
-    """Windows of a length as rows of the table, without names."""
-    return windows.withColumns(
-        {
-            "window_seconds": F.lit(seconds),
-            "window_start_ns": F.unix_micros("window.start") * 1000,
-            "rate_per_second": F.col("publications") / seconds,
-            "bytes_per_second": F.col("bytes") / seconds,
-        }
-    ).drop("window")
+def with_rates(windows: DataFrame, seconds: float) -> DataFrame:
+    """Windows of a length with that and what comes in a second."""
+    rates = {f"{name}_per_second": F.col(of) / seconds for name, of in _RATES.items()}
+    return windows.withColumns({"window_seconds": F.lit(seconds), **rates})

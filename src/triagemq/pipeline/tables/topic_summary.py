@@ -6,7 +6,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.tables.figures import exact_mean
-from triagemq.pipeline.tables.publication_profile import run_times
 from triagemq.pipeline.tables.topic_rates import LONG_SECONDS
 
 SCHEMA = """
@@ -21,8 +20,8 @@ SCHEMA = """
 """
 
 
-def transform(topic_rates: DataFrame, publication_profile: DataFrame, measured_from_ns: Column) -> DataFrame:
-    """Add the windows of every topic up; the profile says for how long its run was observed."""
+def transform(topic_rates: DataFrame, seconds: Column) -> DataFrame:
+    """Add the windows of every topic up. `seconds`, an expression of `run`, is for how long that was observed."""
     long = F.col("window_seconds") == LONG_SECONDS
     added = topic_rates.groupBy("run", "topic_id", "topic").agg(
         F.sum(F.when(long, F.col("publications"))).alias("publications"),
@@ -30,13 +29,8 @@ def transform(topic_rates: DataFrame, publication_profile: DataFrame, measured_f
         F.max("rate_per_second").alias("peak_rate_per_second"),
         exact_mean("index_of_dispersion"),
     )
-    times = run_times(publication_profile, "first_ns", "last_ns", measured_from_ns)
     # All events in one instant leave no time to divide by; there is one window of them.
-    passed = (F.col("ends") - F.col("begins")) * 1e-9
-    seconds = F.when(passed > 0, passed).otherwise(LONG_SECONDS)
-    return added.join(F.broadcast(times.select("run", seconds.alias("seconds"))), "run").withColumns(
-        {
-            "rate_per_second": F.col("publications") / F.col("seconds"),
-            "bytes_per_second": F.col("bytes") / F.col("seconds"),
-        }
+    seconds = F.when(seconds > 0, seconds).otherwise(LONG_SECONDS)
+    return added.withColumns(
+        {"rate_per_second": F.col("publications") / seconds, "bytes_per_second": F.col("bytes") / seconds}
     )
