@@ -113,12 +113,14 @@ class Standalone:
         self._wait_until(lambda: self._alive_workers() >= number)
 
     def _alive_workers(self) -> int:
+        # The master listens before it has this page: first it has none, then another in its place.
         try:
             return int(self._listed()["aliveworkers"])
         except urllib.error.HTTPError as none:
-            # The master listens before it has a page to show.
             none.close()
-            return 0
+        except json.JSONDecodeError:
+            pass
+        return 0
 
     def _wait_until(self, holds: Callable[[], bool]) -> None:
         while not holds():

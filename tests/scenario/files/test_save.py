@@ -122,6 +122,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             np.array([draw(st.sampled_from(LimiterKind)) for _ in switches], dtype=np.int8),
             floats(draw, share, len(switches)),
             floats(draw, share, len(switches)),
+            floats(draw, share, len(switches)),
             floats(draw, whole_or_none, len(switches)),
         ),
         ports=OutputPorts(
