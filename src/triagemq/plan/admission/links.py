@@ -302,8 +302,8 @@ def _placed_with(
 
 
 def _highest(link: PromiseLink, flows: LinkFlows, new: int) -> float | Missed:
-    """A deadline with which a flow can be placed: its bound in the highest level that takes it while the others stay;
-    if there is none, not much more than it would be with others in other levels."""
+    """A deadline with which a flow can be placed: its bound in the highest level that takes it while others stay; if
+    there is none, not much more than it would be with others in other levels."""
     levels = [] if link.in_order else range(min(int(flows.level.max(initial=-1)) + 2, link.levels))
     keeps = flows.judge(link)
     for tried in levels:
