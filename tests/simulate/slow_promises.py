@@ -16,17 +16,22 @@ from triagemq.trace import Outcome
 
 
 class FairPort(Port):
-    """Flow after flow, a packet each; what comes when the buffer is full is dropped."""
+    """Flow after flow, a packet each; when the buffer is full, the newest packet of the longest queue is dropped."""
 
     def arrive(self, time: float, packet: dict[str, Any]) -> None:
         if not self.sending:
             self._send(time, packet)
             return
+        flow = self.network.flow_of(packet)
         if sum(map(len, self.queues.values())) + 1 >= self.network.scenario.ports.buffer_packets[self.number]:
-            self.network.end_packet(packet, Outcome.dropped_by_buffer, time)
-            return
+            longest = max(self.queues, key=lambda each: len(self.queues[each]), default=flow)
+            own = len(self.queues.get(flow, ())) + 1
+            dropped = packet if own >= len(self.queues.get(longest, ())) else self.queues[longest].pop()
+            self.network.end_packet(dropped, Outcome.dropped_by_buffer, time)
+            if dropped is packet:
+                return
         # A dictionary keeps its order: the first key is whose turn it is.
-        self.queues[self.network.flow_of(packet)].append(packet)
+        self.queues[flow].append(packet)
 
     def _sent(self, time: float, packet: dict[str, Any]) -> None:
         self.sending = False

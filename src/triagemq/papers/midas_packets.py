@@ -6,8 +6,8 @@ factor, so large that such a pause is a small part of what bounds leave; message
 paper's, so that every queue holds what it would hold there. Times are divided by the factor again, and stand beside
 those of the paper. The limiter is the kernel's, and tolerates what the model of such a switch says.
 
-Best effort is fair queueing by flows, as in the simulation; but each flow has a share of the buffer of its own, where
-the simulation's share one.
+Best effort is fair queueing by flows, as in the simulation; but there all flows share one buffer, and the kernel has no
+such queues: here each flow has half of it, which is what it gets there beside one other.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from triagemq.scenario.files.models import figures, known_models
 SLOWER = 100.0
 KERNEL = "linux-htb"
 
-SHARE_FRAMES = BUFFER_FRAMES // len(TOPICS)
+SHARE_FRAMES = BUFFER_FRAMES // 2
 """Of the buffer of a port, for each flow."""
 
 
@@ -163,8 +163,8 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                 "messages of T2 that never arrive",
                 "48 %",
                 f"{percent(float(np.mean(t2)))}, from {percent(min(t2))} to {percent(max(t2))} over {len(t2)} phases",
-                "Phases and buffer are not printed. Here each flow has a share of its own of the buffer that we assume "
-                f"for a port, {SHARE_FRAMES} of {BUFFER_FRAMES} frames: the kernel has no fair queueing with one "
+                f"Phases and buffer are not printed. Each flow may hold {SHARE_FRAMES} of the {BUFFER_FRAMES} frames "
+                "that we assume for a port, as if one other were there: the kernel has no fair queueing with one "
                 "buffer for all.",
             ),
             _slower_difference(windows),

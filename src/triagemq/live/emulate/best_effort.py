@@ -1,7 +1,7 @@
 """Promised messages in a network that nobody manages: fair queueing by flows, no levels, no limiters.
 
 The same box, clients and measures as in `triage emulate`, without an exchange. Every flow has a queue of its own at
-each port, with room for its share of the port's buffer, and queues are served packet by packet in turn.
+each port, with room for half of the port's buffer, and queues are served packet by packet in turn.
 """
 
 from __future__ import annotations
@@ -158,13 +158,13 @@ def _ways(scenario: Scenario) -> tuple[list[KeptAt], dict[int, FlowKey]]:
 
 
 def _instructions(scenario: Scenario, ways: Sequence[KeptAt], keys: dict[int, FlowKey]) -> list[Instruction]:
-    """A class for each flow, which stands for its queue, and an equal share of each port's buffer for it."""
+    """A class for each flow, which stands for its queue, with what it would have of the buffer beside another."""
     names, ports = scenario.ports.name, scenario.ports
     made: list[Instruction] = []
     for port in sorted({port for way in ways for port in way.ports}):
         flows = sorted({way.at.publication for way in ways if port in way.ports})
         # The kernel's queues do not count the packet in transmission, one of which the port has.
-        share = max(1.0, ports.buffer_packets[port] // len(flows)) + 1
+        share = max(1.0, ports.buffer_packets[port] // min(2, len(flows))) + 1
         made.append(SetPort(names[port], float(ports.bandwidth_bps[port]), share, _CLASSES))
         made += [
             SetFlow(keys[publication], names[port], publication, number % _CLASSES, 0.0)

@@ -3,8 +3,8 @@
 The engine takes ports one after the other, by their depth below the broker. Promised messages cross ports in any
 order, in circles even (a ring of switches in which everybody sends the same way round), so with them every arrival and
 every end of a transmission happens in the order of time. A port with a queue per class sends the highest first, and
-its buffer pushes out the newest of the lowest. A fair port serves flow after flow, a packet each, and drops what comes
-when its buffer, shared by all flows, is full.
+its buffer pushes out the newest of the lowest. A fair port serves flow after flow, a packet each; all flows
+share its buffer, and when it is full the newest of the longest queue goes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from triagemq.simulate.records import (
     PACKETS_IN,
     Buffer,
     PortQueues,
+    Record,
     give_back,
     highest_class,
     link_last,
@@ -193,17 +194,20 @@ def _come(world: World, port: int, number: int, time: float) -> bool:
         return True
     waiting = queues.waiting[port]
     is_fair = port < direct.ports and direct.fair[port]
+    line = _line_of(world, port, packet) if is_fair else -1
     if port < direct.ports and waiting + 1 >= below.buffer_packets[port]:
         lowest = lowest_class(queues, port) if waiting > 0 and not is_fair else -1
         dropped = number
-        if lowest > level:
+        if is_fair:
+            dropped = _push_out(world, port, line, number)
+        elif lowest > level:
             dropped = queues.last[port, lowest]
             unlink_last(queues, port, lowest)
         _drop(world, port, dropped)
         if dropped == number:
             return False
     if is_fair:
-        _join_line(world, port, number)
+        _join_line(world, port, line, number)
     else:
         link_last(queues, port, level, number)
     if waiting == 0:
@@ -260,6 +264,7 @@ def _take_next(direct: Direct, queues: PortQueues, fair: Fair, port: int) -> int
     number = fair.first[line]
     following = queues.packets.records[number].next
     fair.first[line] = following
+    fair.length[line] -= 1
     fair.turn_first[port] = fair.turn_next[line]
     if following >= 0:
         _line_up(fair, port, line)
@@ -268,24 +273,53 @@ def _take_next(direct: Direct, queues: PortQueues, fair: Fair, port: int) -> int
 
 
 @step
-def _join_line(world: World, port: int, number: int) -> None:
-    """A packet waits behind those of its flow."""
-    direct, fair, packets = world.direct, world.fair, world.queues.packets.records
-    packet = packets[number]
+def _line_of(world: World, port: int, packet: Record) -> int:
+    """The queue of a packet's flow at a fair port."""
+    direct = world.direct
     if packet.subscription >= 0:
         flow = direct.flow[world.clock.epoch, packet.subscription]
     else:
         stream = world.under_way.messages.records[packet.group].stream
         flow = direct.flows + direct.streams[stream].publication
-    line = direct.fair_first[port] + flow
-    packet.next = -1
+    return direct.fair_first[port] + flow  # type: ignore[no-any-return]
+
+
+@step
+def _join_line(world: World, port: int, line: int, number: int) -> None:
+    """A packet waits behind those of its flow."""
+    fair, packets = world.fair, world.queues.packets.records
+    packets[number].next = -1
     if fair.first[line] < 0:
+        packets[number].previous = -1
         fair.first[line] = number
         _line_up(fair, port, line)
     else:
+        packets[number].previous = fair.last[line]
         packets[fair.last[line]].next = number
     fair.last[line] = number
+    fair.length[line] += 1
     world.queues.waiting[port] += 1
+
+
+@step
+def _push_out(world: World, port: int, line: int, number: int) -> int:
+    """The buffer of a fair port is full: the newest packet of the longest queue goes; it may be the one that comes."""
+    fair, packets = world.fair, world.queues.packets.records
+    longest, most = line, fair.length[line] + 1
+    each = fair.turn_first[port]
+    while each >= 0:
+        if fair.length[each] > most:
+            longest, most = each, fair.length[each]
+        each = fair.turn_next[each]
+    if longest == line:
+        return number
+    # It has two packets at least, so its queue stays in line.
+    dropped = fair.last[longest]
+    fair.last[longest] = packets[dropped].previous
+    packets[fair.last[longest]].next = -1
+    fair.length[longest] -= 1
+    world.queues.waiting[port] -= 1
+    return dropped  # type: ignore[no-any-return]
 
 
 @step

@@ -28,6 +28,7 @@ class Fair(NamedTuple):
 
     first: NDArray[np.int32]
     last: NDArray[np.int32]
+    length: NDArray[np.int32]
     turn_next: NDArray[np.int64]
     turn_first: NDArray[np.int64]
     turn_last: NDArray[np.int64]
@@ -55,6 +56,7 @@ def new_fair(direct: Direct) -> Fair:
     return Fair(
         first=np.full(direct.fair_queues, -1, dtype=np.int32),
         last=np.full(direct.fair_queues, -1, dtype=np.int32),
+        length=np.zeros(direct.fair_queues, dtype=np.int32),
         turn_next=np.full(direct.fair_queues, -1, dtype=np.int64),
         turn_first=np.full(direct.ports, -1, dtype=np.int64),
         turn_last=np.full(direct.ports, -1, dtype=np.int64),
