@@ -369,15 +369,14 @@ def forecast_with(absent: Collection[str]) -> list[dict[str, tuple[float, float]
 
 
 def described(found: dict[str, Any]) -> list[str]:
-    idle, still = found["idle_port"]["p99_9_seconds"], found["standstills"]
+    idle = found["idle_port"]["p99_9_seconds"]
     lines = [
         f"{found['seconds']:g} s, {found['events_done']} joins and leaves: "
         + ", ".join(f"{count} {what}" for what, count in found["visits"].items()),
         f"{found['messages']:,} promised messages to {found['promises']} subscriptions: {found['late']} late, "
         f"{found['limited']} limited, {found['lost']} lost; the worst took "
         f"{100 * found['worst_share_of_bound']:.0f} % of its bound",
-        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms; the machine stood still {still['count']} times, for "
-        f"{1e3 * still['longest_seconds']:.1f} ms at most ({still['late_by_the_clock']} late if that counted)",
+        f"p99.9 of an idle port: {1e3 * (idle or 0):.2f} ms",
     ]
     lines += [
         f"{row['topic']}: success {row['success_rate']:.3f}, forecast {row['forecast_success_rate']:.3f}; mean latency "

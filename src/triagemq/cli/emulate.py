@@ -180,6 +180,13 @@ def _print(result: EmulationResult, dataplane: str) -> None:
         _print_beside_bounds(result)
     console.print(utility_line(result.measured.utility), highlight=False)
     print_deadlines(result.measured.deadlines)
+    if result.lost_by_machine:
+        console.print(
+            f"this machine itself lost {result.lost_by_machine} packets between virtual links: figures say less about "
+            "the network; run nothing beside it, or raise net.core.netdev_max_backlog",
+            highlight=False,
+            soft_wrap=True,
+        )
     typer.echo(f"trace: {result.trace}")
 
 

@@ -88,7 +88,7 @@ class Classifier:
 
     def queue_of(self, packet: bytes) -> int | None:
         before = self.table.queue_counters(THIS_PORT)
-        answer = run_program(self.port._file, packet)
+        answer = run_program(self.port.program, packet)
         # The bounds of control packets follow the counters.
         counted = (self.table.queue_counters(THIS_PORT) - before)[: STRANGERS + 1].tolist()
         if answer == DROPPED:
@@ -100,7 +100,6 @@ class Classifier:
         return queue
 
     def close(self) -> None:
-        self.port.close()
         self.table.close()
 
 

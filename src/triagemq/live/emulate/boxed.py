@@ -34,7 +34,6 @@ from triagemq.live.emulate.copying import (
 )
 from triagemq.live.emulate.openflow_agent import AgentConfig
 from triagemq.live.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
-from triagemq.live.emulate.standstill import WatchConfig, watched_processors
 from triagemq.live.processes import last_words
 from triagemq.live.promised import IDLE, tell_addresses
 from triagemq.live.rig import (
@@ -62,7 +61,6 @@ GATEWAY_PORT = 10_000
 BROKER_PORT = 1883
 
 _CONTROLLER_MODULE = "triagemq.live.emulate.openflow_agent"
-_WATCH_MODULE = "triagemq.live.emulate.standstill"
 _READY_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _IN_FORCE_SECONDS = 60.0
@@ -129,7 +127,6 @@ class BoxedExchange(Rig):
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
         self.tenures: list[Tenure] = []
-        self.pauses: list[Path] = []
         self._leading = asyncio.Lock()
         self._away: set[str] = set()
         self._told = 0
@@ -194,8 +191,6 @@ class BoxedExchange(Rig):
         )
         self.link.start()
         self._clean.push_async_callback(self.link.close)
-        if self.layout.plugged:
-            await self._watch_processors()
         if self.options.dataplane != "embedded":
             self._start_queues()
         if self.options.dataplane == "openflow":
@@ -277,17 +272,6 @@ class BoxedExchange(Rig):
         self.follower = Follower(self.link, FlowBinder(copying))
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())
-
-    async def _watch_processors(self) -> None:
-        """Each by a process of its own, which writes what it knows when it is ended."""
-        starting = []
-        for processor in watched_processors():
-            name, file = f"processor-{processor}", self.state / f"pauses-{processor}"
-            self.pauses.append(file)
-            self._clean.push_async_callback(self.stop, name)
-            config = WatchConfig(processor, str(file))
-            starting.append(self._start_child(name, _WATCH_MODULE, asdict(config), restart=False))
-        await asyncio.gather(*starting)
 
     async def _start_controller(self) -> None:
         switches = self.box.switches

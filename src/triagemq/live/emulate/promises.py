@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Promise
-from triagemq.live.emulate.standstill import NO_STANDSTILLS, Standstills
 from triagemq.live.promised import IDLE_ROW, PromisedAddress, RealMessages
 from triagemq.live.receipts import PROMISED_RECEIPT, PROMISED_SENT, read_receipts
 from triagemq.plan import Counters, Decision
@@ -132,7 +131,6 @@ def cut_packets(samples: Sequence[tuple[int, Counters]], metered: Path) -> dict[
 class PromisedRun:
     """What was promised, sent and got in a run. `copies` have a row per message and promise, with -1 for times of what
     never came, `idle_ns` one per message over the idle port; `host_ns` is what publishers' and subscribers' hosts took.
-    `late_by_the_clock` counts those that are late if time went on while the machine stood still.
     """
 
     results: PromiseResults
@@ -140,8 +138,6 @@ class PromisedRun:
     decided_ns: Times
     idle_ns: Times
     host_ns: Mapping[str, Times]
-    still: Standstills
-    late_by_the_clock: int
     sent: NDArray[np.void]
     copies: Mapping[str, NDArray[Any]]
 
@@ -150,7 +146,6 @@ class PromisedRun:
         return {
             "idle_port": _figures(self.idle_ns),
             "host_delay": {who: _figures(taken) for who, taken in self.host_ns.items()},
-            "standstills": self.still.as_json() | {"late_by_the_clock": self.late_by_the_clock},
             "late_messages": self._late_messages(),
         }
 
@@ -182,7 +177,6 @@ def promised_run(
     sent_files: Iterable[Path],
     receipts: Path,
     cut: Mapping[str, CutPackets],
-    still: Standstills = NO_STANDSTILLS,
 ) -> PromisedRun:
     """Everything that clients and queues know, together: a row for each pair that was promised at some time."""
     pairs: dict[tuple[int, int], list[Tenure]] = {}
@@ -197,7 +191,6 @@ def promised_run(
     allowance_ns = _quantile_ns(idle_ns, 0.999) or 0
     tally = new_promise_tally(len(pairs), len(scenario.publications))
     columns: list[dict[str, NDArray[Any]]] = []
-    late_by_the_clock = 0
     for row, ((publication, subscription), kept) in enumerate(pairs.items()):
         mine = got[(got["subscription"] == subscription) & (got["publication"] == publication)]
         places = dict(zip(mine["number"].tolist(), range(len(mine)), strict=True))
@@ -218,14 +211,12 @@ def promised_run(
             arrived_ns[came] = mine["arrived_ns"][place[came]]
             on_the_wire = np.rint(last_packet_seconds(scenario, promise, sent["size_bytes"][messages]) * 1e9)
             begun_ns = sent["begun_ns"][messages][came]
-            stood_ns = still.within(begun_ns, arrived_ns[came])
-            taken_ns = arrived_ns[came] - begun_ns - stood_ns + on_the_wire[came].astype(np.int64)
+            taken_ns = arrived_ns[came] - begun_ns + on_the_wire[came].astype(np.int64)
             latency_ns = np.full(len(messages), -1, dtype=np.int64)
             latency_ns[came] = taken_ns
             tally.outcomes[row] += np.bincount(outcome, minlength=len(Outcome))
             most_ns = promise.bound_seconds * 1e9 + allowance_ns
             late = latency_ns > most_ns
-            late_by_the_clock += int((taken_ns + stood_ns > most_ns).sum())
             tally.late[row] += int(late.sum())
             tally.worst_ns[row] = max(tally.worst_ns[row], int(taken_ns.max(initial=0)))
             tally.latency_ns[row] += int(taken_ns.sum())
@@ -260,8 +251,6 @@ def promised_run(
             "publishers": sent["handed_over_ns"] - sent["published_ns"],
             "subscribers": (got["received_ns"] - got["arrived_ns"])[got["subscription"] != IDLE_ROW],
         },
-        still=still,
-        late_by_the_clock=late_by_the_clock,
         sent=sent,
         copies={name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
         if columns

@@ -18,7 +18,6 @@ from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.live.emulate.conditions import play_conditions
 from triagemq.live.emulate.merging import Present, merge_trace
 from triagemq.live.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
-from triagemq.live.emulate.standstill import standstills
 from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure, wire_bytes
 from triagemq.live.run import (
     PlannedFigures,
@@ -29,6 +28,7 @@ from triagemq.live.run import (
     promise,
     stop_publishing,
 )
+from triagemq.network.emulated import packets_lost_by_machine
 from triagemq.plain import plain
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
@@ -52,7 +52,8 @@ class EmulationResult:
 
     `simulated` is None for a run that the user has ended: simulating it would take longer than he wants to wait. Others
     may do without, too.
-    `promised` is what became of promised messages.
+    `promised` is what became of promised messages. `lost_by_machine` are packets for which the kernel had no room
+    between links, of this box or of another: no network lost them.
     """
 
     scenario: Scenario
@@ -61,6 +62,7 @@ class EmulationResult:
     forecast: PlannedFigures
     trace: Path
     promised: PromisedRun
+    lost_by_machine: int
 
     def as_json(self) -> dict[str, Any]:
         """What was measured with the keys of `triage simulate --json`, and beside it the other two."""
@@ -75,6 +77,7 @@ class EmulationResult:
             **self.promised.as_json(),
             "simulated": simulated,
             "forecast": self.forecast.figures,
+            "packets_lost_by_machine": self.lost_by_machine,
             "trace": str(self.trace),
         }
 
@@ -108,6 +111,7 @@ async def run_emulation(
     course = situations(scenario, conditions)
     settings, _ = planner_settings(options)
     expected = promise(scenario, settings, settings)
+    lost_before = packets_lost_by_machine()
     async with BoxedExchange(scenario, conditions, options) as rig:
         on_ready(rig)
         absent = _absent(scenario.subscribers.name, course[0].subscriber_present)
@@ -130,6 +134,7 @@ async def run_emulation(
         until_ns = await stop_publishing(rig, hurry=hurry)
         await rig.stop("subscribers", hurry=hurry)
         rig.sample()
+    lost_by_machine = packets_lost_by_machine() - lost_before
     await loading
     from_ns = measured_from(begun_ns, until_ns)
     promised = promised_run(
@@ -138,7 +143,6 @@ async def run_emulation(
         rig.promised_sent,
         rig.promised_receipts,
         cut_packets(rig.samples, rig.limited),
-        standstills(rig.pauses),
     )
     merge_trace(
         rig.state / "gateway-trace",
@@ -175,7 +179,7 @@ async def run_emulation(
     if not measured.publications:
         raise NetworkError("the run ended before anything was published; let it run for longer")
     if hurry or not compared:
-        return EmulationResult(scenario, measured, None, expected, where, promised)
+        return EmulationResult(scenario, measured, None, expected, where, promised, lost_by_machine)
     happened = recording(where, scenario, from_ns=begun_ns, with_hosts=True)
     sent = happened.publications
     if options.dataplane != "embedded":
@@ -202,7 +206,7 @@ async def run_emulation(
             with_rates=False,
         ),
     )
-    return EmulationResult(scenario, measured, simulated, expected, where, promised)
+    return EmulationResult(scenario, measured, simulated, expected, where, promised, lost_by_machine)
 
 
 async def _play(

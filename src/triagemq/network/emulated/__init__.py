@@ -9,7 +9,7 @@ box          the layout made real, changed during a run, and removed
 changes      the conditions of a scenario, played during a run
 """
 
-from triagemq.network.emulated.box import Box, new_run
+from triagemq.network.emulated.box import Box, new_run, packets_lost_by_machine
 from triagemq.network.emulated.changes import Actors, play
 from triagemq.network.emulated.layout import Bridge, End, Host, Layout, Link, ManagedPort, lay_out
 from triagemq.network.emulated.losing import LostEvent
@@ -36,6 +36,7 @@ __all__ = [
     "VirtualSwitches",
     "lay_out",
     "new_run",
+    "packets_lost_by_machine",
     "play",
     "require_open_vswitch",
     "start_virtual_switches",

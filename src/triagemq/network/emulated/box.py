@@ -10,6 +10,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Literal, Self
 
@@ -47,8 +48,16 @@ from triagemq.network.processes import Processes
 FASTEST_FIFO_BPS = 10e9
 """Above this a virtual link is no faster than its shaper, and there is nothing to shape."""
 
+_KERNEL_COUNTS = Path("/proc/net/softnet_stat")
+
 ACCESS_LATENESS_SECONDS = 50e-6
 """What the kernel's timers may be late at an access link without making it slower than it is."""
+
+
+def packets_lost_by_machine() -> int:
+    """Packets for which the kernel had no room between the ends of virtual links, since it runs. All boxes share it
+    (net.core.netdev_max_backlog), so one that floods its links loses packets of another."""
+    return sum(int(line.split()[1], 16) for line in _KERNEL_COUNTS.read_text(encoding="ascii").splitlines())
 
 
 def new_run() -> str:

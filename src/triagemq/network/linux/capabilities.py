@@ -59,15 +59,12 @@ def _try_queues() -> None:
 
 def _try_classifier() -> None:
     table = FlowTable(1, 1, 1)
-    program = None
     netlink = Netlink()
     try:
-        program = table.open_port(1)
+        classifier = table.open_port(1)
         link = find_link(netlink, "lo")
         build_queues(netlink, link.index, 1e6, 10)
-        program.attach(netlink, link)
+        classifier.attach(netlink, link)
     finally:
-        if program is not None:
-            program.close()
         netlink.close()
         table.close()

@@ -71,13 +71,16 @@ _AGAIN, _UP_TO = _RING, _RING + 8
 _CAME, _BY_POLICY, _PASSED, _BY_LIMITER = 0, 8, 16, 24
 
 
-def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
-    """The program for the port with this number (from 1 on).
+def classifier_program(maps: ClassifierMaps) -> bytes:
+    """The program for all ports: where it is attached says which one a packet leaves by (`attach_classifier`).
 
     Register 6 holds the packet, 7 the place reached in it and later the policy, 8 its marks, 9 the queue.
     """
     a = Assembler()
     a.copy(6, 1)
+    a.load(4, 1, 6, _SKB_CLASS)
+    a.compute(1, "+", 1)
+    a.store(8, 10, Stack.PORT, 1)
     a.set(8, 0)
     a.store_number(8, 10, Stack.IS_FIRST, 0)
     for half in (0, 8):
@@ -87,16 +90,16 @@ def classifier_program(maps: ClassifierMaps, port: int) -> bytes:
     read_ipv6(a)
     read_tcp(a, maps)
     read_udp(a)
-    _find_policy(a, maps, port)
-    _follow_policy(a, maps, port)
-    _follow_first_fragment(a, maps, port)
+    _find_policy(a, maps)
+    _follow_policy(a, maps)
+    _follow_first_fragment(a, maps)
     _of_no_flow(a, maps)
-    _bound(a, maps, port)
-    _enqueue(a, maps, port)
+    _bound(a, maps)
+    _enqueue(a, maps)
     return a.program()
 
 
-def _find_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     """Register 7 gets the policy that holds in the present generation, if the packet is the exchange's own."""
     a.label("look up")
     a.copy(1, 8)
@@ -114,7 +117,8 @@ def _find_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.jump_if(2, "!=", 0xFFFF, "unicast")
     a.jump_if(1, "!=", 0, "unicast")
     a.label("multicast")
-    a.store_number(2, 10, Stack.KEY + 18, port)
+    a.load(2, 1, 10, Stack.PORT)
+    a.store(2, 10, Stack.KEY + 18, 1)
     a.label("unicast")
     look_up(a, maps.flows, Stack.KEY)
     a.jump_if(0, "==", 0, "of no flow")
@@ -141,7 +145,7 @@ def _find_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.label("trusted")
 
 
-def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+def _follow_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.compute(8, "&", IS_SPARED)
     a.store(8, 10, Stack.READ, 8)
     a.copy(8, 9)
@@ -149,7 +153,8 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.jump_if(8, "!=", 0, "control")
     a.load(4, 9, 7, _QUEUE)
     a.load(4, 1, 7, _PORT)
-    a.jump_if(1, "!=", port, "enqueue")
+    a.load(4, 2, 10, Stack.PORT)
+    a.jump_if_by(1, "!=", 2, "enqueue")
     a.load(4, 1, 7, _COUNTER)
     a.store(4, 10, Stack.NUMBER, 1)
     a.compute(1, "+", 1)
@@ -161,7 +166,7 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.count(8, _CAME, 1)
     a.load(4, 1, 7, _LIMITER)
     a.store(4, 10, Stack.VERDICT + 8, 1)
-    _limit(a, maps, port)
+    _limit(a, maps)
     a.load(8, 1, 10, Stack.READ)
     a.jump_if(1, "!=", 0, "kept")
     a.load(8, 7, 7, _THRESHOLD)
@@ -172,7 +177,7 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.compute(0, ">>", 32)
     a.jump_if_by(0, ">=", 7, "kept")
     a.store_number(4, 10, Stack.VERDICT, DROPPED)
-    _remember(a, maps, port, "drop")
+    _remember(a, maps, "drop")
     a.label("drop")
     a.set(1, 1)
     a.count(8, _BY_POLICY, 1)
@@ -184,7 +189,7 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.jump("enqueue")
 
 
-def _limit(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+def _limit(a: Assembler, maps: ClassifierMaps) -> None:
     """Cut the packet if its flow's window has no room. Register 8 holds the flow's counter, the stack the limiter.
 
     The steps are those of embedded/window.py: an octet takes the place of the one that passed as many octets before it
@@ -243,7 +248,7 @@ def _limit(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.jump("within terms")
     a.label("beyond terms")
     a.store_number(4, 10, Stack.VERDICT, LIMITED)
-    _remember(a, maps, port, "cut")
+    _remember(a, maps, "cut")
     a.label("cut")
     a.set(1, 1)
     a.count(8, _BY_LIMITER, 1)
@@ -259,20 +264,21 @@ def _remembered(a: Assembler, place: Register) -> None:
     a.compute_by(place, "+", 0)
 
 
-def _fragment_key(a: Assembler, port: int) -> None:
+def _fragment_key(a: Assembler) -> None:
     """Complete the key of a fragment, which has its identification already."""
     for place, key in ((0, Stack.SOURCE), (16, Stack.KEY)):
         for half in (0, 8):
             a.load(8, 1, 10, key + half)
             a.store(8, 10, Stack.FRAGMENT + place + half, 1)
-    a.store_number(4, 10, Stack.FRAGMENT + 36, port)
+    a.load(4, 1, 10, Stack.PORT)
+    a.store(4, 10, Stack.FRAGMENT + 36, 1)
 
 
-def _remember(a: Assembler, maps: ClassifierMaps, port: int, then: str) -> None:
+def _remember(a: Assembler, maps: ClassifierMaps, then: str) -> None:
     """Keep the verdict on a first fragment for those that follow it."""
     a.load(8, 1, 10, Stack.IS_FIRST)
     a.jump_if(1, "==", 0, then)
-    _fragment_key(a, port)
+    _fragment_key(a)
     a.load_map(1, maps.fragments)
     a.copy(2, 10)
     a.compute(2, "+", Stack.FRAGMENT)
@@ -282,13 +288,13 @@ def _remember(a: Assembler, maps: ClassifierMaps, port: int, then: str) -> None:
     a.call(_UPDATE)
 
 
-def _follow_first_fragment(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
     """Later fragments count as packets of their flow, go where the first went, and are dropped if it was.
 
     Each takes its own share of its flow's limiter.
     """
     a.label("later fragment")
-    _fragment_key(a, port)
+    _fragment_key(a)
     look_up(a, maps.fragments, Stack.FRAGMENT)
     a.jump_if(0, "==", 0, "unmanaged")
     a.load(4, 9, 0, 0)
@@ -330,7 +336,7 @@ def _of_no_flow(a: Assembler, maps: ClassifierMaps) -> None:
     a.set(9, UNMANAGED_CONTROL)
 
 
-def _bound(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+def _bound(a: Assembler, maps: ClassifierMaps) -> None:
     """Control packets pass while what passed before has not used up the burst; then they go last.
 
     Only one processor at a time puts packets into a queueing discipline: plain loads and stores will do.
@@ -342,8 +348,7 @@ def _bound(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.set(9, UNMANAGED_CONTROL)
     a.set(8, BOUNDS[1])
     a.label("bounded")
-    a.store_number(4, 10, Stack.NUMBER, port)
-    look_up(a, maps.queues, Stack.NUMBER)
+    look_up(a, maps.queues, Stack.PORT)
     a.jump_if(0, "==", 0, "enqueue")
     a.copy(7, 0)
     a.compute_by(7, "+", 8)
@@ -366,12 +371,11 @@ def _bound(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     a.set(9, BEYOND_BOUND)
 
 
-def _enqueue(a: Assembler, maps: ClassifierMaps, port: int) -> None:
+def _enqueue(a: Assembler, maps: ClassifierMaps) -> None:
     """Count the packet in the record of its kind, and name the class of its queue."""
     a.label("enqueue")
     a.compute(9, "&", 0x0F)
-    a.store_number(4, 10, Stack.NUMBER, port)
-    look_up(a, maps.queues, Stack.NUMBER)
+    look_up(a, maps.queues, Stack.PORT)
     a.jump_if(0, "==", 0, "counted")
     a.copy(1, 9)
     a.compute(1, "<<", 4)
@@ -390,7 +394,7 @@ def _enqueue(a: Assembler, maps: ClassifierMaps, port: int) -> None:
     # What goes last does so without being remembered: strangers shall not crowd out the others.
     a.jump_if(9, "==", UNMANAGED, "remembered")
     a.store(4, 10, Stack.VERDICT, 9)
-    _remember(a, maps, port, "remembered")
+    _remember(a, maps, "remembered")
     a.label("remembered")
     a.compute(9, "+", QUEUE_MINOR)
     a.store(4, 6, _SKB_CLASS, 9)

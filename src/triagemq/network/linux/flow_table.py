@@ -174,11 +174,11 @@ def _octets(address: str) -> bytes:
 
 
 class PortClassifier:
-    """The classifier of one port: a loaded program, and the port's record."""
+    """The classifier at one port, and the port's record."""
 
-    def __init__(self, program: bytes, queues: ArrayMap, port: int) -> None:
-        self._file = load_program(program)
-        self._queues, self._record = queues, port * QUEUE_RECORD
+    def __init__(self, program: int, queues: ArrayMap, port: int) -> None:
+        self.program = program
+        self._queues, self._port, self._record = queues, port, port * QUEUE_RECORD
 
     def set_bandwidth(self, bandwidth_bps: float) -> None:
         """Of the port: control packets may use a share of it."""
@@ -190,15 +190,12 @@ class PortClassifier:
 
     def attach(self, netlink: Netlink, link: KernelLink) -> None:
         """Begin to choose queues for the packets that leave by an interface."""
-        attach_classifier(netlink, link.index, self._file)
-
-    def close(self) -> None:
-        """Let go of what is held here; queues that are removed take their classifier with them."""
-        os.close(self._file)
+        attach_classifier(netlink, link.index, self.program, self._port)
 
 
 class FlowTable:
-    """The maps that the programs of all ports share. `stage`, then `switch`, then `settle` or `take_back`."""
+    """The maps of the classifier, and the program, which is loaded for the first port. `stage`, then `switch`, then
+    `settle` or `take_back`."""
 
     def __init__(self, most_flows: int, most_counters: int, most_ports: int, most_limiters: int = 1) -> None:
         self._generation = ArrayMap(_NOW.size, 1)
@@ -208,6 +205,7 @@ class FlowTable:
         self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
         self._limiters = ArrayMap(WINDOW_RECORD, most_limiters + 1)
+        self._program: int | None = None
         self._most_flows = most_flows
         self._now = 0
         self._trusted: set[bytes] = set()
@@ -227,8 +225,10 @@ class FlowTable:
 
     def open_port(self, number: int) -> PortClassifier:
         """A classifier for the port that flows know by this number; its counters are zero."""
+        if self._program is None:
+            self._program = load_program(classifier_program(self.maps))
         self._queues.set(number, bytes(QUEUE_RECORD))
-        return PortClassifier(classifier_program(self.maps, number), self._queues, number)
+        return PortClassifier(self._program, self._queues, number)
 
     def trust(self, listeners: Sequence[TrustedAddress]) -> None:
         """Whose control packets are believed from now on; nobody else's are."""
@@ -294,6 +294,9 @@ class FlowTable:
         self._counters.set(number, bytes(COUNTER.size))
 
     def close(self) -> None:
+        """Let go of what is held here; queues that are removed take their classifier with them."""
+        if self._program is not None:
+            os.close(self._program)
         for each in (
             self._generation,
             self._flows,

@@ -45,6 +45,8 @@ class Stack:
     VERDICT = -176
     """What is remembered of a first fragment."""
     TIME = -184
+    PORT = -192
+    """The number of the port that the packet leaves by."""
 
 
 def _read(a: Assembler, count: int, otherwise: str) -> None:

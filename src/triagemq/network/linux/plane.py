@@ -238,13 +238,10 @@ class LinuxDataPlane:
             number = self._numbers = self._numbers + 1
         else:
             raise PlanError(f"this data plane has room for {MOST_PORTS} ports")
-        classifier = None
         try:
             classifier = self._table.open_port(number)
             return LinuxPort(settings, number, interface, netlink, self._journal, classifier)
         except BaseException:
-            if classifier is not None:
-                classifier.close()
             self._free_numbers.append(number)
             raise
 

@@ -153,8 +153,6 @@ class LinuxPort:
             # An interface that has gone took its queues with it; the journal forgets it, too.
             if _is_there(self._netlink, self._link):
                 raise NetworkError(f"{self.interface} cannot be put back: {error.strerror}") from None
-        finally:
-            self._classifier.close()
         self._journal.done(self._entry)
 
     def _take(self, settings: SetPort) -> None:

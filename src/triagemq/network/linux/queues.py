@@ -168,11 +168,11 @@ def waiting_room(buffer_packets: float) -> int:
     return MOST_WAITING if math.isinf(buffer_packets) else min(max(1, int(buffer_packets) - 1), MOST_WAITING)
 
 
-def attach_classifier(netlink: Netlink, interface: int, program: int) -> None:
-    """Let a loaded program (a file descriptor) choose the queue of every packet."""
-    _attach(
-        netlink, interface, OUR_HANDLE, program, REPLACE, attribute(_BPF_CLASS, struct.pack("=I", OUR_HANDLE))
-    )
+def attach_classifier(netlink: Netlink, interface: int, program: int, port: int) -> None:
+    """Let a loaded program (a file descriptor) choose the queue of every packet. It finds the number of the port, less
+    one, where it puts the class: the kernel begins with that of the filter."""
+    begins_with = attribute(_BPF_CLASS, struct.pack("=I", OUR_HANDLE | port - 1))
+    _attach(netlink, interface, OUR_HANDLE, program, REPLACE, begins_with)
 
 
 def attach_at_arrival(netlink: Netlink, interface: int, program: int) -> None:
