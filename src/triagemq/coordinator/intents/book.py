@@ -13,6 +13,7 @@ import numpy as np
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.published import (
     DeclaredColumns,
+    Published,
     DeclaredRate,
     declared_columns,
     declared_rates,
@@ -49,12 +50,14 @@ class IntentBook:
         self._look_at = _LEAST_TOPICS
         self._filters = TopicTree()
         self._users: dict[str, set[str]] = {}
+        self._published: tuple[tuple[Network, Rates, int], Published] | None = None
 
     def announce(self, intent: Intent) -> None:
         """Add a client, or put its new intent in place of its old one."""
         if isinstance(intent, PublisherIntent):
             pieces = declared_columns(intent)
             self._announced[intent.name] = pieces
+            self._published = None
             self._know(pieces.topics)
             return
         wanted = columns_of(intent)
@@ -71,6 +74,7 @@ class IntentBook:
     def withdraw(self, kind: str, name: str) -> bool:
         """Forget a publisher or subscriber; False if there is none of that name."""
         if kind == PUBLISHER:
+            self._published = None
             return self._announced.pop(name, None) is not None
         wanted = self._wanted.pop(name, None)
         for pattern in wanted.patterns if wanted is not None else ():
@@ -107,7 +111,7 @@ class IntentBook:
         """
         self._know(rates.per_second)
         self._forget_others(rates)
-        events = published(self._announced, network, rates, self._topic_number)
+        events = self._publications(network, rates)
         # Canonical order is the order of names: the tables below are written in it from the start.
         in_order = sorted(events.live.tolist(), key=self._topic_names.__getitem__)
         rank = np.full(len(self._topic_names), -1, dtype=np.int32)
@@ -126,6 +130,13 @@ class IntentBook:
             subscribers=subscribers,
             subscriptions=subscriptions,
         )
+
+    def _publications(self, network: Network, rates: Rates) -> Published:
+        """What is published: the same as last time if only subscribers have changed."""
+        asked = (network, rates, len(self._topic_names))
+        if self._published is None or self._published[0] != asked:
+            self._published = asked, published(self._announced, network, rates, self._topic_number)
+        return self._published[1]
 
     def _names(self, network: Network) -> list[str]:
         return sorted(name for name, intent in self._subscribers.items() if network.has_port(intent))
@@ -146,6 +157,7 @@ class IntentBook:
         self._topic_names = [topic for topic in self._topic_names if topic in needed]
         self._topic_number = {topic: number for number, topic in enumerate(self._topic_names)}
         self._topics = TopicTree(self._topic_names)
+        self._published = None
         for wanted in self._wanted.values():
             wanted.columns = None
 
