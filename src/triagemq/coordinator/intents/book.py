@@ -13,8 +13,8 @@ import numpy as np
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.published import (
     DeclaredColumns,
-    Published,
     DeclaredRate,
+    Published,
     declared_columns,
     declared_rates,
     published,
