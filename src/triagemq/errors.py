@@ -22,6 +22,7 @@ TriageError                        base; `exit_code` is what the command line re
 │   ├── SwitchError                an OpenFlow switch refuses a request; carries which
 │   ├── SessionClosedError         the connection to a switch has ended
 │   └── VirtualSwitchError         Open vSwitch is not there, does not start, or refuses an order
+├── CodeError                      a topic has no code, or an address is that of no topic
 ├── OutputError                    a result cannot be written where it was asked to go
 └── MissingDependencyError         a command needs an install group that is not there
 
@@ -39,6 +40,7 @@ __all__ = [
     "BrokerError",
     "ClientError",
     "ClosedError",
+    "CodeError",
     "CoordinatorError",
     "CoordinatorUnreachableError",
     "DecodeError",
@@ -230,6 +232,10 @@ class SessionClosedError(NetworkError):
 
 class VirtualSwitchError(NetworkError):
     """Open vSwitch is not there, does not start, or refuses an order."""
+
+
+class CodeError(TriageError):
+    """A topic has no code, an address is that of no topic, or a tree of topics cannot be read."""
 
 
 class OutputError(TriageError):

@@ -22,6 +22,7 @@ COMMANDS = {
     "pub": "publish",
     "sub": "subscribe",
     "token": "token",
+    "topics": "topics",
     "emulate": "emulate",
     "network": "network",
     "gateway": "gateway",

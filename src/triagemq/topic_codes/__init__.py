@@ -1,0 +1,23 @@
+"""Topics as bits of an IPv6 multicast address (Shi et al. 4.2): a subtree of topics is a prefix that switches match.
+
+tree      topic trees in files: YAML, or LDIF of an LDAP directory
+book      which topic has which bits; grows, and never gives the bits of one topic to another
+address   topic, event type and queue in one address, and back
+"""
+
+from triagemq.topic_codes.address import EventAddress, Prefix, event_address, read_address, subtree_prefix
+from triagemq.topic_codes.book import CodeBook, load_book, save_book
+from triagemq.topic_codes.tree import TopicPaths, read_tree
+
+__all__ = [
+    "CodeBook",
+    "EventAddress",
+    "Prefix",
+    "TopicPaths",
+    "event_address",
+    "load_book",
+    "read_address",
+    "read_tree",
+    "save_book",
+    "subtree_prefix",
+]

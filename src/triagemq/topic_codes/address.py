@@ -1,0 +1,103 @@
+"""Topic, event type and queue in one IPv6 multicast address.
+
+    ff1e   topic, zeros behind it   event type   queue
+    16     100                      9            3        bits
+
+Flags say that the address is nobody's for ever (1), the scope is global (e). The topic comes first: all events of a
+subtree have one prefix, whatever their types and queues, which switches match as they match any other.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from triagemq.errors import CodeError, ParameterError
+from triagemq.mqttsn.topics import topic_filter_problem
+from triagemq.topic_codes.book import TOPIC_BITS, TYPE_BITS, CodeBook
+
+QUEUE_BITS = 3
+_HEAD = f"{0xFF1E:016b}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventAddress:
+    """What an address says of an event; the type is a name, "" where none is said."""
+
+    topic: str
+    queue: int
+    event_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first bits of an address, as switches match them."""
+
+    address: str
+    length: int
+
+    def __str__(self) -> str:
+        return f"{self.address}/{self.length}"
+
+
+def event_address(book: CodeBook, event: EventAddress) -> str:
+    """Where an event is sent.
+
+    >>> book = CodeBook()
+    >>> book.add(["city/hall/smoke"])
+    1
+    >>> event_address(book, EventAddress("city/hall/smoke", queue=7))
+    'ff1e:a800::7'
+    """
+    if not 0 <= event.queue < 1 << QUEUE_BITS:
+        raise ParameterError("queue", f"is {event.queue}; must be from 0 to {(1 << QUEUE_BITS) - 1}")
+    if event.event_type not in book.types:
+        known = ", ".join(book.types[1:]) or "none"
+        raise CodeError(f"the event type {event.event_type!r} has no number; those that have: {known}")
+    kind = f"{book.types.index(event.event_type):0{TYPE_BITS}b}"
+    return _address(book.bits(event.topic).ljust(TOPIC_BITS, "0") + kind + f"{event.queue:0{QUEUE_BITS}b}")
+
+
+def read_address(book: CodeBook, address: str) -> EventAddress:
+    """What an address says, or CodeError."""
+    bits = f"{int(_ipv6(address)):0128b}"
+    if not bits.startswith(_HEAD):
+        raise CodeError(f"{address} is the address of no topic: those begin with ff1e")
+    topic, rest = bits[len(_HEAD) :][:TOPIC_BITS], bits[len(_HEAD) + TOPIC_BITS :]
+    kind = int(rest[:TYPE_BITS], 2)
+    if kind >= len(book.types):
+        raise CodeError(f"{address} has the event type {kind}; there are {len(book.types) - 1}")
+    return EventAddress(book.topic(topic), int(rest[TYPE_BITS:], 2), book.types[kind])
+
+
+def subtree_prefix(book: CodeBook, topic_filter: str) -> Prefix:
+    """The prefix of all events that a filter takes: of one topic, or of a topic and everything below it (/#).
+
+    >>> book = CodeBook()
+    >>> book.add(["city/hall/smoke"])
+    1
+    >>> str(subtree_prefix(book, "city/#")), str(subtree_prefix(book, "city"))
+    ('ff1e:8000::/18', 'ff1e:8000::/116')
+    """
+    if problem := topic_filter_problem(topic_filter):
+        raise ParameterError("filter", f"{topic_filter!r} is no filter: {problem.replace('_', ' ')}")
+    if "+" in topic_filter.split("/"):
+        raise ParameterError("filter", f"{topic_filter!r} is no subtree: + takes one level only")
+    if topic_filter == "#":
+        return Prefix(_address(""), len(_HEAD))
+    if topic_filter.endswith("/#"):
+        bits = book.bits(topic_filter.removesuffix("/#"))
+    else:
+        bits = book.bits(topic_filter).ljust(TOPIC_BITS, "0")
+    return Prefix(_address(bits), len(_HEAD) + len(bits))
+
+
+def _address(bits: str) -> str:
+    return str(ipaddress.IPv6Address(int((_HEAD + bits).ljust(128, "0"), 2)))
+
+
+def _ipv6(address: str) -> ipaddress.IPv6Address:
+    try:
+        return ipaddress.IPv6Address(address)
+    except ValueError:
+        raise ParameterError("address", f"{address!r} is no IPv6 address") from None
