@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
@@ -14,13 +14,22 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from triagemq.pipeline.checking import Checked, check_runs
-from triagemq.pipeline.dimensions import Dimensions
-from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
-from triagemq.pipeline.inputs import LogInput, TraceInput, published
-from triagemq.pipeline.partitions import Rows, collected, ends_by_run, here, in_spark, partitions_of, table_of
+from triagemq.pipeline.dimensions import Dimensions, Said
+from triagemq.pipeline.ingest import ingest, names_to_ids
+from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
+from triagemq.pipeline.partitions import (
+    Rows,
+    collected,
+    ends_by_run,
+    here,
+    in_spark,
+    partitions_of,
+    schema_of,
+    table_of,
+)
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table, write_work
+from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
@@ -75,7 +84,8 @@ class Batch:
         self,
         spark: SparkSession,
         store: TableStore,
-        inputs: list[TraceInput | LogInput],
+        inputs: Sequence[Input],
+        said: Said,
         progress: TableProgress,
     ) -> None:
         self._spark = spark
@@ -86,6 +96,7 @@ class Batch:
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
+        self._said = said
         self._progress = progress
         self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
@@ -94,8 +105,7 @@ class Batch:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
         with ThreadPoolExecutor() as pool:
-            # Forecasts take their time too.
-            dimensions = pool.submit(Dimensions.of, self._traces)
+            dimensions = pool.submit(Dimensions.of, self._said)
             checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
             self._dimensions = dimensions.result()
         readings, rejected = self._ingest()
@@ -202,13 +212,10 @@ class Batch:
         readings, rejected = [], []
         for run, log in self._logs.items():
             self._progress.begin(log.source)
-            parsed = ingest(self._spark, log)
-            kept = write_work(parsed.rows, self._store.work(f"log-{run}"), what=log.source)
-            parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
+            parsed = ingest(self._spark, log, self._store.work(f"log-{run}"))
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
-            for reason, count in parsed.rows.groupBy("reason").count().collect():
-                self._counts[run, reason] = count
+            self._counts |= {(run, reason): count for reason, count in parsed.counts().items()}
             for column, names in names_to_ids(parsed.readings(), self._log_names, run).items():
                 self._log_names[column].append(names)
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
@@ -309,8 +316,7 @@ class Batch:
 
     def _write(self, table: str, make: Callable[[], Rows]) -> None:
         self._progress.begin(table)
-        schema = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int")
-        assert isinstance(schema, StructType)
+        schema = schema_of(f"{TABLES[table].SCHEMA}, run int")
         rows = self._completed(make(), schema)
         if not isinstance(rows, DataFrame):
             self._few[table] = rows

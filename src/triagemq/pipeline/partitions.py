@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -111,25 +111,19 @@ def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left
     if isinstance(rows, DataFrame):
         frame = in_spark(rows.sparkSession, others)
         return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
-    # Nothing is equal to null.
-    known, own = _codes(others, keys, null=-2), _codes(rows, keys, null=-3)
-    order = np.argsort(known)
-    place = np.searchsorted(known[order], own)
-    # Whatever is behind all others finds the one at the end, which nothing is equal to.
-    order, known = np.append(order, len(known)), np.append(known, -4)
-    taken = others.take(pa.array(order[place], mask=known[order[place]] != own))
-    for name in others.column_names:
-        if name not in keys:
-            rows = rows.append_column(name, taken[name])
-    if how == "left":
-        return rows
-    return pa.concat_tables([rows, others.filter(~np.isin(known[:-1], own))], promote_options="default")
+    found = _numbered(rows, keys, "own").join(
+        _numbered(others, keys, "known"), list(keys), join_type=f"{how} outer"
+    )
+    found = found.sort_by([("own", "ascending"), ("known", "ascending")])
+    columns = {key: found[key] for key in keys}
+    for table, place in ((rows, found["own"]), (others, found["known"])):
+        columns |= {name: table[name].take(place) for name in table.column_names if name not in keys}
+    return pa.table(columns)
 
 
-def _codes(rows: pa.Table, keys: Sequence[str], null: int) -> Any:
-    """Keys of 32 bits as one number."""
-    columns = (rows[key].fill_null(null).to_numpy().astype(np.int64) for key in keys)
-    return reduce(lambda code, column: (code << 32) + column, columns)
+def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
+    """The keys of rows, and their places."""
+    return rows.select(list(keys)).append_column(name, pa.array(np.arange(len(rows))))
 
 
 def _in_arrow(rows: Rows, function: InPieces, schema: str | StructType) -> Rows:
@@ -171,7 +165,13 @@ def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
 
 
 def _struct(schema: str | StructType) -> StructType:
-    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    return schema_of(schema) if isinstance(schema, str) else schema
+
+
+@lru_cache
+def schema_of(columns: str) -> StructType:
+    """Columns as Spark's SQL writes them; Java has to read that, once."""
+    found = StructType.fromDDL(columns)
     assert isinstance(found, StructType)
     return found
 

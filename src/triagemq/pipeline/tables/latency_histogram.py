@@ -111,18 +111,19 @@ def _count(rows: pa.Table) -> pa.Table:
         return np.bincount(place, weights, len(keys)).astype(np.int64)
 
     columns: dict[str, Any] = {"key": keys}
+    delivered = value >= 0
+    lost, lost_at = -value[~delivered], at[~delivered]
     for outcome, number in _UNDELIVERED.items():
-        columns[outcome] = sums(at[value == -number])
+        columns[outcome] = sums(lost_at[lost == number])
     for name in _MARKS:
-        columns[name] = sums(at, rows[name].to_numpy() if name in rows.column_names else np.zeros(len(at)))
+        columns[name] = sums(at, rows[name].to_numpy()) if name in rows.column_names else sums(at[:0])
     for name in _WHOSE:
         # The same in all rows of a subscription.
         known = np.zeros(len(keys), np.int32)
         if name in rows.column_names:
             known[at] = rows[name].to_numpy()
         columns[name] = pa.array(known, mask=np.full(len(keys), name not in rows.column_names))
-    delivered = value >= 0
-    took, at = value[delivered], at[delivered]
+    took, at = value[delivered], at[delivered].astype(np.int64)
     longest = np.full(len(keys), -1)
     np.maximum.at(longest, at, took)
     columns |= {"delivered": sums(at), "high": sums(at, took >> _LOW_BITS)}

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import Rows, here, joined
+from triagemq.pipeline.partitions import Rows, here, joined, spread
 
 SCHEMA = """
     run_id               string,
@@ -41,17 +41,28 @@ DENSE = 10
 
 def transform(publications: DataFrame, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
-    measured = publications.where("measured").withColumn("published_at", event_time(F.col("published_ns")))
-    long = F.call_function("div", F.col("window_start_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
-    in_10_seconds = F.sum("publications").over(Window.partitionBy(*_KEYS, long))
+    keys = (*_KEYS, "long")
+    long = F.call_function("div", F.col("published_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
+    measured = publications.where("measured").select(
+        *_KEYS,
+        "published_ns",
+        "size_bytes",
+        long.alias("long"),
+        event_time(F.col("published_ns")).alias("published_at"),
+    )
+    # Once all events of a topic in 10 s are together, nothing else is exchanged.
+    together = spread(measured, *keys)
+    in_10_seconds = F.sum("publications").over(Window.partitionBy(*keys))
     dense = (
-        with_rates(_windows(measured, SHORT_SECONDS, _KEYS), SHORT_SECONDS)
+        with_rates(_windows(together, SHORT_SECONDS, keys), SHORT_SECONDS)
         .withColumn("in_10_seconds", in_10_seconds)
         .where(F.col("in_10_seconds") >= DENSE)
         .drop("in_10_seconds")
     )
-    both = dense.unionByName(with_rates(long_windows(measured), LONG_SECONDS), allowMissingColumns=True)
-    return joined(here(both), topics, ("run", "topic_id"))
+    both = dense.unionByName(
+        with_rates(long_windows(together, *keys), LONG_SECONDS), allowMissingColumns=True
+    )
+    return joined(here(both.drop("long")), topics, ("run", "topic_id"))
 
 
 def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
