@@ -40,7 +40,9 @@ _DUPLICATE = "duplicate"
 _UNSET = "clock not set"
 _GROUPED = ["run", "table", "reason", "unix"]
 _COUNTED = "run int, table int, reason string, unix boolean, rows bigint, repeated bigint"
-_ADDED = "run int, line bigint, reason string, table int, unix boolean, key bigint, other bigint"
+_ADDED = (
+    "run int, line bigint, reason string, table int, unix boolean, measured boolean, key bigint, other bigint"
+)
 _STAMPED = ("publications", "deliveries")
 """The tables whose published_ns is the publishers' own time."""
 
@@ -55,8 +57,8 @@ class Checked:
     """The same rows in this process, in a session whose tables are all small."""
 
     def good(self) -> Rows:
-        """Rows that can be used, with the columns of the trace only."""
-        columns = ["run", *TABLES[self.table].names]
+        """Rows that can be used, with the columns of the trace and, if they say when, whether it is after warm-up."""
+        columns = ["run", *TABLES[self.table].names, *(["measured"] if self.table in _TIMES else [])]
         if self.few is not None:
             return self.few.filter(pc.is_null(self.few["reason"])).select(columns)
         return here(self.rows.where("reason is null").select(columns))
@@ -159,6 +161,7 @@ def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> Data
         f"{_reason(table, run)} AS reason",
         f"{list(_KEYS).index(table)} AS table",
         f"{unix} AS unix",
+        f"{_TIMES.get(table, 0)} >= {run.manifest.measured_from_ns} AS measured",
         f"bigint({key}) AS key",
         f"bigint({other}) AS other",
     )

@@ -124,21 +124,17 @@ class Batch:
         valid = checked["publications"].good()
         if readings is not None:
             valid = in_spark(self._spark, valid).unionByName(self._numbered(readings))
-        made: Made = {
-            "publications": lambda: publications.transform(
-                self._marked(valid), self._topics, self._publishers
-            )
-        }
+        made: Made = {"publications": lambda: publications.transform(valid, self._topics, self._publishers)}
         if self._has("deliveries"):
-            made["deliveries"] = lambda: self._marked(checked["deliveries"].good())
+            made["deliveries"] = checked["deliveries"].good
         if any(reason is not None for _, reason in self._counts):
             bad = [each.bad() for each in checked.values()] + rejected
-            made["quarantine"] = lambda: quarantine.transform(reduce(DataFrame.unionByName, bad))
+            made["quarantine"] = lambda: reduce(DataFrame.unionByName, bad)
         self._write_all(made)
 
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
-        published, start_ns, rows = self._read("publications"), self._measured_from(), self._rows
+        published, rows = self._read("publications"), self._rows
         samples, ports = checked["queue_samples"].good(), self._dimensions.ports
         times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
         first: Made = {
@@ -168,7 +164,7 @@ class Batch:
             }
         if self._has("queue_samples"):
             first["port_load"] = lambda: port_load.transform(
-                in_spark(self._spark, samples), in_spark(self._spark, ports), start_ns
+                in_spark(self._spark, samples), in_spark(self._spark, ports)
             )
             first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
             second["port_summary"] = lambda: port_summary.transform(self._read("port_load"))
@@ -202,7 +198,7 @@ class Batch:
         if with_hops:
             packets = packets.unionByName(in_spark(self._spark, hops.good()).select(packets.columns))
         return queue_features.transform(
-            in_spark(self._spark, samples), packets, self._dimensions.ports, phase_ns, self._measured_from()
+            in_spark(self._spark, samples), packets, self._dimensions.ports, phase_ns
         )
 
     # Foreign logs
@@ -221,11 +217,12 @@ class Batch:
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
+        measured = F.lit(True).alias("measured")
         for column, names in self._log_names.items():
             known = F.broadcast(in_spark(self._spark, pa.concat_tables(names)))
             readings = readings.join(known, ["run", column])
         return readings.select(
-            "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"
+            "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes", measured
         )
 
     # Counting
@@ -268,23 +265,12 @@ class Batch:
     def _has(self, table: str) -> bool:
         return any(each.manifest.rows(table) > 0 for each in self._traces.values())
 
-    def _measured_from(self) -> Column:
-        """The end of warm-up, by run."""
-        return self._by_run(self._measured_from_ns().__getitem__)
-
     def _measured_from_ns(self) -> dict[int, int]:
         """A foreign log has no warm-up."""
         return {
             run: each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
             for run, each in self._inputs.items()
         }
-
-    def _marked(self, valid: Rows) -> Rows:
-        """Rows with `measured`: only events that are published after warm-up count in figures."""
-        if isinstance(valid, DataFrame):
-            return here(valid.withColumn("measured", F.col("published_ns") >= self._measured_from()))
-        begins = np.array(list(self._measured_from_ns().values()))[valid["run"].to_numpy()]
-        return valid.append_column("measured", pa.array(valid["published_ns"].to_numpy() >= begins))
 
     def _judged_until(self) -> Column | None:
         """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
