@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,22 +39,12 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Dimensions:
-    """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know."""
+def dimensions(said: Said) -> dict[str, pa.Table]:
+    """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know, by its name.
 
-    topics: pa.Table
-    publishers: pa.Table
-    ports: pa.Table
-    subscribers: pa.Table
-    subscriptions: pa.Table
-    class_forecasts: pa.Table
-    classes: pa.Table
-
-    @classmethod
-    def of(cls, said: Said) -> Dimensions:
-        """Of what runs say; null in columns that are not known."""
-        return cls(**{name: table_of(said[name], f"run int, {_COLUMNS[name]}") for name in _COLUMNS})
+    Columns that are not known are null.
+    """
+    return {name: table_of(said[name], f"run int, {columns}") for name, columns in _COLUMNS.items()}
 
 
 def said_by(inputs: Sequence[Input]) -> Said:

@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from triagemq.pipeline.checking import Checked, check_runs
-from triagemq.pipeline.dimensions import Dimensions, Said
+from triagemq.pipeline.dimensions import Said, dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
 from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
 from triagemq.pipeline.partitions import (
@@ -105,9 +104,9 @@ class Batch:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
         with ThreadPoolExecutor() as pool:
-            dimensions = pool.submit(Dimensions.of, self._said)
+            known = pool.submit(dimensions, self._said)
             checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
-            self._dimensions = dimensions.result()
+            self._dimensions = known.result()
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
@@ -119,11 +118,11 @@ class Batch:
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
         """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._topics = pa.concat_tables([self._dimensions.topics, *self._log_names["topic"]])
-        self._publishers = pa.concat_tables([self._dimensions.publishers, *self._log_names["publisher"]])
+        self._topics = pa.concat_tables([self._dimensions["topics"], *self._log_names["topic"]])
+        self._publishers = pa.concat_tables([self._dimensions["publishers"], *self._log_names["publisher"]])
         valid = checked["publications"].good()
         if readings is not None:
-            valid = in_spark(self._spark, valid).unionByName(self._numbered(readings))
+            valid = here(in_spark(self._spark, valid).unionByName(self._numbered(readings)))
         made: Made = {"publications": lambda: publications.transform(valid, self._topics, self._publishers)}
         if self._has("deliveries"):
             made["deliveries"] = checked["deliveries"].good
@@ -135,7 +134,7 @@ class Batch:
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
         published, rows = self._read("publications"), self._rows
-        samples, ports = checked["queue_samples"].good(), self._dimensions.ports
+        samples, ports = checked["queue_samples"].good(), self._dimensions["ports"]
         times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
         first: Made = {
             "topic_rates": lambda: topic_rates.transform(published, self._topics),
@@ -156,10 +155,10 @@ class Batch:
             first = {"latency_histogram": self._latency_histogram} | first
             second |= {
                 "class_performance": lambda: class_performance.transform(
-                    rows("latency_histogram"), self._dimensions.class_forecasts
+                    rows("latency_histogram"), self._dimensions["class_forecasts"]
                 ),
                 "subscription_performance": lambda: subscription_performance.transform(
-                    rows("latency_histogram"), self._dimensions.subscriptions
+                    rows("latency_histogram"), self._dimensions["subscriptions"]
                 ),
             }
         if self._has("queue_samples"):
@@ -177,7 +176,9 @@ class Batch:
         traces = self._traces.values()
         return latency_histogram.transform(
             self._read("deliveries"),
-            in_spark(self._spark, self._dimensions.classes) if any(each.classes for each in traces) else None,
+            in_spark(self._spark, self._dimensions["classes"])
+            if any(each.classes for each in traces)
+            else None,
             self._partitions,
             deadlines=self._deadlines(),
             judged_until_ns=self._judged_until(),
@@ -191,14 +192,14 @@ class Batch:
         )
         with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
         passed = self._read("deliveries").where(~F.col("run").isin(with_hops))
-        subscribers = F.broadcast(in_spark(self._spark, self._dimensions.subscribers))
+        subscribers = F.broadcast(in_spark(self._spark, self._dimensions["subscribers"]))
         packets = passed.join(subscribers, ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
         if with_hops:
             packets = packets.unionByName(in_spark(self._spark, hops.good()).select(packets.columns))
         return queue_features.transform(
-            in_spark(self._spark, samples), packets, self._dimensions.ports, phase_ns
+            in_spark(self._spark, samples), packets, self._dimensions["ports"], phase_ns
         )
 
     # Foreign logs
@@ -290,7 +291,7 @@ class Batch:
         if not any(asked):
             return None
         deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
-        wanted = in_spark(self._spark, self._dimensions.subscriptions).where(
+        wanted = in_spark(self._spark, self._dimensions["subscriptions"]).where(
             "max_latency_seconds is not null"
         )
         return wanted.select("run", "subscription_id", deadline_ns)
@@ -302,20 +303,20 @@ class Batch:
 
     def _write(self, table: str, make: Callable[[], Rows]) -> None:
         self._progress.begin(table)
-        schema = schema_of(f"{TABLES[table].SCHEMA}, run int")
+        schema = f"{TABLES[table].SCHEMA}, run int"
         rows = self._completed(make(), schema)
         if not isinstance(rows, DataFrame):
             self._few[table] = rows
-            rows = rows.replace_schema_metadata({SPARK_SCHEMA: StructType(schema.fields[:-1]).json()})
+            rows = rows.replace_schema_metadata({SPARK_SCHEMA: schema_of(TABLES[table].SCHEMA).json()})
         self._written[table] = write_table(rows, self._store, table, len(self._inputs))
         self._progress.finish()
 
-    def _completed(self, rows: Rows, schema: StructType) -> Rows:
+    def _completed(self, rows: Rows, schema: str) -> Rows:
         """Rows with exactly the columns of their table and `run`; in this process if they are few."""
         run_ids = [each.run_id for each in self._inputs.values()]
         if isinstance(rows, DataFrame):
             ids = F.array(*map(F.lit, run_ids))
-            return here(rows.withColumn("run_id", ids[F.col("run")]).to(schema))
+            return here(rows.withColumn("run_id", ids[F.col("run")]).to(schema_of(schema)))
         few = table_of([rows], schema)
         ids = pa.array(run_ids).take(few["run"])
         return few.set_column(few.column_names.index("run_id"), "run_id", ids)

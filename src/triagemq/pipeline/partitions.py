@@ -75,9 +75,7 @@ def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.
     return in_order(rows, keys, (), made, schema)
 
 
-def in_order(
-    rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str | StructType
-) -> Rows:
+def in_order(rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str) -> Rows:
     """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
     if isinstance(rows, DataFrame):
         return _in_arrow(spread(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
@@ -87,7 +85,7 @@ def in_order(
 def in_pieces(
     rows: Rows,
     function: Callable[[pa.Table], pa.Table],
-    schema: str | StructType,
+    schema: str,
     rows_at_once: int = sys.maxsize,
 ) -> Rows:
     """What a function makes of every so many rows of a partition."""
@@ -126,22 +124,21 @@ def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
     return rows.select(list(keys)).append_column(name, pa.array(np.arange(len(rows))))
 
 
-def _in_arrow(rows: Rows, function: InPieces, schema: str | StructType) -> Rows:
+def _in_arrow(rows: Rows, function: InPieces, schema: str) -> Rows:
     """What a function makes of the rows of each partition, which come piece by piece.
 
     Python workers do it where the rows are; few rows are done with here.
     """
-    wanted = _struct(schema)
     if isinstance(rows, DataFrame) and partitions_of(rows.sparkSession) > 1:
         _send_code_of(function)
-        arrow = to_arrow_schema(wanted)
+        arrow = to_arrow_schema(schema_of(schema))
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for table in function(pa.Table.from_batches([batch]) for batch in batches):
                 yield from _as_table([table], arrow).to_batches()
 
-        return rows.mapInArrow(made, wanted)
-    return table_of(list(function(iter([collected(rows)]))), wanted)
+        return rows.mapInArrow(made, schema_of(schema))
+    return table_of(list(function(iter([collected(rows)]))), schema)
 
 
 def _send_code_of(function: Callable[..., object]) -> None:
@@ -150,9 +147,9 @@ def _send_code_of(function: Callable[..., object]) -> None:
         register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
-def table_of(tables: Sequence[pa.Table], schema: str | StructType) -> pa.Table:
+def table_of(tables: Sequence[pa.Table], schema: str) -> pa.Table:
     """Tables as one that has these columns; null in those that a table does not have."""
-    return _as_table(tables, to_arrow_schema(_struct(schema)))
+    return _as_table(tables, to_arrow_schema(schema_of(schema)))
 
 
 def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
@@ -162,10 +159,6 @@ def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
     together = pa.concat_tables([wanted.empty_table(), *ordered], promote_options="permissive")
     # Spark takes an empty chunk for the end of those that follow.
     return together.cast(wanted).combine_chunks()
-
-
-def _struct(schema: str | StructType) -> StructType:
-    return schema_of(schema) if isinstance(schema, str) else schema
 
 
 @lru_cache

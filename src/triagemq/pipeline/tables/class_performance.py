@@ -7,8 +7,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.partitions import Rows, in_pieces, joined
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 
 SCHEMA = f"""
     run_id          string,
@@ -44,8 +44,7 @@ def _add_up(rows: pa.Table) -> pa.Table:
     np.add.at(
         subscriptions, at, rows["subscriptions"].to_numpy() if "subscriptions" in rows.column_names else 1
     )
-    added = added.append_column("subscriptions", pa.array(subscriptions))
-    return added.append_column("bins", add_bins_up(rows, at, len(added)))
+    return added.append_column("subscriptions", pa.array(subscriptions))
 
 
 def _figures(rows: pa.Table) -> pa.Table:

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 from triagemq.scenario import UtilityShape
 
 SCHEMA = f"""
@@ -63,8 +63,7 @@ def _figures(rows: pa.Table) -> pa.Table:
     order = np.lexsort((-priority_class, copies, at))
     usual = order[np.searchsorted(at[order], np.arange(len(added)), side="right") - 1]
     added = added.append_column("priority_class", rows["priority_class"].take(pa.array(usual)))
-    added = figures(added.append_column("bins", add_bins_up(rows, at, len(added))))
-    return added.rename_columns({name: f"seen_{name}" for name in _SEEN})
+    return figures(added).rename_columns({name: f"seen_{name}" for name in _SEEN})
 
 
 def _with_worth(rows: pa.Table) -> pa.Table:
