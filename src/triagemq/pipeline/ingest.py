@@ -8,7 +8,7 @@ are never sorted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -268,39 +268,43 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
     """Reasons in the order in which they are looked for: a row gets the first that holds."""
     time, published = _text(mapping.time.column), F.col("published_ns")
     earliest, latest = mapping.time.bounds_ns
-
-    def some(condition: Callable[[Column], Column]) -> Column:
-        # Only values that are there can be wrong: in a wide log an empty cell is no reading.
-        return F.exists("candidates", lambda reading: reading["value"].isNotNull() & condition(reading))
-
-    def number(reading: Column) -> Column:
-        return reading["value"].try_cast("double")
-
+    candidates = [F.col("candidates")[number] for number in range(len(mapping.topics_of_values))]
     reasons = {
         "missing time": time.isNull(),
         "unparseable time": published.isNull(),
         "time out of range": (published < (earliest or 0)) | (published >= (latest or _LATEST_NS)),
         "missing publisher": F.col("publisher").isNull(),
-        "missing value": ~some(lambda _: F.lit(True)),
-        "missing topic": some(lambda reading: reading["topic"].isNull()),
-        "invalid topic": some(
-            lambda reading: (
-                reading["topic"].rlike("[+#\\x00]")
-                | (F.octet_length(reading["topic"]) > _LONGEST_TOPIC_BYTES)
-            )
-        ),
-        "missing size": some(lambda reading: reading["size"].isNull()),
-        "unparseable size": some(lambda reading: reading["size_bytes"].isNull()),
-        "negative size": some(lambda reading: reading["size_bytes"] < 0),
-        "absurd size": some(lambda reading: reading["size_bytes"] > mapping.largest_size_bytes),
+        "missing value": reduce(Column.__and__, (reading["value"].isNull() for reading in candidates)),
+    }
+    # Only values that are there can be wrong: in a wide log an empty cell is no reading. Not by a function over the
+    # array, which Spark would interpret row by row.
+    of_readings = [_reading_reasons(mapping, reading) for reading in candidates]
+    for text in of_readings[0]:
+        wrong = (
+            reading["value"].isNotNull() & own[text]
+            for reading, own in zip(candidates, of_readings, strict=True)
+        )
+        reasons[text] = reduce(Column.__or__, wrong)
+    return reasons
+
+
+def _reading_reasons(mapping: Mapping, reading: Column) -> dict[str, Column]:
+    """What may be wrong with one of the values of a row."""
+    topic, size_bytes, number = reading["topic"], reading["size_bytes"], reading["value"].try_cast("double")
+    reasons = {
+        "missing topic": topic.isNull(),
+        "invalid topic": topic.rlike("[+#\\x00]") | (F.octet_length(topic) > _LONGEST_TOPIC_BYTES),
+        "missing size": reading["size"].isNull(),
+        "unparseable size": size_bytes.isNull(),
+        "negative size": size_bytes < 0,
+        "absurd size": size_bytes > mapping.largest_size_bytes,
     }
     if mapping.topics is not None:
-        known = mapping.topics
-        reasons["unknown topic"] = some(lambda reading: ~reading["topic"].isin(known))
+        reasons["unknown topic"] = ~topic.isin(mapping.topics)
     if mapping.numbers:
-        reasons["value is not a number"] = some(lambda reading: number(reading).isNull())
+        reasons["value is not a number"] = number.isNull()
         # A comparison of Spark's takes NaN for larger than everything.
-        reasons["value is not finite"] = some(lambda reading: F.abs(number(reading)) >= float("inf"))
+        reasons["value is not finite"] = F.abs(number) >= float("inf")
     return reasons
 
 
