@@ -74,4 +74,4 @@ def _ratio(above: Any, below: Any, scale: float = 1.0) -> pa.Array:
 
 def exact_mean(column: str) -> Column:
     """The mean, the same to the last bit however the rows are spread: decimals add up exactly."""
-    return F.avg(F.col(column).try_cast("decimal(28,12)")).cast("double").alias(column)
+    return F.expr(f"double(avg(try_cast({column} AS decimal(28,12)))) AS {column}")

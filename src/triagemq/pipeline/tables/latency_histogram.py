@@ -118,12 +118,10 @@ def _count(rows: pa.Table) -> pa.Table:
         columns[outcome] = sums(lost_at[lost == number])
     for name in _MARKS:
         columns[name] = sums(at, rows[name].to_numpy()) if name in rows.column_names else sums(at[:0])
-    for name in _WHOSE:
+    for name in (name for name in _WHOSE if name in rows.column_names):
         # The same in all rows of a subscription.
-        known = np.zeros(len(keys), np.int32)
-        if name in rows.column_names:
-            known[at] = rows[name].to_numpy()
-        columns[name] = pa.array(known, mask=np.full(len(keys), name not in rows.column_names))
+        columns[name] = np.zeros(len(keys), np.int32)
+        columns[name][at] = rows[name].to_numpy()
     took, at = value[delivered], at[delivered].astype(np.int64)
     longest = np.full(len(keys), -1)
     np.maximum.at(longest, at, took)
