@@ -22,20 +22,13 @@ from triagemq.errors import MissingDependencyError, PipelineError
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import find_java
-from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings, shuffle_partitions
+from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings
 from triagemq.pipeline.store.places import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "SMALL_ROWS",
-    "SparkOptions",
-    "abandon",
-    "import_spark",
-    "shuffle_partitions",
-    "spark_session",
-]
+__all__ = ["SMALL_ROWS", "SparkOptions", "abandon", "import_spark", "spark_session"]
 
 _PACKAGE = Path(__file__).parents[1]
 

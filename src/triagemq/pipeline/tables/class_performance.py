@@ -19,7 +19,6 @@ SCHEMA = f"""
     bins            array<bigint> COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'
 """
 _KEYS = ("run", "priority_class")
-_NO_CLASS = -1
 _ADDED = f"""
     run int, priority_class int, subscriptions bigint, {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
     late bigint, latency_sum_ns decimal(38,0), latency_max_ns bigint, bins array<bigint>
@@ -37,9 +36,7 @@ def transform(latency_histogram: Rows, forecasts: pa.Table) -> Rows:
 
 def _add_up(rows: pa.Table) -> pa.Table:
     """One row for each run and class."""
-    known = rows["priority_class"].fill_null(_NO_CLASS)
-    rows = rows.set_column(rows.column_names.index("priority_class"), "priority_class", known)
-    added, at = add_up(rows, _KEYS)
+    added, at = add_up(rows, [*_KEYS])
     subscriptions = np.zeros(len(added), np.int64)
     np.add.at(
         subscriptions, at, rows["subscriptions"].to_numpy() if "subscriptions" in rows.column_names else 1
@@ -48,7 +45,4 @@ def _add_up(rows: pa.Table) -> pa.Table:
 
 
 def _figures(rows: pa.Table) -> pa.Table:
-    found = figures(_add_up(rows))
-    priority_class = found["priority_class"].to_numpy()
-    known = pa.array(priority_class, mask=priority_class == _NO_CLASS)
-    return found.set_column(found.column_names.index("priority_class"), "priority_class", known)
+    return figures(_add_up(rows))

@@ -149,19 +149,20 @@ def _added_up(rows: pa.Table) -> pa.Table:
     return pa.table(columns | {name: added[name] for name in added.column_names if name != "key"})
 
 
-def add_up(histogram: pa.Table, keys: Sequence[str], smallest: Sequence[str] = ()) -> tuple[pa.Table, Any]:
-    """What became of the copies of several subscriptions or classes: a row for each value of the keys, in their order.
+def add_up(histogram: pa.Table, keys: list[str], smallest: Sequence[str] = ()) -> tuple[pa.Table, Any]:
+    """What became of the copies of several subscriptions or classes: a row for each value of the keys.
 
-    The second says for each row of the histogram in which one it is. Keys are whole numbers.
+    The second says for each row of the histogram in which one it is.
     """
-    given = np.array([histogram[key].to_numpy() for key in keys])
-    found, at = np.unique(given, axis=1, return_inverse=True)
     sums = [name for name in (*OUTCOMES, *_MARKS, "latency_sum_ns") if name in histogram.column_names]
     asked = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
     asked.append(("latency_max_ns", "max"))
-    grouped = histogram.append_column("at", pa.array(at)).group_by("at").aggregate(asked).sort_by("at")
-    columns = {key: pa.array(values) for key, values in zip(keys, found, strict=True)}
+    placed = histogram.append_column("place", pa.array(np.arange(len(histogram))))
+    grouped = placed.group_by(keys, use_threads=False).aggregate([*asked, ("place", "list")])
+    columns = {key: grouped[key] for key in keys}
     columns |= {name: grouped[f"{name}_{how}"] for name, how in asked}
+    places, at = grouped["place_list"].combine_chunks(), np.empty(len(histogram), np.int64)
+    at[places.flatten().to_numpy()] = np.repeat(np.arange(len(grouped)), places.value_lengths().to_numpy())
     if "bins" in histogram.column_names:
         row, number, count = unpacked_lists(histogram["bins"].combine_chunks())
         columns["bins"] = packed_lists(at[row], number, count, len(grouped))

@@ -57,7 +57,7 @@ def transform(latency_histogram: Rows, subscriptions: pa.Table) -> Rows:
 
 def _figures(rows: pa.Table) -> pa.Table:
     """One row for each subscription, of those with its copies in each class."""
-    added, at = add_up(rows, _KEYS, smallest=_SEEN)
+    added, at = add_up(rows, [*_KEYS], smallest=_SEEN)
     copies = sum(rows[outcome].to_numpy() for outcome in OUTCOMES)
     priority_class = rows["priority_class"].fill_null(_NO_CLASS).to_numpy()
     order = np.lexsort((-priority_class, copies, at))

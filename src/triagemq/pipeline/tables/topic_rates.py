@@ -42,14 +42,9 @@ DENSE = 10
 def transform(publications: DataFrame, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
     keys = (*_KEYS, "long")
-    long = F.call_function("div", F.col("published_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
-    measured = publications.where("measured").select(
-        *_KEYS,
-        "published_ns",
-        "size_bytes",
-        long.alias("long"),
-        event_time(F.col("published_ns")).alias("published_at"),
-    )
+    long = F.expr(f"published_ns div {SHORT_NS * _SHORT_IN_LONG} AS long")
+    at = event_time(F.col("published_ns")).alias("published_at")
+    measured = publications.where("measured").select(*_KEYS, "published_ns", "size_bytes", long, at)
     # Once all events of a topic in 10 s are together, nothing else is exchanged.
     together = spread(measured, *keys)
     in_10_seconds = F.sum("publications").over(Window.partitionBy(*keys))
