@@ -105,7 +105,7 @@ def in_pieces(
 
 
 def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left") -> Rows:
-    """Rows with the columns of the one of the others, which are few, that has equal keys; those are whole numbers."""
+    """Rows with the columns of the one of the others, which are few, that has equal keys."""
     if isinstance(rows, DataFrame):
         frame = in_spark(rows.sparkSession, others)
         return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
