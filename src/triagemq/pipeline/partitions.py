@@ -105,7 +105,7 @@ def in_pieces(
 
 
 def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left") -> Rows:
-    """Rows with the columns of the one of the others, which are few, that has equal keys."""
+    """Rows with the columns of the one of the others, which are few, that has equal keys; those are whole numbers."""
     if isinstance(rows, DataFrame):
         frame = in_spark(rows.sparkSession, others)
         return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
@@ -120,8 +120,8 @@ def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left
 
 
 def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
-    """The keys of rows, and their places."""
-    return rows.select(list(keys)).append_column(name, pa.array(np.arange(len(rows))))
+    """The keys of rows, as numbers of the same size, and their places."""
+    return pa.table({key: rows[key].cast(pa.int64()) for key in keys} | {name: np.arange(len(rows))})
 
 
 def _in_arrow(rows: Rows, function: InPieces, schema: str) -> Rows:
