@@ -109,9 +109,8 @@ def _archive(spark: SparkSession, store: TableStore, log: LogInput) -> Published
 
     parsed = ingest(spark, log, store.work("log"))
     days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")
-    return published(
-        log, parsed.counts(), {EVENTS: tuple(file for day in sorted(days) for file in days[day])}
-    )
+    files = tuple(file for day in sorted(days) for file in days[day])
+    return published(log, parsed.counts(), {EVENTS: files})
 
 
 def transform(readings: DataFrame, run_id: str) -> DataFrame:

@@ -31,7 +31,7 @@ def transform(latency_histogram: Rows, forecasts: pa.Table) -> Rows:
     added = in_pieces(latency_histogram, _add_up, _ADDED, _ROWS_AT_ONCE)
     together = added.repartition(1) if isinstance(added, DataFrame) else added
     found = f"run int, priority_class int, subscriptions bigint, {FIGURES}, bins array<bigint>"
-    return joined(in_pieces(together, _figures, found), forecasts, _KEYS)
+    return joined(in_pieces(together, lambda rows: figures(_add_up(rows)), found), forecasts, _KEYS)
 
 
 def _add_up(rows: pa.Table) -> pa.Table:
@@ -42,7 +42,3 @@ def _add_up(rows: pa.Table) -> pa.Table:
         subscriptions, at, rows["subscriptions"].to_numpy() if "subscriptions" in rows.column_names else 1
     )
     return added.append_column("subscriptions", pa.array(subscriptions))
-
-
-def _figures(rows: pa.Table) -> pa.Table:
-    return figures(_add_up(rows))

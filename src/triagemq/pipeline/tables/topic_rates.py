@@ -31,6 +31,7 @@ SHORT_SECONDS = 0.2
 LONG_SECONDS = 10.0
 _SHORT_IN_LONG = 50
 SHORT_NS = 200_000_000
+_LONG_NS = SHORT_NS * _SHORT_IN_LONG
 _KEYS = ("run", "topic_id")
 _RATES = {"rate": "publications", "bytes": "bytes"}
 DENSE = 10
@@ -40,16 +41,14 @@ DENSE = 10
 def transform(publications: DataFrame, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
     keys = (*_KEYS, "long")
-    long, short = (
-        F.expr(f"published_ns div {length_ns} * {length_ns}")
-        for length_ns in (SHORT_NS * _SHORT_IN_LONG, SHORT_NS)
-    )
-    measured = publications.where("measured").select(*_KEYS, "published_ns", "size_bytes", long.alias("long"))
+    long = F.expr(f"published_ns div {_LONG_NS} * {_LONG_NS} AS long")
+    short = F.expr(f"published_ns div {SHORT_NS} * {SHORT_NS} AS window_start_ns")
+    measured = publications.where("measured").select(*_KEYS, "published_ns", "size_bytes", long)
     # Once all events of a topic in 10 s are together, nothing else is exchanged.
     together = spread(measured, *keys)
     in_10_seconds = F.sum("publications").over(Window.partitionBy(*keys))
     dense = (
-        with_rates(_counted(together.groupBy(*keys, short.alias("window_start_ns"))), SHORT_SECONDS)
+        with_rates(_counted(together.groupBy(*keys, short)), SHORT_SECONDS)
         .withColumn("in_10_seconds", in_10_seconds)
         .where(F.col("in_10_seconds") >= DENSE)
         .drop("in_10_seconds", "long")
