@@ -14,6 +14,7 @@ import pytest
 from triagemq.pipeline import Mapping, load_mapping
 from triagemq.pipeline.inputs import LogInput, find_inputs
 from triagemq.pipeline.mapping import SizeColumn, TimeColumn
+from triagemq.pipeline.store import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def test_every_key_has_an_example_and_a_line_in_the_table() -> None:
 
 @pytest.mark.parametrize("example", [*examples()], ids=lambda example: "-".join(example.keys))
 def test_an_example_does_what_the_page_says(example: Example, spark: SparkSession, tmp_path: Path) -> None:
-    from triagemq.pipeline.ingest import ingest, with_plausible_times
+    from triagemq.pipeline.ingest import ingest
 
     (tmp_path / "mapping.yaml").write_text(example.mapping)
     for name, text in example.files.items():
@@ -69,7 +70,7 @@ def test_an_example_does_what_the_page_says(example: Example, spark: SparkSessio
     mapping = load_mapping(tmp_path / "mapping.yaml")
     (log,), skipped = find_inputs([tmp_path / "log"], mapping)
     assert isinstance(log, LogInput)
-    made = with_plausible_times(ingest(spark, log), mapping)
+    made = ingest(spark, log, Location(tmp_path / "work"))
     events = sorted(
         (row.published_ns, row.topic, row.publisher, row.size_bytes) for row in made.readings().collect()
     )

@@ -104,27 +104,23 @@ def _with_payloads(each: Input) -> LogInput:
 
 
 def _archive(spark: SparkSession, store: TableStore, log: LogInput) -> PublishedRun:
-    from triagemq.pipeline.ingest import ingest, with_plausible_times
-    from triagemq.pipeline.store.writing import write_parts, write_work
+    from triagemq.pipeline.ingest import ingest
+    from triagemq.pipeline.store.writing import write_parts
 
-    parsed = ingest(spark, log)
-    kept = write_work(parsed.rows.drop("raw"), store.work("log"), what=log.source)
-    parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
-    counts = {row["reason"]: row["count"] for row in parsed.rows.groupBy("reason").count().collect()}
+    parsed = ingest(spark, log, store.work("log"))
     days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")
-    return published(log, counts, {EVENTS: tuple(file for day in sorted(days) for file in days[day])})
+    files = tuple(file for day in sorted(days) for file in days[day])
+    return published(log, parsed.counts(), {EVENTS: files})
 
 
 def transform(readings: DataFrame, run_id: str) -> DataFrame:
     """The readings of a log as rows of the table, and the `day` of each, in UTC; a day's rows are in order of time."""
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import StructType
 
+    from triagemq.pipeline.partitions import schema_of
     from triagemq.pipeline.tables.topic_rates import event_time
 
     published = F.col("published_ns")
-    schema = StructType.fromDDL(f"{SCHEMA}, day bigint")
-    assert isinstance(schema, StructType)
     return (
         readings.withColumns(
             {
@@ -133,7 +129,7 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
                 "day": F.floor(published / _DAY_NS).cast("bigint"),
             }
         )
-        .to(schema)
+        .to(schema_of(f"{SCHEMA}, day bigint"))
         .repartition("day")
         .sortWithinPartitions("day", "published_ns")
     )

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, in_spark, table_of
+from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, schema_of
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.pipeline.tables.port_load import COUNTERS
@@ -34,13 +36,15 @@ _KEYS = {
 }
 _COUNTERS = (*COUNTERS, "backlog_bytes", "backlog_packets")
 _TIMES = {"publications": "published_ns", "deliveries": "published_ns", "queue_samples": "sampled_ns"}
-_SPARK_TYPES = {"int32": "int", "int64": "bigint", "string": "string"}
 _LARGEST_CLASS = NO_CLASS - 1
 _DUPLICATE = "duplicate"
 _UNSET = "clock not set"
 _GROUPED = ["run", "table", "reason", "unix"]
 _COUNTED = "run int, table int, reason string, unix boolean, rows bigint, repeated bigint"
-_ADDED = "run int, line bigint, reason string, table int, unix boolean, key bigint, other bigint"
+_ADDED = """
+    source string, run int, line bigint, reason string, table int, unix boolean, measured boolean,
+    key bigint, other bigint
+"""
 _STAMPED = ("publications", "deliveries")
 """The tables whose published_ns is the publishers' own time."""
 
@@ -55,8 +59,8 @@ class Checked:
     """The same rows in this process, in a session whose tables are all small."""
 
     def good(self) -> Rows:
-        """Rows that can be used, with the columns of the trace only."""
-        columns = ["run", *TABLES[self.table].names]
+        """Rows that can be used, with the columns of the trace and, if they say when, whether it is after warm-up."""
+        columns = ["run", *TABLES[self.table].names, *(["measured"] if self.table in _TIMES else [])]
         if self.few is not None:
             return self.few.filter(pc.is_null(self.few["reason"])).select(columns)
         return here(self.rows.where("reason is null").select(columns))
@@ -71,11 +75,6 @@ class Checked:
             "line",
             F.to_json(F.struct(*TABLES[self.table].names)).alias("raw"),
         )
-
-
-def spark_schema(table: str) -> str:
-    """The schema of a trace table as Spark reads it, so that it need not open a file to find out."""
-    return ", ".join(f"{field.name} {_SPARK_TYPES.get(str(field.type), 'string')}" for field in TABLES[table])
 
 
 def check_runs(
@@ -138,16 +137,14 @@ def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
 
 def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
-    if not parts:
-        nothing = table_of([], f"{spark_schema(table)}, source string, {_ADDED}")
-        return Checked(table, in_spark(spark, nothing), nothing if partitions == 1 else None)
-    rows = reduce(DataFrame.unionByName, parts)
+    columns = StructType([*from_arrow_schema(TABLES[table]).fields, *schema_of(_ADDED).fields])
+    rows = reduce(DataFrame.unionByName, parts) if parts else spark.createDataFrame([], columns)
     return Checked(table, rows, rows.coalesce(1).toArrow() if partitions == 1 else None)
 
 
 def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> DataFrame:
     files: tuple[InputFile, ...] = run.files[table]
-    rows = spark.read.schema(spark_schema(table)).parquet(*(file.spark_path for file in files))
+    rows = spark.read.schema(from_arrow_schema(TABLES[table])).parquet(*(file.spark_path for file in files))
     key, other = _KEYS[table]
     # Whether a time is of a calendar or, as in simulations, since the start; null where it is nobody's own.
     unix = f"published_ns >= {UNIX_TIMES_FROM_NS}" if table in _STAMPED else "cast(null as boolean)"
@@ -159,6 +156,7 @@ def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> Data
         f"{_reason(table, run)} AS reason",
         f"{list(_KEYS).index(table)} AS table",
         f"{unix} AS unix",
+        f"{_TIMES.get(table, 0)} >= {run.manifest.measured_from_ns} AS measured",
         f"bigint({key}) AS key",
         f"bigint({other}) AS other",
     )

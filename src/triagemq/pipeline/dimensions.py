@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triagemq.forecast import REASONS, best_forecast, figures_by_class
-from triagemq.pipeline.inputs import TraceInput
+from triagemq.pipeline.inputs import Input, TraceInput
 from triagemq.pipeline.partitions import table_of
 from triagemq.pipeline.tables.figures import FORECAST
 from triagemq.scenario import Scenario, port_depths
 
 Columns = Mapping[str, Any]
+Said = dict[str, list[pa.Table]]
+"""Tables of dimensions, each in pieces and not all with all columns."""
 
 _IN_JSON = {"forecast_p95": "p95_seconds", "forecast_p99": "p99_seconds"}
 """What `triage forecast --json` calls them."""
@@ -38,27 +39,23 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Dimensions:
-    """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know."""
+def dimensions(said: Said) -> dict[str, pa.Table]:
+    """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know, by its name.
 
-    topics: pa.Table
-    publishers: pa.Table
-    ports: pa.Table
-    subscribers: pa.Table
-    subscriptions: pa.Table
-    class_forecasts: pa.Table
-    classes: pa.Table
+    Columns that are not known are null.
+    """
+    return {name: table_of(said[name], f"run int, {columns}") for name, columns in _COLUMNS.items()}
 
-    @classmethod
-    def of(cls, runs: Mapping[int, TraceInput]) -> Dimensions:
-        """From the scenario and the manifest of each run, by the run's number; null in columns that are not known."""
-        said: dict[str, list[pa.Table]] = {name: [] for name in _COLUMNS}
-        for run, each in runs.items():
+
+def said_by(inputs: Sequence[Input]) -> Said:
+    """What the scenario and the manifest of each run say, by its number. Needs no Spark; forecasts take time."""
+    said: Said = {name: [] for name in _COLUMNS}
+    for run, each in enumerate(inputs):
+        if isinstance(each, TraceInput):
             for name, columns in (*_in_scenario(each).items(), *_named(each).items()):
                 rows = pa.table({column: _array(values) for column, values in columns.items()})
                 said[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
-        return cls(**{name: table_of(said[name], f"run int, {_COLUMNS[name]}") for name in _COLUMNS})
+    return said
 
 
 def _named(run: TraceInput) -> dict[str, Columns]:

@@ -1,22 +1,27 @@
 """Foreign logs in Spark: CSV, JSON lines or Parquet become publications; what cannot is kept with its reason.
 
 One row of the log is either good, and becomes one publication for each of its values, or it is set aside as a whole,
-so that rows in and rows set aside add up to the rows read.
+so that rows in and rows set aside add up to the rows read. It is parsed once, into a folder that holds it as long as
+tables are made. What is wrong with a row beside others is found afterwards, from a few numbers of each: rows as a whole
+are never sorted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType
 
 from triagemq.pipeline.inputs import LogInput, require_columns
 from triagemq.pipeline.mapping import TEMPLATE_COLUMN, Mapping, SizeColumn
 from triagemq.pipeline.numbered_lines import numbered_lines
+from triagemq.pipeline.store import Location
+from triagemq.pipeline.store.writing import write_work
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
@@ -34,6 +39,10 @@ class Ingested:
     rows: DataFrame
     values_per_row: int
 
+    def counts(self) -> dict[str | None, int]:
+        """How many rows have each reason, and none."""
+        return {row["reason"]: row["count"] for row in self.rows.groupBy("reason").count().collect()}
+
     def readings(self) -> DataFrame:
         """Good rows, one line per value: topic, publisher, published_ns, size_bytes, payload, publication_id."""
         good = self.rows.where(F.col("reason").isNull())
@@ -50,11 +59,22 @@ class Ingested:
     def bad(self) -> DataFrame:
         """Rows set aside, as the quarantine takes them, without `run`."""
         table = F.lit("publications").alias("table")
-        return self.rows.where(F.col("reason").isNotNull()).select(table, "reason", "source", "line", "raw")
+        is_text = self.rows.schema["raw"].dataType == StringType()
+        raw = F.col("raw") if is_text else F.to_json("raw").alias("raw")
+        return self.rows.where(F.col("reason").isNotNull()).select(table, "reason", "source", "line", raw)
 
 
-def ingest(spark: SparkSession, log: LogInput) -> Ingested:
+def ingest(spark: SparkSession, log: LogInput, work: Location) -> Ingested:
     """Parse and check a log. The order of rows is that of the files' names, then of their lines."""
+    rows = write_work(_checked(spark, log), work / "rows", what=log.source)
+    found = write_work(_out_of_order(rows, log.mapping), work / "order", what=log.source)
+    if not found.isEmpty():
+        rows = _unless_known(rows.join(found, "position", "left"), F.col("order")).drop("order")
+    return Ingested(_with_plausible_times(rows, log.mapping), len(log.mapping.topics_of_values))
+
+
+def _checked(spark: SparkSession, log: LogInput) -> DataFrame:
+    """Rows with what can be told from each alone."""
     parsed = _parse(spark, log)
     mapping = log.mapping
     fields = parsed.withColumns(
@@ -66,14 +86,9 @@ def ingest(spark: SparkSession, log: LogInput) -> Ingested:
         }
     )
     present = F.filter("candidates", lambda reading: reading["value"].isNotNull())
-    checked = fields.withColumns(
-        {"reason": F.coalesce("reason", _first(_row_reasons(mapping))), "readings": present}
+    return _unless_known(fields, _first(_row_reasons(mapping))).select(
+        "source", "line", "position", "raw", "published_ns", "publisher", present.alias("readings"), "reason"
     )
-    ordered = _order_reasons(checked.drop("candidates", "fields"), mapping)
-    # Nobody will ask for the text of a good row, which those of strange times may turn out not to be.
-    asked = F.col("reason").isNotNull() | _is_of_no_calendar(F.col("published_ns"))
-    raw = F.to_json("raw") if log.format == "parquet" else F.col("raw")
-    return Ingested(ordered.withColumn("raw", F.when(asked, raw)), len(mapping.topics_of_values))
 
 
 def _is_of_no_calendar(published_ns: Column) -> Column:
@@ -81,7 +96,7 @@ def _is_of_no_calendar(published_ns: Column) -> Column:
     return (published_ns < _CALENDAR_NS[0]) | (published_ns >= _CALENDAR_NS[1])
 
 
-def with_plausible_times(log: Ingested, mapping: Mapping) -> Ingested:
+def _with_plausible_times(rows: DataFrame, mapping: Mapping) -> DataFrame:
     """The same, with rows of a clock that was not set put aside: for this the whole log must have been seen.
 
     A clock that starts at 0 is as good as any. But if other times of the same log are of a calendar, those that are not
@@ -89,17 +104,15 @@ def with_plausible_times(log: Ingested, mapping: Mapping) -> Ingested:
     """
     published = F.col("published_ns")
     strange = _is_of_no_calendar(published)
-    usable = log.rows.where("reason is null")
-    some, others = usable.agg(F.bool_or(strange), F.bool_or(~strange)).collect()[0]
+    some, others = rows.where("reason is null").agg(F.bool_or(strange), F.bool_or(~strange)).collect()[0]
     if not (some and others):
-        return log
+        return rows
     earliest, latest = mapping.time.bounds_ns
-    rows = log.rows
     if earliest is None:
-        rows = _unless_known(rows, published < _CALENDAR_NS[0], "clock not set")
+        rows = _unless_known(rows, F.when(published < _CALENDAR_NS[0], "clock not set"))
     if latest is None:
-        rows = _unless_known(rows, published >= _CALENDAR_NS[1], "clock far ahead")
-    return Ingested(rows, log.values_per_row)
+        rows = _unless_known(rows, F.when(published >= _CALENDAR_NS[1], "clock far ahead"))
+    return rows
 
 
 def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
@@ -255,58 +268,74 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
     """Reasons in the order in which they are looked for: a row gets the first that holds."""
     time, published = _text(mapping.time.column), F.col("published_ns")
     earliest, latest = mapping.time.bounds_ns
-
-    def some(condition: Callable[[Column], Column]) -> Column:
-        # Only values that are there can be wrong: in a wide log an empty cell is no reading.
-        return F.exists("candidates", lambda reading: reading["value"].isNotNull() & condition(reading))
-
-    def number(reading: Column) -> Column:
-        return reading["value"].try_cast("double")
-
+    candidates = [F.col("candidates")[number] for number in range(len(mapping.topics_of_values))]
     reasons = {
         "missing time": time.isNull(),
         "unparseable time": published.isNull(),
         "time out of range": (published < (earliest or 0)) | (published >= (latest or _LATEST_NS)),
         "missing publisher": F.col("publisher").isNull(),
-        "missing value": ~some(lambda _: F.lit(True)),
-        "missing topic": some(lambda reading: reading["topic"].isNull()),
-        "invalid topic": some(
-            lambda reading: (
-                reading["topic"].rlike("[+#\\x00]")
-                | (F.octet_length(reading["topic"]) > _LONGEST_TOPIC_BYTES)
-            )
-        ),
-        "missing size": some(lambda reading: reading["size"].isNull()),
-        "unparseable size": some(lambda reading: reading["size_bytes"].isNull()),
-        "negative size": some(lambda reading: reading["size_bytes"] < 0),
-        "absurd size": some(lambda reading: reading["size_bytes"] > mapping.largest_size_bytes),
+        "missing value": reduce(Column.__and__, (reading["value"].isNull() for reading in candidates)),
     }
-    if mapping.topics is not None:
-        known = mapping.topics
-        reasons["unknown topic"] = some(lambda reading: ~reading["topic"].isin(known))
-    if mapping.numbers:
-        reasons["value is not a number"] = some(lambda reading: number(reading).isNull())
-        # A comparison of Spark's takes NaN for larger than everything.
-        reasons["value is not finite"] = some(lambda reading: F.abs(number(reading)) >= float("inf"))
+    # Only values that are there can be wrong: in a wide log an empty cell is no reading. Not by a function over the
+    # array, which Spark would interpret row by row.
+    of_readings = [_reading_reasons(mapping, reading) for reading in candidates]
+    for text in of_readings[0]:
+        wrong = (
+            reading["value"].isNotNull() & own[text]
+            for reading, own in zip(candidates, of_readings, strict=True)
+        )
+        reasons[text] = reduce(Column.__or__, wrong)
     return reasons
 
 
-def _order_reasons(checked: DataFrame, mapping: Mapping) -> DataFrame:
-    """Copies of earlier rows, and rows whose time is before that of their publisher's row just before in their file."""
-    usable = F.col("reason").isNull()
-    same = Window.partitionBy("published_ns", "publisher", "readings", usable).orderBy("position")
-    marked = _unless_known(checked, F.row_number().over(same) > 1, "duplicate")
-    # A publisher of a row that cannot be read is not known; such rows must not come into anybody's order.
-    # Times of a clock that was not set, or far ahead, are none that others could be before or after.
-    strange = _is_of_no_calendar(F.col("published_ns"))
-    one_clock = Window.partitionBy("publisher", "source", usable, strange).orderBy("position")
+def _reading_reasons(mapping: Mapping, reading: Column) -> dict[str, Column]:
+    """What may be wrong with one of the values of a row."""
+    topic, size_bytes, number = reading["topic"], reading["size_bytes"], reading["value"].try_cast("double")
+    reasons = {
+        "missing topic": topic.isNull(),
+        "invalid topic": topic.rlike("[+#\\x00]") | (F.octet_length(topic) > _LONGEST_TOPIC_BYTES),
+        "missing size": reading["size"].isNull(),
+        "unparseable size": size_bytes.isNull(),
+        "negative size": size_bytes < 0,
+        "absurd size": size_bytes > mapping.largest_size_bytes,
+    }
+    if mapping.topics is not None:
+        reasons["unknown topic"] = ~topic.isin(mapping.topics)
+    if mapping.numbers:
+        reasons["value is not a number"] = number.isNull()
+        # A comparison of Spark's takes NaN for larger than everything.
+        reasons["value is not finite"] = F.abs(number) >= float("inf")
+    return reasons
+
+
+def _out_of_order(rows: DataFrame, mapping: Mapping) -> DataFrame:
+    """The `position` of copies of earlier rows, and of rows whose time is before that of their publisher's row just
+    before in their file; and which of both it is, as `order`.
+
+    Rows are told apart by 96 bits of what is in them, and clocks by 64.
+    """
+    published = F.col("published_ns")
+    usable = rows.where("reason is null").select(
+        "position",
+        "published_ns",
+        F.xxhash64("publisher", "readings").alias("content"),
+        F.hash("publisher", "readings").alias("more"),
+        # Times of a clock that was not set, or far ahead, are none that others could be before or after.
+        F.xxhash64("publisher", "source", _is_of_no_calendar(published)).alias("clock"),
+    )
+    same = Window.partitionBy("published_ns", "content", "more").orderBy("position")
+    marked = usable.select(
+        "position", "published_ns", "clock", F.when(F.row_number().over(same) > 1, "duplicate").alias("order")
+    )
+    one_clock = Window.partitionBy("clock", F.isnull("order")).orderBy("position")
     before = F.lag("published_ns").over(one_clock) - round(mapping.backwards_seconds * 1e9)
-    return _unless_known(marked, F.col("published_ns") < before, "clock going backwards")
+    order = F.coalesce("order", F.when(published < before, "clock going backwards"))
+    return marked.select("position", order.alias("order")).where("order is not null")
 
 
-def _unless_known(rows: DataFrame, condition: Column, reason: str) -> DataFrame:
-    """Rows for which the condition holds get the reason, unless they have one."""
-    return rows.withColumn("reason", F.coalesce("reason", F.when(condition, reason)))
+def _unless_known(rows: DataFrame, reason: Column) -> DataFrame:
+    """Rows with this reason, if it is one, unless they have another."""
+    return rows.withColumn("reason", F.coalesce("reason", reason))
 
 
 def names_to_ids(readings: DataFrame, columns: Iterable[str], run: int) -> dict[str, pa.Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any
@@ -11,16 +11,24 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
 
 from triagemq.pipeline.checking import Checked, check_runs
-from triagemq.pipeline.dimensions import Dimensions
-from triagemq.pipeline.ingest import ingest, names_to_ids, with_plausible_times
-from triagemq.pipeline.inputs import LogInput, TraceInput, published
-from triagemq.pipeline.partitions import Rows, collected, ends_by_run, here, in_spark, partitions_of, table_of
+from triagemq.pipeline.dimensions import Said, dimensions
+from triagemq.pipeline.ingest import ingest, names_to_ids
+from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
+from triagemq.pipeline.partitions import (
+    Rows,
+    collected,
+    ends_by_run,
+    here,
+    in_spark,
+    partitions_of,
+    schema_of,
+    table_of,
+)
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table, write_work
+from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
@@ -75,7 +83,8 @@ class Batch:
         self,
         spark: SparkSession,
         store: TableStore,
-        inputs: list[TraceInput | LogInput],
+        inputs: Sequence[Input],
+        said: Said,
         progress: TableProgress,
     ) -> None:
         self._spark = spark
@@ -86,6 +95,7 @@ class Batch:
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
+        self._said = said
         self._progress = progress
         self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
@@ -94,10 +104,9 @@ class Batch:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
         with ThreadPoolExecutor() as pool:
-            # Forecasts take their time too.
-            dimensions = pool.submit(Dimensions.of, self._traces)
+            known = pool.submit(dimensions, self._said)
             checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
-            self._dimensions = dimensions.result()
+            self._dimensions = known.result()
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
@@ -109,27 +118,23 @@ class Batch:
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
         """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._topics = pa.concat_tables([self._dimensions.topics, *self._log_names["topic"]])
-        self._publishers = pa.concat_tables([self._dimensions.publishers, *self._log_names["publisher"]])
+        self._topics = pa.concat_tables([self._dimensions["topics"], *self._log_names["topic"]])
+        self._publishers = pa.concat_tables([self._dimensions["publishers"], *self._log_names["publisher"]])
         valid = checked["publications"].good()
         if readings is not None:
-            valid = in_spark(self._spark, valid).unionByName(self._numbered(readings))
-        made: Made = {
-            "publications": lambda: publications.transform(
-                self._marked(valid), self._topics, self._publishers
-            )
-        }
+            valid = here(in_spark(self._spark, valid).unionByName(self._numbered(readings)))
+        made: Made = {"publications": lambda: publications.transform(valid, self._topics, self._publishers)}
         if self._has("deliveries"):
-            made["deliveries"] = lambda: self._marked(checked["deliveries"].good())
+            made["deliveries"] = checked["deliveries"].good
         if any(reason is not None for _, reason in self._counts):
             bad = [each.bad() for each in checked.values()] + rejected
-            made["quarantine"] = lambda: quarantine.transform(reduce(DataFrame.unionByName, bad))
+            made["quarantine"] = lambda: reduce(DataFrame.unionByName, bad)
         self._write_all(made)
 
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
-        published, start_ns, rows = self._read("publications"), self._measured_from(), self._rows
-        samples, ports = checked["queue_samples"].good(), self._dimensions.ports
+        published, rows = self._read("publications"), self._rows
+        samples, ports = checked["queue_samples"].good(), self._dimensions["ports"]
         times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
         first: Made = {
             "topic_rates": lambda: topic_rates.transform(published, self._topics),
@@ -150,15 +155,15 @@ class Batch:
             first = {"latency_histogram": self._latency_histogram} | first
             second |= {
                 "class_performance": lambda: class_performance.transform(
-                    rows("latency_histogram"), self._dimensions.class_forecasts
+                    rows("latency_histogram"), self._dimensions["class_forecasts"]
                 ),
                 "subscription_performance": lambda: subscription_performance.transform(
-                    rows("latency_histogram"), self._dimensions.subscriptions
+                    rows("latency_histogram"), self._dimensions["subscriptions"]
                 ),
             }
         if self._has("queue_samples"):
             first["port_load"] = lambda: port_load.transform(
-                in_spark(self._spark, samples), in_spark(self._spark, ports), start_ns
+                in_spark(self._spark, samples), in_spark(self._spark, ports)
             )
             first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
             second["port_summary"] = lambda: port_summary.transform(self._read("port_load"))
@@ -171,7 +176,9 @@ class Batch:
         traces = self._traces.values()
         return latency_histogram.transform(
             self._read("deliveries"),
-            in_spark(self._spark, self._dimensions.classes) if any(each.classes for each in traces) else None,
+            in_spark(self._spark, self._dimensions["classes"])
+            if any(each.classes for each in traces)
+            else None,
             self._partitions,
             deadlines=self._deadlines(),
             judged_until_ns=self._judged_until(),
@@ -185,14 +192,14 @@ class Batch:
         )
         with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
         passed = self._read("deliveries").where(~F.col("run").isin(with_hops))
-        subscribers = F.broadcast(in_spark(self._spark, self._dimensions.subscribers))
+        subscribers = F.broadcast(in_spark(self._spark, self._dimensions["subscribers"]))
         packets = passed.join(subscribers, ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
         if with_hops:
             packets = packets.unionByName(in_spark(self._spark, hops.good()).select(packets.columns))
         return queue_features.transform(
-            in_spark(self._spark, samples), packets, self._dimensions.ports, phase_ns, self._measured_from()
+            in_spark(self._spark, samples), packets, self._dimensions["ports"], phase_ns
         )
 
     # Foreign logs
@@ -202,23 +209,21 @@ class Batch:
         readings, rejected = [], []
         for run, log in self._logs.items():
             self._progress.begin(log.source)
-            parsed = ingest(self._spark, log)
-            kept = write_work(parsed.rows, self._store.work(f"log-{run}"), what=log.source)
-            parsed = with_plausible_times(type(parsed)(kept, parsed.values_per_row), log.mapping)
+            parsed = ingest(self._spark, log, self._store.work(f"log-{run}"))
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
-            for reason, count in parsed.rows.groupBy("reason").count().collect():
-                self._counts[run, reason] = count
+            self._counts |= {(run, reason): count for reason, count in parsed.counts().items()}
             for column, names in names_to_ids(parsed.readings(), self._log_names, run).items():
                 self._log_names[column].append(names)
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
+        measured = F.lit(True).alias("measured")
         for column, names in self._log_names.items():
             known = F.broadcast(in_spark(self._spark, pa.concat_tables(names)))
             readings = readings.join(known, ["run", column])
         return readings.select(
-            "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"
+            "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes", measured
         )
 
     # Counting
@@ -261,23 +266,12 @@ class Batch:
     def _has(self, table: str) -> bool:
         return any(each.manifest.rows(table) > 0 for each in self._traces.values())
 
-    def _measured_from(self) -> Column:
-        """The end of warm-up, by run."""
-        return self._by_run(self._measured_from_ns().__getitem__)
-
     def _measured_from_ns(self) -> dict[int, int]:
         """A foreign log has no warm-up."""
         return {
             run: each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
             for run, each in self._inputs.items()
         }
-
-    def _marked(self, valid: Rows) -> Rows:
-        """Rows with `measured`: only events that are published after warm-up count in figures."""
-        if isinstance(valid, DataFrame):
-            return here(valid.withColumn("measured", F.col("published_ns") >= self._measured_from()))
-        begins = np.array(list(self._measured_from_ns().values()))[valid["run"].to_numpy()]
-        return valid.append_column("measured", pa.array(valid["published_ns"].to_numpy() >= begins))
 
     def _judged_until(self) -> Column | None:
         """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
@@ -297,7 +291,7 @@ class Batch:
         if not any(asked):
             return None
         deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
-        wanted = in_spark(self._spark, self._dimensions.subscriptions).where(
+        wanted = in_spark(self._spark, self._dimensions["subscriptions"]).where(
             "max_latency_seconds is not null"
         )
         return wanted.select("run", "subscription_id", deadline_ns)
@@ -309,21 +303,20 @@ class Batch:
 
     def _write(self, table: str, make: Callable[[], Rows]) -> None:
         self._progress.begin(table)
-        schema = StructType.fromDDL(f"{TABLES[table].SCHEMA}, run int")
-        assert isinstance(schema, StructType)
+        schema = f"{TABLES[table].SCHEMA}, run int"
         rows = self._completed(make(), schema)
         if not isinstance(rows, DataFrame):
             self._few[table] = rows
-            rows = rows.replace_schema_metadata({SPARK_SCHEMA: StructType(schema.fields[:-1]).json()})
+            rows = rows.replace_schema_metadata({SPARK_SCHEMA: schema_of(TABLES[table].SCHEMA).json()})
         self._written[table] = write_table(rows, self._store, table, len(self._inputs))
         self._progress.finish()
 
-    def _completed(self, rows: Rows, schema: StructType) -> Rows:
+    def _completed(self, rows: Rows, schema: str) -> Rows:
         """Rows with exactly the columns of their table and `run`; in this process if they are few."""
         run_ids = [each.run_id for each in self._inputs.values()]
         if isinstance(rows, DataFrame):
             ids = F.array(*map(F.lit, run_ids))
-            return here(rows.withColumn("run_id", ids[F.col("run")]).to(schema))
+            return here(rows.withColumn("run_id", ids[F.col("run")]).to(schema_of(schema)))
         few = table_of([rows], schema)
         ids = pa.array(run_ids).take(few["run"])
         return few.set_column(few.column_names.index("run_id"), "run_id", ids)

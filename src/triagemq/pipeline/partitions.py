@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -75,9 +75,7 @@ def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.
     return in_order(rows, keys, (), made, schema)
 
 
-def in_order(
-    rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str | StructType
-) -> Rows:
+def in_order(rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str) -> Rows:
     """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
     if isinstance(rows, DataFrame):
         return _in_arrow(spread(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
@@ -87,7 +85,7 @@ def in_order(
 def in_pieces(
     rows: Rows,
     function: Callable[[pa.Table], pa.Table],
-    schema: str | StructType,
+    schema: str,
     rows_at_once: int = sys.maxsize,
 ) -> Rows:
     """What a function makes of every so many rows of a partition."""
@@ -111,43 +109,36 @@ def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left
     if isinstance(rows, DataFrame):
         frame = in_spark(rows.sparkSession, others)
         return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
-    # Nothing is equal to null.
-    known, own = _codes(others, keys, null=-2), _codes(rows, keys, null=-3)
-    order = np.argsort(known)
-    place = np.searchsorted(known[order], own)
-    # Whatever is behind all others finds the one at the end, which nothing is equal to.
-    order, known = np.append(order, len(known)), np.append(known, -4)
-    taken = others.take(pa.array(order[place], mask=known[order[place]] != own))
-    for name in others.column_names:
-        if name not in keys:
-            rows = rows.append_column(name, taken[name])
-    if how == "left":
-        return rows
-    return pa.concat_tables([rows, others.filter(~np.isin(known[:-1], own))], promote_options="default")
+    found = _numbered(rows, keys, "own").join(
+        _numbered(others, keys, "known"), list(keys), join_type=f"{how} outer"
+    )
+    found = found.sort_by([("own", "ascending"), ("known", "ascending")])
+    columns = {key: found[key] for key in keys}
+    for table, place in ((rows, found["own"]), (others, found["known"])):
+        columns |= {name: table[name].take(place) for name in table.column_names if name not in keys}
+    return pa.table(columns)
 
 
-def _codes(rows: pa.Table, keys: Sequence[str], null: int) -> Any:
-    """Keys of 32 bits as one number."""
-    columns = (rows[key].fill_null(null).to_numpy().astype(np.int64) for key in keys)
-    return reduce(lambda code, column: (code << 32) + column, columns)
+def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
+    """The keys of rows, as numbers of the same size, and their places."""
+    return pa.table({key: rows[key].cast(pa.int64()) for key in keys} | {name: np.arange(len(rows))})
 
 
-def _in_arrow(rows: Rows, function: InPieces, schema: str | StructType) -> Rows:
+def _in_arrow(rows: Rows, function: InPieces, schema: str) -> Rows:
     """What a function makes of the rows of each partition, which come piece by piece.
 
     Python workers do it where the rows are; few rows are done with here.
     """
-    wanted = _struct(schema)
     if isinstance(rows, DataFrame) and partitions_of(rows.sparkSession) > 1:
         _send_code_of(function)
-        arrow = to_arrow_schema(wanted)
+        arrow = to_arrow_schema(schema_of(schema))
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for table in function(pa.Table.from_batches([batch]) for batch in batches):
                 yield from _as_table([table], arrow).to_batches()
 
-        return rows.mapInArrow(made, wanted)
-    return table_of(list(function(iter([collected(rows)]))), wanted)
+        return rows.mapInArrow(made, schema_of(schema))
+    return table_of(list(function(iter([collected(rows)]))), schema)
 
 
 def _send_code_of(function: Callable[..., object]) -> None:
@@ -156,9 +147,9 @@ def _send_code_of(function: Callable[..., object]) -> None:
         register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
-def table_of(tables: Sequence[pa.Table], schema: str | StructType) -> pa.Table:
+def table_of(tables: Sequence[pa.Table], schema: str) -> pa.Table:
     """Tables as one that has these columns; null in those that a table does not have."""
-    return _as_table(tables, to_arrow_schema(_struct(schema)))
+    return _as_table(tables, to_arrow_schema(schema_of(schema)))
 
 
 def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
@@ -170,8 +161,10 @@ def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
     return together.cast(wanted).combine_chunks()
 
 
-def _struct(schema: str | StructType) -> StructType:
-    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+@lru_cache
+def schema_of(columns: str) -> StructType:
+    """Columns as Spark's SQL writes them; Java has to read that, once."""
+    found = StructType.fromDDL(columns)
     assert isinstance(found, StructType)
     return found
 

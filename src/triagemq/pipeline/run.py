@@ -6,16 +6,22 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import Input, Skipped, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.progress import TableProgress
-from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
+from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, import_spark, spark_session
 from triagemq.pipeline.store import Location, TablesManifest, TableStore
+
+if TYPE_CHECKING:
+    from triagemq.pipeline.dimensions import Said
 
 _MOST_RUNS_AT_ONCE = 32
 """Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
@@ -108,16 +114,30 @@ def run_pipeline(
 def _process(todo: list[Input], store: TableStore, options: SparkOptions, progress: bool) -> None:
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
-    with TableProgress(enabled=progress) as shown, spark_session(replace(options, rows=most)) as spark:
-        from triagemq.pipeline.job import TABLES, Batch
+    with ThreadPoolExecutor(1) as pool, TableProgress(enabled=progress) as shown:
+        import_spark()
+        # What needs no Spark is done while Java starts, and for all batches but the first while Spark works.
+        pool.submit(import_module, "triagemq.pipeline.job")
+        said = pool.submit(_said_by, batches[0])
+        with spark_session(replace(options, rows=most)) as spark:
+            from triagemq.pipeline.job import TABLES, Batch
 
-        with (
-            shown.watching(spark, len(TABLES) * len(batches)),
-            explained("Spark could not make the tables"),
-        ):
-            for batch in batches:
-                store.begin()
-                store.publish(Batch(spark, store, batch, shown).make())
+            with (
+                shown.watching(spark, len(TABLES) * len(batches)),
+                explained("Spark could not make the tables"),
+            ):
+                for batch, following in zip_longest(batches, batches[1:]):
+                    store.begin()
+                    made = Batch(spark, store, batch, said.result(), shown)
+                    if following is not None:
+                        said = pool.submit(_said_by, following)
+                    store.publish(made.make())
+
+
+def _said_by(batch: list[Input]) -> Said:
+    from triagemq.pipeline.dimensions import said_by
+
+    return said_by(batch)
 
 
 def _batches(todo: list[Input]) -> Iterator[list[Input]]:

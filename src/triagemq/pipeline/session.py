@@ -22,13 +22,13 @@ from triagemq.errors import MissingDependencyError, PipelineError
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import find_java
-from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings, shuffle_partitions
+from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings
 from triagemq.pipeline.store.places import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SMALL_ROWS", "SparkOptions", "abandon", "shuffle_partitions", "spark_session"]
+__all__ = ["SMALL_ROWS", "SparkOptions", "abandon", "import_spark", "spark_session"]
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -101,12 +101,17 @@ def abandon(spark: SparkSession) -> None:
         process.wait()
 
 
-def _start(settings: SparkSettings) -> SparkSession:
+def import_spark() -> type[SparkSession]:
+    """Import pyspark, or say how to get it. Two threads must not do so at once: its modules import each other."""
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise MissingDependencyError(error.name or "pyspark", "pipeline") from error
-    builder: Any = SparkSession.builder
+    return SparkSession
+
+
+def _start(settings: SparkSettings) -> SparkSession:
+    builder: Any = import_spark().builder
     for name, value in settings.chosen().items():
         builder = builder.config(name, value)
     try:

@@ -121,7 +121,10 @@ class SparkSettings:
             # Everything the tables are keyed by is small beside the rows; a hash table beats a sort.
             "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
             "spark.sql.parquet.compression.codec": "zstd",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+            # Spark would add up after every single row how large a batch has become: a third of what it takes to hand
+            # one over.
+            "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
             # Plans are changed on the way by what the first parts found; for little data that costs more than it saves.
             "spark.sql.adaptive.enabled": str(rows >= SMALL_ROWS).lower(),
             # Else pyspark tells Java for every column and function in which line it stands: half of all calls to Java.

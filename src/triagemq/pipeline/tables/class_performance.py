@@ -7,8 +7,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.partitions import Rows, in_pieces, joined
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 
 SCHEMA = f"""
     run_id          string,
@@ -19,7 +19,6 @@ SCHEMA = f"""
     bins            array<bigint> COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'
 """
 _KEYS = ("run", "priority_class")
-_NO_CLASS = -1
 _ADDED = f"""
     run int, priority_class int, subscriptions bigint, {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
     late bigint, latency_sum_ns decimal(38,0), latency_max_ns bigint, bins array<bigint>
@@ -32,24 +31,14 @@ def transform(latency_histogram: Rows, forecasts: pa.Table) -> Rows:
     added = in_pieces(latency_histogram, _add_up, _ADDED, _ROWS_AT_ONCE)
     together = added.repartition(1) if isinstance(added, DataFrame) else added
     found = f"run int, priority_class int, subscriptions bigint, {FIGURES}, bins array<bigint>"
-    return joined(in_pieces(together, _figures, found), forecasts, _KEYS)
+    return joined(in_pieces(together, lambda rows: figures(_add_up(rows)), found), forecasts, _KEYS)
 
 
 def _add_up(rows: pa.Table) -> pa.Table:
     """One row for each run and class."""
-    known = rows["priority_class"].fill_null(_NO_CLASS)
-    rows = rows.set_column(rows.column_names.index("priority_class"), "priority_class", known)
-    added, at = add_up(rows, _KEYS)
+    added, at = add_up(rows, [*_KEYS])
     subscriptions = np.zeros(len(added), np.int64)
     np.add.at(
         subscriptions, at, rows["subscriptions"].to_numpy() if "subscriptions" in rows.column_names else 1
     )
-    added = added.append_column("subscriptions", pa.array(subscriptions))
-    return added.append_column("bins", add_bins_up(rows, at, len(added)))
-
-
-def _figures(rows: pa.Table) -> pa.Table:
-    found = figures(_add_up(rows))
-    priority_class = found["priority_class"].to_numpy()
-    known = pa.array(priority_class, mask=priority_class == _NO_CLASS)
-    return found.set_column(found.column_names.index("priority_class"), "priority_class", known)
+    return added.append_column("subscriptions", pa.array(subscriptions))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.latency_bins import packed_lists, percentile_bins, unpacked_lists
+from triagemq.pipeline.latency_bins import percentile_bins
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES
 from triagemq.trace.latency_bins import bin_middles
 
@@ -41,30 +40,6 @@ FORECAST = """
 
 _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _SECONDS = 1e-9
-
-
-def add_up(histogram: pa.Table, keys: Sequence[str], smallest: Sequence[str] = ()) -> tuple[pa.Table, Any]:
-    """What became of the copies of several subscriptions or classes: a row for each value of the keys, in their order.
-
-    The second says for each row of the histogram in which one it is. Keys are whole numbers.
-    """
-    given = np.array([histogram[key].to_numpy() for key in keys])
-    found, at = np.unique(given, axis=1, return_inverse=True)
-    sums = [
-        name for name in (*OUTCOMES, "late", "in_time", "latency_sum_ns") if name in histogram.column_names
-    ]
-    asked = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
-    asked.append(("latency_max_ns", "max"))
-    grouped = histogram.append_column("at", pa.array(at)).group_by("at").aggregate(asked).sort_by("at")
-    columns = {key: pa.array(values) for key, values in zip(keys, found, strict=True)}
-    columns |= {name: grouped[f"{name}_{how}"] for name, how in asked}
-    return pa.table(columns), at
-
-
-def add_bins_up(histogram: pa.Table, at: Any, rows: int) -> pa.ListArray:
-    """The counts of equal bins as one, for each of so many rows."""
-    row, number, count = unpacked_lists(histogram["bins"].combine_chunks())
-    return packed_lists(at[row], number, count, rows)
 
 
 def figures(added: pa.Table) -> pa.Table:
@@ -99,4 +74,4 @@ def _ratio(above: Any, below: Any, scale: float = 1.0) -> pa.Array:
 
 def exact_mean(column: str) -> Column:
     """The mean, the same to the last bit however the rows are spread: decimals add up exactly."""
-    return F.avg(F.col(column).try_cast("decimal(28,12)")).cast("double").alias(column)
+    return F.expr(f"double(avg(try_cast({column} AS decimal(28,12)))) AS {column}")

@@ -5,6 +5,7 @@ The other figures of deliveries are computed from this table, which is as long a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -49,7 +50,7 @@ NO_CLASS = 0xFFFF
 _COUNTED = f"""
     key bigint, delivered bigint, {", ".join(f"{outcome} bigint" for outcome in _UNDELIVERED)},
     {", ".join(f"{name} bigint" for name in _MARKS)}, {", ".join(f"{name} int" for name in _WHOSE)},
-    high bigint, low bigint, latency_max_ns bigint, bins array<bigint>
+    latency_sum_ns decimal(38,0), latency_max_ns bigint, bins array<bigint>
 """
 
 
@@ -111,22 +112,25 @@ def _count(rows: pa.Table) -> pa.Table:
         return np.bincount(place, weights, len(keys)).astype(np.int64)
 
     columns: dict[str, Any] = {"key": keys}
-    for outcome, number in _UNDELIVERED.items():
-        columns[outcome] = sums(at[value == -number])
-    for name in _MARKS:
-        columns[name] = sums(at, rows[name].to_numpy() if name in rows.column_names else np.zeros(len(at)))
-    for name in _WHOSE:
-        # The same in all rows of a subscription.
-        known = np.zeros(len(keys), np.int32)
-        if name in rows.column_names:
-            known[at] = rows[name].to_numpy()
-        columns[name] = pa.array(known, mask=np.full(len(keys), name not in rows.column_names))
     delivered = value >= 0
-    took, at = value[delivered], at[delivered]
+    lost, lost_at = -value[~delivered], at[~delivered]
+    for outcome, number in _UNDELIVERED.items():
+        columns[outcome] = sums(lost_at[lost == number])
+    for name in _MARKS:
+        columns[name] = sums(at, rows[name].to_numpy()) if name in rows.column_names else sums(at[:0])
+    for name in (name for name in _WHOSE if name in rows.column_names):
+        # The same in all rows of a subscription.
+        columns[name] = np.zeros(len(keys), np.int32)
+        columns[name][at] = rows[name].to_numpy()
+    took, at = value[delivered], at[delivered].astype(np.int64)
     longest = np.full(len(keys), -1)
     np.maximum.at(longest, at, took)
-    columns |= {"delivered": sums(at), "high": sums(at, took >> _LOW_BITS)}
-    columns["low"] = sums(at, took & ((1 << _LOW_BITS) - 1))
+    high, low = (
+        pa.array(sums(at, part)).cast(pa.decimal128(19, 0))
+        for part in (took >> _LOW_BITS, took & ((1 << _LOW_BITS) - 1))
+    )
+    columns["delivered"] = sums(at)
+    columns["latency_sum_ns"] = pc.add(pc.multiply(high, pa.scalar(Decimal(1 << _LOW_BITS))), low)
     columns["latency_max_ns"] = pa.array(longest, mask=longest < 0)
     columns["bins"] = packed_lists(at, bins_of(took), None, len(keys))
     return pa.table(columns)
@@ -134,25 +138,32 @@ def _count(rows: pa.Table) -> pa.Table:
 
 def _added_up(rows: pa.Table) -> pa.Table:
     """One row for each key, of several with what was counted in pieces, and the key as its columns again."""
-    encoded = rows["key"].combine_chunks().dictionary_encode()
-    keys, at = encoded.dictionary, encoded.indices.to_numpy()
-    key, sums = keys.to_numpy(), {}
-    for name in ("delivered", *_UNDELIVERED, *_MARKS, "high", "low"):
-        # Whole numbers, which floating-point sums of very many pieces might not be.
-        sums[name] = np.zeros(len(keys), np.int64)
-        np.add.at(sums[name], at, rows[name].to_numpy())
+    added, _ = add_up(rows, ["key"], smallest=_WHOSE)
+    key = added["key"].to_numpy()
     sent_in = key & NO_CLASS
-    high, low = (pa.array(sums.pop(name)).cast(pa.decimal128(19, 0)) for name in ("high", "low"))
-    columns: dict[str, Any] = {
+    columns = {
         "run": key >> 48,
         "subscription_id": (key >> 16) & 0xFFFFFFFF,
         "priority_class": pa.array(sent_in, mask=sent_in == NO_CLASS),
-        "latency_sum_ns": pc.add(pc.multiply(high, pa.scalar(Decimal(1 << _LOW_BITS))), low),
-        **sums,
     }
-    by_key = pa.table({"at": at, **{name: rows[name] for name in (*_WHOSE, "latency_max_ns")}}).group_by("at")
-    largest = by_key.aggregate([(name, "max") for name in (*_WHOSE, "latency_max_ns")]).sort_by("at")
-    columns |= {name: largest[f"{name}_max"] for name in (*_WHOSE, "latency_max_ns")}
-    row, number, count = unpacked_lists(rows["bins"].combine_chunks())
-    columns["bins"] = packed_lists(at[row], number, count, len(keys))
-    return pa.table(columns)
+    return pa.table(columns | {name: added[name] for name in added.column_names if name != "key"})
+
+
+def add_up(histogram: pa.Table, keys: list[str], smallest: Sequence[str] = ()) -> tuple[pa.Table, Any]:
+    """What became of the copies of several subscriptions or classes: a row for each value of the keys.
+
+    The second says for each row of the histogram in which one it is.
+    """
+    sums = [name for name in (*OUTCOMES, *_MARKS, "latency_sum_ns") if name in histogram.column_names]
+    asked = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
+    asked.append(("latency_max_ns", "max"))
+    placed = histogram.append_column("place", pa.array(np.arange(len(histogram))))
+    grouped = placed.group_by(keys, use_threads=False).aggregate([*asked, ("place", "list")])
+    columns = {key: grouped[key] for key in keys}
+    columns |= {name: grouped[f"{name}_{how}"] for name, how in asked}
+    places, at = grouped["place_list"].combine_chunks(), np.empty(len(histogram), np.int64)
+    at[places.flatten().to_numpy()] = np.repeat(np.arange(len(grouped)), places.value_lengths().to_numpy())
+    if "bins" in histogram.column_names:
+        row, number, count = unpacked_lists(histogram["bins"].combine_chunks())
+        columns["bins"] = packed_lists(at[row], number, count, len(grouped))
+    return pa.table(columns), at

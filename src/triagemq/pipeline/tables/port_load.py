@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 SCHEMA = """
@@ -25,37 +25,42 @@ SCHEMA = """
 
 COUNTERS = ("bytes_in", "packets_in", "bytes_out", "packets_out", "drops")
 
+IN_ORDER = "OVER (PARTITION BY run, port_id, queue ORDER BY sampled_ns)"
+"""Of the samples of one queue."""
+
 
 def increments(queue_samples: DataFrame) -> DataFrame:
     """Samples with what each counter gained since the one before (`<counter>_gained`), and the seconds between."""
-    in_order = Window.partitionBy("run", "port_id", "queue").orderBy("sampled_ns")
-    gained = {}
-    for counter in COUNTERS:
-        gain = F.col(counter) - F.lag(counter).over(in_order)
-        # A counter that fell has been started anew: what it shows is what it has gained.
-        gained[f"{counter}_gained"] = F.when(gain < 0, F.col(counter)).otherwise(gain)
-    seconds = (F.col("sampled_ns") - F.lag("sampled_ns").over(in_order)) * 1e-9
-    return queue_samples.withColumns({**gained, "seconds": seconds}).where("seconds > 0")
+    # A counter that fell has been started anew: what it shows is what it has gained.
+    gained = (
+        f"{counter} - if({counter} < lag({counter}) {IN_ORDER}, 0, lag({counter}) {IN_ORDER}) AS {counter}_gained"
+        for counter in COUNTERS
+    )
+    seconds = f"(sampled_ns - lag(sampled_ns) {IN_ORDER}) * 1e-9 AS seconds"
+    return queue_samples.selectExpr("*", *gained, seconds).where("seconds > 0")
 
 
-def transform(queue_samples: DataFrame, ports: DataFrame, measured_from_ns: Column) -> DataFrame:
+def transform(queue_samples: DataFrame, ports: DataFrame) -> DataFrame:
     """Add the queues of every port up. `ports` has (run, port_id, port, bandwidth_bps)."""
+    sums = {counter: f"{counter}_gained" for counter in COUNTERS}
+    sums |= {name: name for name in ("backlog_bytes", "backlog_packets")}
     totals = (
         increments(queue_samples)
-        .where(F.col("sampled_ns") >= measured_from_ns)
+        .where("measured")
         .groupBy("run", "port_id", "sampled_ns")
         .agg(
-            F.max("seconds").alias("seconds"),
-            *(F.sum(f"{counter}_gained").alias(counter) for counter in COUNTERS),
-            F.sum("backlog_bytes").alias("backlog_bytes"),
-            F.sum("backlog_packets").alias("backlog_packets"),
-            F.max("width_bps").cast("double").alias("widest"),
+            F.expr("max(seconds) AS seconds"),
+            F.expr("double(max(width_bps)) AS widest"),
+            *(F.expr(f"sum({of}) AS {name}") for name, of in sums.items()),
         )
     )
-    capacity = F.col("bandwidth_bps") * F.col("seconds") / 8
+    capacity = "(bandwidth_bps * seconds / 8)"
     return (
         totals.join(F.broadcast(ports), ["run", "port_id"], "left")
         .withColumn("bandwidth_bps", F.coalesce("bandwidth_bps", "widest"))
-        .withColumn("load", F.try_divide(F.col("bytes_out"), capacity))
-        .withColumn("offered_load", F.try_divide(F.col("bytes_in"), capacity))
+        .selectExpr(
+            "*",
+            f"try_divide(bytes_out, {capacity}) AS load",
+            f"try_divide(bytes_in, {capacity}) AS offered_load",
+        )
     )

@@ -25,21 +25,20 @@ MOST_STRETCHES = 400
 
 def transform(port_load: DataFrame) -> DataFrame:
     """Means of equal stretches of time."""
-    name = F.coalesce("port", F.concat(F.lit("port "), F.col("port_id").cast("string")))
+    name = F.expr("coalesce(port, concat('port ', port_id))")
     named = port_load.where("load is not null").withColumn("port", name)
     spans = named.groupBy("run", "port").agg(
-        F.min("sampled_ns").alias("first"),
-        F.max("sampled_ns").alias("last"),
-        F.least(F.count_distinct("sampled_ns"), F.lit(MOST_STRETCHES)).alias("stretches"),
+        F.expr("min(sampled_ns) AS first_ns"),
+        F.expr("max(sampled_ns) AS last_ns"),
+        F.expr(f"least(count(DISTINCT sampled_ns), {MOST_STRETCHES}) AS stretches"),
     )
-    passed = F.col("sampled_ns") - F.col("first")
-    place = F.floor(F.try_divide(passed, F.col("last") - F.col("first")) * F.col("stretches"))
+    place = "least(floor(try_divide(sampled_ns - first_ns, last_ns - first_ns) * stretches), stretches - 1) AS place"
     return (
         named.join(F.broadcast(spans), ["run", "port"])
-        .groupBy("run", "port", F.least(place, F.col("stretches") - 1).alias("place"))
+        .groupBy("run", "port", F.expr(place))
         .agg(
-            (F.sum(passed) / F.count("*") * 1e-9).alias("seconds"),
-            F.count("*").alias("samples"),
+            F.expr("sum(sampled_ns - first_ns) / count(*) * 1e-9 AS seconds"),
+            F.expr("count(*) AS samples"),
             *(exact_mean(figure) for figure in ("load", "offered_load", "backlog_packets")),
         )
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-
 SCHEMA = """
     run_id  string,
     table   string  COMMENT 'the table the row would have gone to',
@@ -12,8 +10,3 @@ SCHEMA = """
     line    bigint  COMMENT 'line of a text file, row of a Parquet file; both count from 1',
     raw     string  COMMENT 'the row as it was; bytes that are not UTF-8 are replaced'
 """
-
-
-def transform(rejected: DataFrame) -> DataFrame:
-    """Rows that were set aside by those who checked them: (run, table, reason, source, line, raw)."""
-    return rejected

@@ -6,12 +6,12 @@ This is what delay estimators learn from. All features are causal: they use this
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.partitions import Rows, joined
 from triagemq.pipeline.tables.periods import add_periods
-from triagemq.pipeline.tables.port_load import COUNTERS, increments
+from triagemq.pipeline.tables.port_load import COUNTERS, IN_ORDER, increments
 
 LAGS = (1, 2, 3, 4, 5)
 LAGGED = ("packets_in", "bytes_in", "backlog_bytes")
@@ -42,32 +42,25 @@ SCHEMA = f"""
 """
 
 
-def transform(
-    queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column, measured_from_ns: Column
-) -> Rows:
+def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column) -> Rows:
     """Features from the samples, targets from `packets`, see queueing_delays.
 
-    Expressions of `run` are where in 200 ms its samples lie (`phase_ns`), and from when on they count.
+    `phase_ns`, an expression of `run`, is where in 200 ms its samples lie.
     """
-    in_order = Window.partitionBy("run", "port_id", "queue").orderBy("sampled_ns")
-    features = {}
-    for name, column in (
-        ("packets_in", "packets_in_gained"),
-        ("bytes_in", "bytes_in_gained"),
-        ("backlog_bytes", "backlog_bytes"),
-    ):
-        for lag in LAGS:
-            features[f"{name}_lag_{lag}"] = F.lag(column, lag).over(in_order)
+    features = []
+    for name in LAGGED:
+        column = name if name == "backlog_bytes" else f"{name}_gained"
+        features += [f"lag({column}, {lag}) {IN_ORDER} AS {name}_lag_{lag}" for lag in LAGS]
         for span in ROLLING:
-            recent = in_order.rowsBetween(1 - span, 0)
-            features[f"{name}_mean_{span}"] = F.avg(column).over(recent)
+            recent = IN_ORDER.replace(")", f" ROWS BETWEEN {span - 1} PRECEDING AND CURRENT ROW)")
+            features.append(f"avg({column}) {recent} AS {name}_mean_{span}")
             if name == "packets_in":
-                features[f"{name}_deviation_{span}"] = F.stddev_pop(column).over(recent)
+                features.append(f"stddev_pop({column}) {recent} AS {name}_deviation_{span}")
     sampled = (
         increments(queue_samples)
-        .withColumns(features)
-        .withColumn("measured", F.col("sampled_ns") >= measured_from_ns)
-        .withColumn("slot", _slot(F.col("sampled_ns"), phase_ns))
+        .selectExpr("*", *features)
+        # The slot that begins with a sample; a live sampler is some milliseconds off, hence the half.
+        .withColumn("slot", _slot(F.col("sampled_ns") + INTERVAL_NS // 2, phase_ns))
         .join(queueing_delays(packets, phase_ns), ["run", "port_id", "queue", "slot"], "left")
     )
     return joined(add_periods(sampled), ports.select(["run", "port_id", "port"]), ("run", "port_id"))
@@ -79,13 +72,12 @@ def queueing_delays(packets: DataFrame, phase_ns: Column) -> DataFrame:
     `packets` has (run, port_id, queue, enqueued_ns, dequeued_ns).
     """
     waited = packets.where("enqueued_ns is not null and dequeued_ns is not null")
-    slot = F.call_function("div", F.col("enqueued_ns") - phase_ns, F.lit(INTERVAL_NS))
-    return waited.groupBy("run", "port_id", "queue", slot.alias("slot")).agg(
-        F.count("*").alias("next_packets"),
-        (F.avg(F.col("dequeued_ns") - F.col("enqueued_ns")) * 1e-9).alias("next_queueing_delay_seconds"),
+    slot = _slot(F.col("enqueued_ns"), phase_ns).alias("slot")
+    return waited.groupBy("run", "port_id", "queue", slot).agg(
+        F.expr("count(*) AS next_packets"),
+        F.expr("avg(dequeued_ns - enqueued_ns) * 1e-9 AS next_queueing_delay_seconds"),
     )
 
 
-def _slot(sampled_ns: Column, phase_ns: Column) -> Column:
-    """The slot that begins with a sample; a live sampler is some milliseconds off, hence the half."""
-    return F.call_function("div", sampled_ns - phase_ns + INTERVAL_NS // 2, F.lit(INTERVAL_NS))
+def _slot(time_ns: Column, phase_ns: Column) -> Column:
+    return F.call_function("div", time_ns - phase_ns, F.lit(INTERVAL_NS))

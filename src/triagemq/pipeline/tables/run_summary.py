@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triagemq.pipeline.partitions import table_of
-from triagemq.pipeline.tables.figures import add_up, figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.pipeline.tables.figures import figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 
 SCHEMA = """
     run_id                  string,

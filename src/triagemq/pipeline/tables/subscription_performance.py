@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, add_bins_up, add_up, figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES
+from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 from triagemq.scenario import UtilityShape
 
 SCHEMA = f"""
@@ -57,14 +57,13 @@ def transform(latency_histogram: Rows, subscriptions: pa.Table) -> Rows:
 
 def _figures(rows: pa.Table) -> pa.Table:
     """One row for each subscription, of those with its copies in each class."""
-    added, at = add_up(rows, _KEYS, smallest=_SEEN)
+    added, at = add_up(rows, [*_KEYS], smallest=_SEEN)
     copies = sum(rows[outcome].to_numpy() for outcome in OUTCOMES)
     priority_class = rows["priority_class"].fill_null(_NO_CLASS).to_numpy()
     order = np.lexsort((-priority_class, copies, at))
     usual = order[np.searchsorted(at[order], np.arange(len(added)), side="right") - 1]
     added = added.append_column("priority_class", rows["priority_class"].take(pa.array(usual)))
-    added = figures(added.append_column("bins", add_bins_up(rows, at, len(added))))
-    return added.rename_columns({name: f"seen_{name}" for name in _SEEN})
+    return figures(added).rename_columns({name: f"seen_{name}" for name in _SEEN})
 
 
 def _with_worth(rows: pa.Table) -> pa.Table:

@@ -7,13 +7,11 @@ figures of the 10 s windows count all 200 ms windows in them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import Rows, here, joined
+from triagemq.pipeline.partitions import Rows, here, joined, spread
 
 SCHEMA = """
     run_id               string,
@@ -33,6 +31,7 @@ SHORT_SECONDS = 0.2
 LONG_SECONDS = 10.0
 _SHORT_IN_LONG = 50
 SHORT_NS = 200_000_000
+_LONG_NS = SHORT_NS * _SHORT_IN_LONG
 _KEYS = ("run", "topic_id")
 _RATES = {"rate": "publications", "bytes": "bytes"}
 DENSE = 10
@@ -41,34 +40,44 @@ DENSE = 10
 
 def transform(publications: DataFrame, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
-    measured = publications.where("measured").withColumn("published_at", event_time(F.col("published_ns")))
-    long = F.call_function("div", F.col("window_start_ns"), F.lit(SHORT_NS * _SHORT_IN_LONG))
-    in_10_seconds = F.sum("publications").over(Window.partitionBy(*_KEYS, long))
+    keys = (*_KEYS, "long")
+    long = F.expr(f"published_ns div {_LONG_NS} * {_LONG_NS} AS long")
+    short = F.expr(f"published_ns div {SHORT_NS} * {SHORT_NS} AS window_start_ns")
+    measured = publications.where("measured").select(*_KEYS, "published_ns", "size_bytes", long)
+    # Once all events of a topic in 10 s are together, nothing else is exchanged.
+    together = spread(measured, *keys)
+    in_10_seconds = F.sum("publications").over(Window.partitionBy(*keys))
     dense = (
-        with_rates(_windows(measured, SHORT_SECONDS, _KEYS), SHORT_SECONDS)
+        with_rates(_counted(together.groupBy(*keys, short)), SHORT_SECONDS)
         .withColumn("in_10_seconds", in_10_seconds)
         .where(F.col("in_10_seconds") >= DENSE)
-        .drop("in_10_seconds")
+        .drop("in_10_seconds", "long")
     )
-    both = dense.unionByName(with_rates(long_windows(measured), LONG_SECONDS), allowMissingColumns=True)
+    bursty = burstiness(_counted(together.groupBy(*keys), _times())).withColumnRenamed(
+        "long", "window_start_ns"
+    )
+    both = dense.unionByName(with_rates(bursty, LONG_SECONDS), allowMissingColumns=True)
     return joined(here(both), topics, ("run", "topic_id"))
 
 
 def long_windows(publications: DataFrame, *keys: str) -> DataFrame:
-    """Events, bytes and burstiness in 10 s windows of `published_at`, by `run` and `topic_id` unless keys are given.
+    """Events, bytes and burstiness of a stream in 10 s windows of `published_at`, by keys."""
+    window = F.window("published_at", f"{round(LONG_SECONDS)} seconds")
+    counted = _counted(publications.groupBy(window, *keys), _times())
+    return burstiness(
+        counted.withColumn("window_start_ns", F.unix_micros("window.start") * 1000).drop("window")
+    )
 
-    One walk over the sorted times of a window finds all of it. Works on a stream too.
-    """
-    times = F.sort_array(F.collect_list("published_ns")).alias("times")
-    return burstiness(_windows(publications, LONG_SECONDS, keys or _KEYS, times))
 
-
-def _windows(publications: DataFrame, seconds: float, keys: Sequence[str], *also: Column) -> DataFrame:
-    window = F.window("published_at", f"{round(seconds * 1000)} milliseconds")
-    counted = publications.groupBy(window, *keys).agg(
+def _counted(windows: GroupedData, *also: Column) -> DataFrame:
+    return windows.agg(
         F.count("*").alias("publications"), F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"), *also
     )
-    return counted.withColumn("window_start_ns", F.unix_micros("window.start") * 1000).drop("window")
+
+
+def _times() -> Column:
+    """One walk over the sorted times of a window finds how bursty it was."""
+    return F.sort_array(F.collect_list("published_ns")).alias("times")
 
 
 def burstiness(windows: DataFrame) -> DataFrame:

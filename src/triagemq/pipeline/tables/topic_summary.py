@@ -22,11 +22,11 @@ SCHEMA = """
 
 def transform(topic_rates: DataFrame, seconds: Column) -> DataFrame:
     """Add the windows of every topic up. `seconds`, an expression of `run`, is for how long that was observed."""
-    long = F.col("window_seconds") == LONG_SECONDS
+    long = f"FILTER (WHERE window_seconds = {LONG_SECONDS}D)"
     added = topic_rates.groupBy("run", "topic_id", "topic").agg(
-        F.sum(F.when(long, F.col("publications"))).alias("publications"),
-        F.sum(F.when(long, F.col("bytes"))).alias("bytes"),
-        F.max("rate_per_second").alias("peak_rate_per_second"),
+        F.expr(f"sum(publications) {long} AS publications"),
+        F.expr(f"sum(bytes) {long} AS bytes"),
+        F.expr("max(rate_per_second) AS peak_rate_per_second"),
         exact_mean("index_of_dispersion"),
     )
     # All events in one instant leave no time to divide by; there is one window of them.
