@@ -121,6 +121,11 @@ class Observed:
     published_seconds: tuple[Floats, ...]
     latency_seconds: tuple[Floats, ...]
 
+    @property
+    def missed(self) -> Floats:
+        """The share of all messages that was lost or late."""
+        return self.lost + (1 - self.lost) * self.late
+
 
 def best_effort(
     effort: Effort, seed: int, frames: float = BUFFER_FRAMES, babbling: tuple[str, ...] = ()
