@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from triagemq.errors import OutputError, ParameterError, PipelineError
@@ -49,6 +48,11 @@ publishers:
   sensor: {publishes: {smoke: {rate_per_second: 20, size_bytes: 60}, heat: {rate_per_second: 9, size_bytes: 90}}}
 subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:2}}}
 """
+
+HANGS_UP = (
+    "import os, socket; "
+    'socket.create_connection(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"]))).close()'
+)
 
 Event = tuple[int, int, int, int]  # publication_id, topic_id, published_ns, size_bytes
 Block = Sequence[Event]
@@ -262,8 +266,8 @@ def test_a_batch_is_published_once_and_many_have_few_files(
             offset = json.dumps({"events": 2 * batch + 2, "latest_ns": 0})
             (offsets / str(batch)).write_text(f"v1\n{metadata}\n{offset}\n")
             starts = [second * SECOND for second in (2 * batch, 2 * batch + 1)]
-            rows = [(0, "heat", start, 1, 0, 0, 10, [start]) for start in starts]
-            cells = spark.createDataFrame(rows, from_arrow_schema(CELLS))
+            rows = [(0, "heat", 1, 0, 0, start, 10, [start]) for start in starts]
+            cells = spark.createDataFrame(rows, CELLS)
             taken(cells, batch)
             if batch % 4 == 0:
                 taken(cells, batch)
@@ -313,13 +317,35 @@ def test_batches_of_one_block_give_the_same_table(
     assert again.runs == done.runs
 
 
-@pytest.mark.slow
-def test_a_machine_too_busy_to_begin_in_ten_seconds_begins_again(
+def test_tasks_make_of_many_cells_what_is_made_here_of_few(
     spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from triagemq.pipeline.streaming import sink
+
+    monkeypatch.setattr(sink, "_FEW", 0)
+    stream(spark, source, tmp_path / "out")
+    for name in ("topic_rates", "stream_counters"):
+        assert Tables(tmp_path / "out").table(name).equals(Tables(undisturbed).table(name))
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        pytest.param("exec sleep 60", marks=pytest.mark.slow, id="late"),
+        pytest.param(f"exec {sys.executable} -c '{HANGS_UP}'", id="hung-up"),
+    ],
+)
+def test_a_machine_too_busy_to_begin_in_ten_seconds_begins_again(
+    spark: SparkSession,
+    source: Path,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instead: str,
+) -> None:
     begun, python = tmp_path / "begun", tmp_path / "python"
-    # The first process that looks for news is not there in the time that Spark gives it.
-    slow = f'case "$*" in *source_runner*) mkdir {begun} 2>/dev/null && exec sleep 60;; esac'
+    # The first process that looks for news is not there in the time that Spark gives it, or gives up by itself.
+    slow = f'case "$*" in *source_runner*) mkdir {begun} 2>/dev/null && {instead};; esac'
     python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.streaming.settings import StreamSettings
-from triagemq.pipeline.streaming.windows import CELLS, KEYS
+from triagemq.pipeline.streaming.windows import KEYS
 
 
 def cells(events: DataFrame, settings: StreamSettings) -> DataFrame:
@@ -37,16 +37,12 @@ def cells(events: DataFrame, settings: StreamSettings) -> DataFrame:
     )
     bytes_once = F.aggregate("once.size_bytes", F.lit(0).cast("bigint"), lambda total, size: total + size)
     accepted = F.coalesce("once.published_ns", "published_ns")
-    return (
-        once.select(
-            *KEYS,
-            (F.unix_micros("window.start") * 1000).alias("start_ns"),
-            F.size(accepted).cast("bigint").alias("events"),
-            F.coalesce(bytes_once, "bytes").alias("bytes"),
-            accepted.alias("published_ns"),
-            "late",
-            (F.size("published_ns") - F.size(accepted)).cast("bigint").alias("duplicates"),
-        )
-        .where("events + late > 0")
-        .select(*CELLS.names)
-    )
+    return once.select(
+        *KEYS,
+        (F.unix_micros("window.start") * 1000).alias("start_ns"),
+        F.size(accepted).cast("bigint").alias("events"),
+        F.coalesce(bytes_once, "bytes").alias("bytes"),
+        accepted.alias("published_ns"),
+        "late",
+        (F.size("published_ns") - F.size(accepted)).cast("bigint").alias("duplicates"),
+    ).where("events + late > 0")

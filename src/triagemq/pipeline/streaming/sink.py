@@ -12,16 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError, TriageError
+from triagemq.pipeline.partitions import in_pieces, spread, table_of
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
@@ -35,14 +33,14 @@ from triagemq.pipeline.streaming.windows import (
     COUNTERS,
     COUNTS,
     KEYS,
-    RATES,
-    by_task,
     counters,
     rates,
     recent,
 )
+from triagemq.pipeline.tables.topic_rates import SCHEMA as RATES
 
 _CELLS = "_cells"
+_SCHEMAS = {_CELLS: CELLS, "stream_counters": COUNTERS, "topic_rates": RATES}
 _FEW = 200_000
 _FEW_BYTES = 4_000_000
 """So many rows, or bytes of files with the times of events, may be in this process."""
@@ -146,41 +144,42 @@ class BatchSink:
         before_ns, gone, self._gone = state["closed_ns"], state["gone"] + self._gone, 0
         nothing = PublishedRun("stream", self.run.source, 0, 0, 0, {"late": 0, "duplicate": 0}, {})
         run = self.store.manifest.runs.get(run_id, nothing)
-        new, counted = self._new_cells(cells, offset["events"] - gone - run.rows_read)
+        few = offset["events"] - gone - run.rows_read <= _FEW
+        found = cells.toArrow() if few else cells
+        new, counted = append_table(found, self.store, _CELLS, self.number, summed=COUNTED)
         until = dict(state["cells"]) | {file.name: closed_ns for file in new}
         known = tuple(file for file in self.store.manifest.kept if file.name in until)
-        counts = (*run.tables.get("stream_counters", ()), *new)
-        totals = self._made("stream_counters", counts, COUNTS, COUNTERS, partial(counters, run_id=run_id))
+        counts, needed = (*run.tables.get("stream_counters", ()), *new), (*known, *new)
+        totals = self._made("stream_counters", counts, COUNTS, lambda rows: counters(rows, run_id))
         # No topic has more windows than end now, and no cell is in more than reach over it.
-        topics, rows = (sum(file.rows for file in files) for files in (totals, (*known, *new)))
-        windows = min(topics * (closed_ns - before_ns), rows * settings.window_ns) // settings.slide_ns
-        closing = partial(rates, run_id=run_id, settings=settings, before_ns=before_ns, closed_ns=closed_ns)
-        added = self._made("topic_rates", (*known, *new), CELLS, RATES, closing, rows=windows)
+        topics, rows = (sum(file.rows for file in files) for files in (totals, needed))
+        most = min(topics * (closed_ns - before_ns), rows * settings.window_ns) // settings.slide_ns
+        times = (before_ns, closed_ns)
+        added = self._made(
+            "topic_rates", needed, CELLS, lambda rows: rates(rows, run_id, settings, *times), most
+        )
         # Only what is published is merged: it is removed when it is not any more.
         earlier = run.tables.get("topic_rates", ())
         if same := crowded(earlier):
-            merged = self._made("topic_rates", same, RATES, RATES, pa.Table.combine_chunks)
+            merged = self._made("topic_rates", same, RATES, lambda rows: rows)
             earlier = (*(file for file in earlier if file not in same), *merged)
         needed_ns = settings.needed_ns(closed_ns)
         kept = tuple(file for file in known if until[file.name] > needed_ns)
         if len(kept) >= MERGED_AT_ONCE:
-            needed = partial(recent, settings=settings, closed_ns=closed_ns)
-            kept = self._made(_CELLS, kept, CELLS, CELLS, needed)
+            kept = self._made(_CELLS, kept, CELLS, lambda rows: recent(rows, settings, closed_ns))
             until |= {file.name: closed_ns for file in kept}
         kept += new
         made = state | {"batch": batch_id, "closed_ns": closed_ns, "gone": gone}
         made["cells"] = {file.name: until[file.name] for file in kept}
-        late, duplicates = (
-            run.reasons["late"] + counted["late"],
-            run.reasons["duplicate"] + counted["duplicates"],
-        )
         lost = offset.get("lost", 0) + gone
+        reasons = {"late": run.reasons["late"] + counted["late"]}
+        reasons["duplicate"] = run.reasons["duplicate"] + counted["duplicates"]
         run = replace(
             run,
             rows_read=run.rows_read + sum(counted.values()),
             rows_in=run.rows_in + counted["events"],
-            quarantined=late + duplicates,
-            reasons={"late": late, "duplicate": duplicates} | ({"lost": lost} if lost else {}),
+            quarantined=sum(reasons.values()),
+            reasons=reasons | ({"lost": lost} if lost else {}),
             tables={"stream_counters": totals, "topic_rates": (*earlier, *added)},
         )
         with publishing:
@@ -188,55 +187,31 @@ class BatchSink:
             others = (file for file in manifest.kept if file.name not in state["cells"])
             extra = {**manifest.extra, "runs": {**manifest.extra["runs"], run_id: made}}
             self.store.publish({run_id: run}, kept=(*others, *kept), extra=extra)
-        self._post(added, batch_id)
-
-    def _post(self, added: Sequence[TableFile], batch_id: int) -> None:
         rows = sum(file.rows for file in added)
         self.windows += rows
-        if self.poster is None or not rows:
-            return
-        latest = self._read(added, RATES).orderBy("window_start_ns", ascending=False)
-        self.poster.put("topic_rates", batch_id, latest.limit(_MOST_POSTED_ROWS).toArrow(), of=rows)
-
-    def _new_cells(self, cells: DataFrame, events: int) -> tuple[tuple[TableFile, ...], dict[str, int]]:
-        """Write the cells of a batch, in which there are so many events at most: its files, and what it counts."""
-        if events > _FEW:
-            files, made = append_table(cells, self.store, _CELLS, self.number, summed=COUNTED)
-            return files, {name: made[name] for name in COUNTED}
-        rows = cells.toArrow()
-        return self._write(_CELLS, rows), {name: pc.sum(rows[name], min_count=0).as_py() for name in COUNTED}
+        if self.poster is not None and rows:
+            latest = self._read(added, RATES).orderBy("window_start_ns", ascending=False)
+            self.poster.put("topic_rates", batch_id, latest.limit(_MOST_POSTED_ROWS).toArrow(), of=rows)
 
     def _made(
         self,
         table: str,
         files: Sequence[TableFile],
-        columns: pa.Schema,
-        schema: pa.Schema,
+        columns: str,
         make: Callable[[pa.Table], pa.Table],
-        *,
-        rows: int = 0,
+        most_rows: int = 0,
     ) -> tuple[TableFile, ...]:
-        """Make rows of a table, so many at most, of all rows of some files: by tasks, each for some of the topics.
+        """What a function makes of all rows of some files: here, if there are few, else in tasks, topics apart."""
+        few = max(most_rows, sum(file.rows for file in files)) <= _FEW
+        if few and sum(file.size_bytes for file in files) <= _FEW_BYTES:
+            found = table_of(self.store.read(files), columns)
+        else:
+            found = spread(self._read(files, columns), *KEYS)
+        return append_table(in_pieces(found, make, _SCHEMAS[table]), self.store, table, self.number)[0]
 
-        Of few they are made here: a job of Spark's would take longer than all the rest.
-        """
-        rows = max(rows, sum(file.rows for file in files))
-        if rows <= _FEW and sum(file.size_bytes for file in files) <= _FEW_BYTES:
-            found = [
-                each.select(columns.names).cast(columns) for each in self.store.read(files, columns.names)
-            ]
-            return self._write(table, make(pa.concat_tables([columns.empty_table(), *found])))
-        made = (
-            self._read(files, columns).repartition(*KEYS).mapInArrow(by_task(make), from_arrow_schema(schema))
-        )
-        return append_table(made, self.store, table, self.number)[0]
-
-    def _write(self, table: str, rows: pa.Table) -> tuple[TableFile, ...]:
-        return (self.store.write(table, rows, run=self.number),) if len(rows) else ()
-
-    def _read(self, files: Iterable[TableFile], columns: pa.Schema) -> DataFrame:
+    def _read(self, files: Iterable[TableFile], columns: str) -> DataFrame:
         paths = [(self.store.place / file.name).spark_path for file in files]
-        return self.session.read.schema(from_arrow_schema(columns)).parquet(*paths)
+        return self.session.read.schema(columns).parquet(*paths)
 
     def _taken_and_not_kept(self) -> int:
         """Messages of a batch that was begun and not finished: they cannot be had again."""
