@@ -29,19 +29,15 @@ MOST_ROWS = 1_000_000
 
 _BROKERS = ("mqtt://", "mqtts://")
 MEMORY = "768m"
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 STATE_STORE = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
+    "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "128",
 }
-DISK_CHECKPOINT = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
-}
+_BY_RENAMING = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+DISK_CHECKPOINT = {"spark.sql.streaming.checkpointFileManagerClass": _BY_RENAMING}
 """On a disk, where the store's lock keeps others out: Spark's own way takes five times as long for every file."""
 
 _POLL_SECONDS = 0.1

@@ -2,7 +2,8 @@
 
 A batch is published once: the manifest says which was the last, and a batch that Spark hands over again after a kill
 only brings its state store up to date. What windows still need of older cells lies in files that the manifest keeps.
-Everything is made by Spark's tasks; here is nothing that grows with topics, windows or time.
+The few rows of a live batch are made here, where a job of Spark's would take longer than all the rest; many are made by
+its tasks, by the same functions. Nothing here grows with topics, windows or time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CELLS = "_cells"
 _SCHEMAS = {_CELLS: CELLS, "stream_counters": COUNTERS, "topic_rates": RATES}
 _FEW = 200_000
 _FEW_BYTES = 4_000_000
-"""So many rows, or bytes of files with the times of events, may be in this process."""
+"""So many rows, or bytes of files with the times of events, are few."""
 _MOST_POSTED_ROWS = 5_000
 publishing = threading.Lock()
 """Of all runs in one process, one at a time changes the manifest."""
