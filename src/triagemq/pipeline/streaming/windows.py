@@ -56,7 +56,10 @@ def rates(cells: pa.Table, run_id: str, settings: StreamSettings, before_ns: int
     for columns, seconds in ((sliding, settings.window_seconds), (long, LONG_NS / 1e9)):
         named = topics.take(columns.pop("topic_row"))
         columns |= {name: named[name] for name in KEYS}
-        columns |= {"run_id": pa.repeat(run_id, len(named)), "window_seconds": np.full(len(named), seconds)}
+        columns |= {
+            "run_id": pa.repeat(run_id, len(named)),
+            "window_seconds": np.full(len(named), seconds, float),
+        }
         columns["rate_per_second"] = columns["publications"] / seconds
         columns["bytes_per_second"] = columns["bytes"] / seconds
     return pa.concat_tables([pa.table(sliding), pa.table(long)], promote_options="default")
