@@ -54,7 +54,7 @@ def rates(cells: pa.Table, run_id: str, settings: StreamSettings, before_ns: int
         sliding = {name: values[has_no_other] for name, values in sliding.items()}
     long = _long(cells, topic, before_ns, closed_ns)
     for columns, seconds in ((sliding, settings.window_seconds), (long, LONG_NS / 1e9)):
-        named = topics.take(columns.pop("topic_row"))
+        named = topics.select(KEYS).take(columns.pop("topic_row"))
         columns |= {name: named[name] for name in KEYS}
         columns |= {
             "run_id": pa.repeat(run_id, len(named)),
