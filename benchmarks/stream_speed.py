@@ -195,11 +195,11 @@ def drain_bare(kind: str, source: str, out: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-    from triagemq.pipeline.streaming.job import MEMORY, STATE_STORE
+    from triagemq.pipeline.streaming.job import DISK_CHECKPOINT, MEMORY, STATE_STORE
     from triagemq.pipeline.tables.topic_rates import event_time, long_windows
 
     with spark_session(SparkOptions(rows=SMALL_ROWS, memory=MEMORY)) as spark:
-        for name, value in STATE_STORE.items():
+        for name, value in (STATE_STORE | DISK_CHECKPOINT).items():
             spark.conf.set(name, value)
         spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
         began = time.monotonic()

@@ -32,6 +32,7 @@ from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.publications import PublicationsReader
 from triagemq.pipeline.streaming.runs import FoundRun
 from triagemq.pipeline.streaming.settings import StreamSettings
+from triagemq.pipeline.streaming.windows import CELLS, counters, rates, recent
 from triagemq.trace import TraceWriter
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ publishers:
   sensor: {publishes: {smoke: {rate_per_second: 20, size_bytes: 60}, heat: {rate_per_second: 9, size_bytes: 90}}}
 subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:2}}}
 """
+
+HANGS_UP = (
+    "import os, socket; "
+    'socket.create_connection(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"]))).close()'
+)
 
 Event = tuple[int, int, int, int]  # publication_id, topic_id, published_ns, size_bytes
 Block = Sequence[Event]
@@ -214,7 +220,7 @@ def test_impossible_options_are_named(tmp_path: Path, options: dict[str, Any], p
 def test_every_window_closes_once_wherever_the_watermark_stops(
     spark: SparkSession, begin_ns: int, lengths: tuple[float, float], watermark: float
 ) -> None:
-    from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, cells, counters, rates, recent
+    from triagemq.pipeline.streaming.cells import cells
 
     blocks = some_blocks(4, begin_ns=begin_ns, rows=25)
     how = StreamSettings("x", *lengths, watermark)
@@ -225,18 +231,18 @@ def test_every_window_closes_once_wherever_the_watermark_stops(
         earlier_ns = max(earlier_ns, int(published.max()))
     # In any order and in any batches: a cell is the same.
     random.Random(len(rows)).shuffle(rows)
-    made = cells(spark.createDataFrame(pa.Table.from_batches(rows)), how).localCheckpoint()
+    made = cells(spark.createDataFrame(pa.Table.from_batches(rows)), how).toArrow()
     stops = sorted(
         how.closed_ns((begin_ns + offset * SECOND // 10) // 10**6) for offset in (37, 101, 102, 160)
     )
     found, kept = [], made
     for before, now in pairwise([NEVER_NS, *stops, FOREVER_NS]):
-        found.append(rates(kept, "one", how, before, now).toArrow())
+        found.append(rates(kept, "one", how, before, now))
         kept = recent(kept, how, now) if now < FOREVER_NS else kept
     expected, counted = counted_one_by_one(blocks, *lengths, watermark)
     assert_table_is(pa.concat_tables(found), expected)
-    totals = counters(spark.createDataFrame([], COUNTERS_SCHEMA), made, "one").collect()
-    assert {row.topic_id: [row.events, row.late, row.duplicates] for row in totals} == counted
+    totals = counters(made, "one").to_pylist()
+    assert {row["topic_id"]: [row["events"], row["late"], row["duplicates"]] for row in totals} == counted
 
 
 def test_a_batch_is_published_once_and_many_have_few_files(
@@ -249,25 +255,22 @@ def test_a_batch_is_published_once_and_many_have_few_files(
         monkeypatch.setattr(module, "MERGED_AT_ONCE", 4)
     how, offsets = StreamSettings("x"), tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
-    schema = (
-        "topic_id int, topic string, start_ns bigint, publications bigint, bytes bigint, "
-        "published_ns array<bigint>, late bigint, duplicates bigint"
-    )
     new = {"number": 0, "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
     with TableStore.open(tmp_path / "out", kind="stream") as store:
         store.publish({}, extra={"settings": asdict(how), "runs": {"one": new}})
         store.begin()
         run = FoundRun("one", "x", "publications", {})
-        taken = sink.BatchSink(store, how, run, 0, Location(tmp_path / "checkpoint"), None)
+        taken = sink.BatchSink(spark, store, how, run, 0, Location(tmp_path / "checkpoint"), None)
         for batch in range(8):
             metadata = json.dumps({"batchWatermarkMs": (batch + 1) * 2000})
             offset = json.dumps({"events": 2 * batch + 2, "latest_ns": 0})
             (offsets / str(batch)).write_text(f"v1\n{metadata}\n{offset}\n")
             starts = [second * SECOND for second in (2 * batch, 2 * batch + 1)]
-            rows = [(0, "heat", start, 1, 10, [start], 0, 0) for start in starts]
-            taken(spark.createDataFrame(rows, schema), batch)
+            rows = [(0, "heat", 1, 0, 0, start, 10, [start]) for start in starts]
+            cells = spark.createDataFrame(rows, CELLS)
+            taken(cells, batch)
             if batch % 4 == 0:
-                taken(spark.createDataFrame(rows, schema), batch)
+                taken(cells, batch)
             assert len(list((tmp_path / "out" / "topic_rates").rglob("*.parquet"))) <= 7
             assert len(list((tmp_path / "out" / "_cells").rglob("*.parquet"))) <= 12
     found = Tables(tmp_path / "out").table("topic_rates").to_pylist()
@@ -314,13 +317,35 @@ def test_batches_of_one_block_give_the_same_table(
     assert again.runs == done.runs
 
 
-@pytest.mark.slow
-def test_a_machine_too_busy_to_begin_in_ten_seconds_begins_again(
+def test_tasks_make_of_many_cells_what_is_made_here_of_few(
     spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from triagemq.pipeline.streaming import sink
+
+    monkeypatch.setattr(sink, "_FEW", 0)
+    stream(spark, source, tmp_path / "out")
+    for name in ("topic_rates", "stream_counters"):
+        assert Tables(tmp_path / "out").table(name).equals(Tables(undisturbed).table(name))
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        pytest.param("exec sleep 60", marks=pytest.mark.slow, id="late"),
+        pytest.param(f"exec {sys.executable} -c '{HANGS_UP}'", id="hung-up"),
+    ],
+)
+def test_a_machine_too_busy_to_begin_in_ten_seconds_begins_again(
+    spark: SparkSession,
+    source: Path,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instead: str,
+) -> None:
     begun, python = tmp_path / "begun", tmp_path / "python"
-    # The first process that looks for news is not there in the time that Spark gives it.
-    slow = f'case "$*" in *source_runner*) mkdir {begun} 2>/dev/null && exec sleep 60;; esac'
+    # The first process that looks for news is not there in the time that Spark gives it, or gives up by itself.
+    slow = f'case "$*" in *source_runner*) mkdir {begun} 2>/dev/null && {instead};; esac'
     python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))

@@ -58,9 +58,12 @@ def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
 
 
 def append_table(
-    rows: DataFrame, store: TableStore, table: str, run: int, *, summed: Sequence[str] = ()
+    rows: DataFrame | pa.Table, store: TableStore, table: str, run: int, *, summed: Sequence[str] = ()
 ) -> tuple[tuple[TableFile, ...], dict[str, int]]:
-    """Have Spark's tasks write more rows of a run; the new files, none of them empty, and the sums of some columns."""
+    """Write more rows of a run; the new files, none of them empty, and the sums of some columns."""
+    if isinstance(rows, pa.Table):
+        totals = {name: pc.sum(rows[name], min_count=0).as_py() for name in summed}
+        return (store.write(table, rows, run=run),) if rows.num_rows else (), totals
     name = f"run={run}"
     folder = store.folder(table) / name
     before = {entry.name for entry in folder.entries()} if folder.exists() else set()
@@ -70,7 +73,7 @@ def append_table(
     for file in files:
         if not file.rows:
             store.remove(file.name)
-    return tuple(file for file in files if file.rows), made
+    return tuple(file for file in files if file.rows), {name: made[name] for name in summed}
 
 
 def _write(

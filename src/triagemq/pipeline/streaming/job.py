@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +29,16 @@ MOST_ROWS = 1_000_000
 
 _BROKERS = ("mqtt://", "mqtts://")
 MEMORY = "768m"
+_STREAMING = "org.apache.spark.sql.execution.streaming"
 STATE_STORE = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
+    "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "128",
 }
+_BY_RENAMING = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+DISK_CHECKPOINT = {"spark.sql.streaming.checkpointFileManagerClass": _BY_RENAMING}
+"""On a disk, where the store's lock keeps others out: Spark's own way takes five times as long for every file."""
 
 _POLL_SECONDS = 0.1
 _HURRIED_SECONDS = 0.6
@@ -137,7 +139,8 @@ def stream_pipeline(
         trigger: dict[str, Any] = {"processingTime": f"{round(trigger_seconds * 1000)} milliseconds"}
         if once:
             trigger = {"availableNow": True}
-        queries = Queries(_own_session(session, wanted), store, settings, runs, poster, trigger, most_rows)
+        own = _own_session(session, wanted, STATE_STORE | (DISK_CHECKPOINT if store.place.local else {}))
+        queries = Queries(own, store, settings, runs, poster, trigger, most_rows)
         if on_stop is not None:
             # Not before: until there are queries, there is nothing to finish.
             on_stop(stopped.set)
@@ -178,17 +181,17 @@ def stream_pipeline(
     )
 
 
-def _own_session(session: SparkSession, wanted: SparkOptions) -> SparkSession:
+def _own_session(session: SparkSession, wanted: SparkOptions, settings: Mapping[str, str]) -> SparkSession:
     """With Spark's state in RocksDB, which does not need to fit into Java's memory."""
     own = session.newSession()
-    for name, value in STATE_STORE.items():
+    for name, value in settings.items():
         if name not in wanted.conf:
             own.conf.set(name, value)
     partitions = "spark.sql.shuffle.partitions"
     if partitions not in wanted.conf and str(session.sparkContext.master).startswith("local"):
         # Every partition has a state store, which costs time in every batch.
         most = session.sparkContext.defaultParallelism
-        own.conf.set(partitions, str(min(int(own.conf.get(partitions) or most), most)))
+        own.conf.set(partitions, str(max(2, min(int(own.conf.get(partitions) or most), most))))
     return own
 
 

@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.store import TableStore
-from triagemq.pipeline.streaming import broker, events, publications
+from triagemq.pipeline.streaming import broker, events, publications, settings, windows
+from triagemq.pipeline.streaming.cells import cells
 from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.pipeline.streaming.sink import BatchSink, publishing
-from triagemq.pipeline.streaming.windows import cells
 
 _CHECKPOINT = "_checkpoint"
 _MOST_AT_ONCE = 4
@@ -60,7 +60,7 @@ class Queries:
 
     def __post_init__(self) -> None:
         # Workers get the code instead of importing it: they start sooner, and a cluster needs no triagemq.
-        for module in (events, publications):
+        for module in (events, publications, settings, windows):
             register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         self.session.dataSource.register(publications.PublicationsSource)
         self.session.dataSource.register(broker.MqttSource)
@@ -143,7 +143,9 @@ class Queries:
             .options(**run.options)
             .load()
         )
-        sink = BatchSink(self.store, self.settings, run, state["number"], checkpoint, self.poster)
+        sink = BatchSink(
+            self.session, self.store, self.settings, run, state["number"], checkpoint, self.poster
+        )
         sink.query = (
             cells(rows, self.settings)
             .writeStream.foreachBatch(sink)

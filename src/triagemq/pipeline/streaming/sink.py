@@ -2,7 +2,8 @@
 
 A batch is published once: the manifest says which was the last, and a batch that Spark hands over again after a kill
 only brings its state store up to date. What windows still need of older cells lies in files that the manifest keeps.
-Everything is made by Spark's tasks; here is nothing that grows with topics, windows or time.
+The few rows of a live batch are made here, where a job of Spark's would take longer than all the rest; many are made by
+its tasks, by the same functions. Nothing here grows with topics, windows or time.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from triagemq.errors import PipelineError, TriageError
+from triagemq.pipeline.partitions import in_pieces, spread, table_of
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
@@ -27,12 +28,23 @@ from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import FoundRun
 from triagemq.pipeline.streaming.settings import StreamSettings
-from triagemq.pipeline.streaming.windows import COUNTERS_SCHEMA, counters, rates, recent
+from triagemq.pipeline.streaming.windows import (
+    CELLS,
+    COUNTED,
+    COUNTERS,
+    COUNTS,
+    KEYS,
+    counters,
+    rates,
+    recent,
+)
+from triagemq.pipeline.tables.topic_rates import SCHEMA as RATES
 
 _CELLS = "_cells"
-_COUNTED = ("events", "late", "duplicates")
-_SMALL_ROWS = 100_000
-"""So few cells are one task's work."""
+_SCHEMAS = {_CELLS: CELLS, "stream_counters": COUNTERS, "topic_rates": RATES}
+_FEW = 200_000
+_FEW_BYTES = 4_000_000
+"""So many rows, or bytes of files with the times of events, are few."""
 _MOST_POSTED_ROWS = 5_000
 publishing = threading.Lock()
 """Of all runs in one process, one at a time changes the manifest."""
@@ -42,6 +54,7 @@ publishing = threading.Lock()
 class BatchSink:
     """Takes the batches of one run, as `foreachBatch` calls it, and remembers how it went."""
 
+    session: SparkSession
     store: TableStore
     settings: StreamSettings
     run: FoundRun
@@ -122,52 +135,53 @@ class BatchSink:
             # Published already, or nothing is closed: the state of the open cells is all that changes.
             cells.write.format("noop").mode("overwrite").save()
         else:
-            self._publish(cells, batch_id, closed_ns, offset.get("lost", 0))
+            self._publish(cells, batch_id, closed_ns, offset)
         self.batches += 1
         self.events = read
         self.latest_ns = offset["latest_ns"]
 
-    def _publish(self, cells: DataFrame, batch_id: int, closed_ns: int, lost: int) -> None:
-        spark, run_id, state = cells.sparkSession, self.run.run_id, self._state
-        new = self._append(_CELLS, cells)
-        published = self.store.manifest.runs.get(run_id)
-        tables = {} if published is None else dict(published.tables)
+    def _publish(self, cells: DataFrame, batch_id: int, closed_ns: int, offset: Mapping[str, Any]) -> None:
+        run_id, settings, state = self.run.run_id, self.settings, self._state
+        before_ns, gone, self._gone = state["closed_ns"], state["gone"] + self._gone, 0
+        nothing = PublishedRun("stream", self.run.source, 0, 0, 0, {"late": 0, "duplicate": 0}, {})
+        run = self.store.manifest.runs.get(run_id, nothing)
+        few = offset["events"] - gone - run.rows_read <= _FEW
+        found = cells.toArrow() if few else cells
+        new, counted = append_table(found, self.store, _CELLS, self.number, summed=COUNTED)
         until = dict(state["cells"]) | {file.name: closed_ns for file in new}
         known = tuple(file for file in self.store.manifest.kept if file.name in until)
-        made_of = self._read(spark, (*known, *new), cells.schema)
-        closing = rates(made_of, run_id, self.settings, state["closed_ns"], closed_ns)
-        if sum(file.rows for file in new) < _SMALL_ROWS:
-            closing = closing.coalesce(1)
-        before = self._read(spark, tables.get("stream_counters", ()), COUNTERS_SCHEMA)
-        counted = counters(before, self._read(spark, new, cells.schema), run_id).coalesce(1)
-        with ThreadPoolExecutor(1) as beside:
-            windows = beside.submit(self._append, "topic_rates", closing)
-            tables["stream_counters"], totals = append_table(
-                counted, self.store, "stream_counters", self.number, summed=_COUNTED
-            )
-            added = windows.result()
+        counts, needed = (*run.tables.get("stream_counters", ()), *new), (*known, *new)
+        totals = self._made("stream_counters", counts, COUNTS, lambda rows: counters(rows, run_id))
+        # No topic has more windows than end now, and no cell is in more than reach over it.
+        topics, rows = (sum(file.rows for file in files) for files in (totals, needed))
+        most = min(topics * (closed_ns - before_ns), rows * settings.window_ns) // settings.slide_ns
+        times = (before_ns, closed_ns)
+        added = self._made(
+            "topic_rates", needed, CELLS, lambda rows: rates(rows, run_id, settings, *times), most
+        )
         # Only what is published is merged: it is removed when it is not any more.
-        tables["topic_rates"] = (*self._merged(closing, tables.get("topic_rates", ())), *added)
-        needed_ns = self.settings.needed_ns(closed_ns)
+        earlier = run.tables.get("topic_rates", ())
+        if same := crowded(earlier):
+            merged = self._made("topic_rates", same, RATES, lambda rows: rows)
+            earlier = (*(file for file in earlier if file not in same), *merged)
+        needed_ns = settings.needed_ns(closed_ns)
         kept = tuple(file for file in known if until[file.name] > needed_ns)
         if len(kept) >= MERGED_AT_ONCE:
-            one = recent(self._read(spark, kept, cells.schema), self.settings, closed_ns).coalesce(1)
-            kept = self._append(_CELLS, one)
+            kept = self._made(_CELLS, kept, CELLS, lambda rows: recent(rows, settings, closed_ns))
             until |= {file.name: closed_ns for file in kept}
         kept += new
-        gone, self._gone = state["gone"] + self._gone, 0
         made = state | {"batch": batch_id, "closed_ns": closed_ns, "gone": gone}
         made["cells"] = {file.name: until[file.name] for file in kept}
-        aside = {"late": totals["late"], "duplicate": totals["duplicates"]}
-        aside |= {"lost": lost + gone} if lost + gone else {}
-        run = PublishedRun(
-            identity="stream",
-            source=self.run.source,
-            rows_read=sum(totals[name] for name in _COUNTED),
-            rows_in=totals["events"],
-            quarantined=totals["late"] + totals["duplicates"],
-            reasons=aside,
-            tables=tables,
+        lost = offset.get("lost", 0) + gone
+        reasons = {"late": run.reasons["late"] + counted["late"]}
+        reasons["duplicate"] = run.reasons["duplicate"] + counted["duplicates"]
+        run = replace(
+            run,
+            rows_read=run.rows_read + sum(counted.values()),
+            rows_in=run.rows_in + counted["events"],
+            quarantined=sum(reasons.values()),
+            reasons=reasons | ({"lost": lost} if lost else {}),
+            tables={"stream_counters": totals, "topic_rates": (*earlier, *added)},
         )
         with publishing:
             manifest = self.store.manifest
@@ -177,23 +191,28 @@ class BatchSink:
         rows = sum(file.rows for file in added)
         self.windows += rows
         if self.poster is not None and rows:
-            latest = self._read(spark, added, closing.schema).orderBy("window_start_ns", ascending=False)
+            latest = self._read(added, RATES).orderBy("window_start_ns", ascending=False)
             self.poster.put("topic_rates", batch_id, latest.limit(_MOST_POSTED_ROWS).toArrow(), of=rows)
 
-    def _append(self, table: str, rows: DataFrame) -> tuple[TableFile, ...]:
-        return append_table(rows, self.store, table, self.number)[0]
+    def _made(
+        self,
+        table: str,
+        files: Sequence[TableFile],
+        columns: str,
+        make: Callable[[pa.Table], pa.Table],
+        most_rows: int = 0,
+    ) -> tuple[TableFile, ...]:
+        """What a function makes of all rows of some files: here, if there are few, else in tasks, topics apart."""
+        few = max(most_rows, sum(file.rows for file in files)) <= _FEW
+        if few and sum(file.size_bytes for file in files) <= _FEW_BYTES:
+            found = table_of(self.store.read(files), columns)
+        else:
+            found = spread(self._read(files, columns), *KEYS)
+        return append_table(in_pieces(found, make, _SCHEMAS[table]), self.store, table, self.number)[0]
 
-    def _merged(self, like: DataFrame, files: Sequence[TableFile]) -> tuple[TableFile, ...]:
-        """These files, or the one that is made of too many of them."""
-        same = crowded(files)
-        if not same:
-            return tuple(files)
-        one = self._read(like.sparkSession, same, like.schema).coalesce(1)
-        return (*(file for file in files if file not in same), *self._append("topic_rates", one))
-
-    def _read(self, spark: SparkSession, files: Iterable[TableFile], schema: StructType | str) -> DataFrame:
+    def _read(self, files: Iterable[TableFile], columns: str) -> DataFrame:
         paths = [(self.store.place / file.name).spark_path for file in files]
-        return spark.read.schema(schema).parquet(*paths)
+        return self.session.read.schema(columns).parquet(*paths)
 
     def _taken_and_not_kept(self) -> int:
         """Messages of a batch that was begun and not finished: they cannot be had again."""
