@@ -122,6 +122,8 @@ def test_java_itself_hears_what_is_set_for_the_driver(conf: Path, monkeypatch: p
         "spark.driver.memory 555m\nspark.driver.extraJavaOptions -Dtheirs=1\n"
     )
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 666m --name 'a name' pyspark-shell")
+    # The first command of a user: Java has saved no classes yet, and must not say why it cannot.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(conf.parent / "cache"))
     code = (
         "from triagemq.pipeline import SparkOptions, spark_session\n"
         "told = {'spark.driver.memory': '777m', 'spark.driver.maxResultSize': '77m'}\n"

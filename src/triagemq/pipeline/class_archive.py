@@ -43,6 +43,9 @@ class ClassArchive:
         if self._there:
             files = [base, self._path] if base else [self._path]
             return [f"-XX:SharedArchiveFile={':'.join(map(str, files))}", *_QUIET]
+        if any(place.is_dir() and any(place.iterdir()) for place in _settings()):
+            # Such a directory is on the class path, and Java, which saves no classes then, says so where answers go.
+            return []
         below = [f"-XX:SharedArchiveFile={base}"] if base else []
         return [*below, f"-XX:ArchiveClassesAtExit={self._unfinished}", *_QUIET]
 
@@ -68,6 +71,14 @@ class ClassArchive:
                 unfinished.replace(path)
             unfinished.unlink(missing_ok=True)
         return path if path.is_file() else None
+
+
+def _settings() -> list[Path]:
+    """The directories of settings that Spark puts on the class path."""
+    told = [os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")]
+    if not told[0] and (home := os.environ.get("SPARK_HOME")):
+        told[0] = os.path.join(home, "conf")
+    return [Path(place) for place in told if place]
 
 
 def _unfinished(path: Path) -> Path:
