@@ -38,6 +38,9 @@ DEFAULT_SERVICE_RATE = 1e6
 FLOOR_SHARE = 0.1
 """The part of its width that a queue keeps at least where the scenario names no floors."""
 
+WIDTH_ROUNDING = 1e-6
+"""Widths may miss the bandwidth of their port by this part of it: thirds have no end."""
+
 
 class Table:
     """Base of all tables: equally long columns, made read-only."""

@@ -30,7 +30,7 @@ from triagemq.scenario.files.quantities import (
 )
 from triagemq.scenario.files.yaml_lines import LinedMapping
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
-from triagemq.scenario.model import DEFAULT_SERVICE_RATE, PlanningSettings
+from triagemq.scenario.model import DEFAULT_SERVICE_RATE, WIDTH_ROUNDING, PlanningSettings
 
 PLANNING = PlanningSettings()
 
@@ -213,10 +213,6 @@ class PortEntry(FileEntry):
         return self
 
 
-WIDTHS_OFF = 1e-6
-"""Widths may miss the bandwidth of their port by this part of it: thirds have no end."""
-
-
 def width_mistake(
     bandwidth_bps: float, widths_bps: Sequence[float], floors_bps: Sequence[float] | None = None
 ) -> tuple[tuple[str | int, ...], str, str] | None:
@@ -228,7 +224,7 @@ def width_mistake(
     if not widths_bps:
         return ("widths_bps",), "is missing", "add widths_bps: [5e6, 2e6, 1e6], one for each class"
     total = math.fsum(widths_bps)
-    if not abs(total - bandwidth_bps) <= WIDTHS_OFF * bandwidth_bps:
+    if not abs(total - bandwidth_bps) <= WIDTH_ROUNDING * bandwidth_bps:
         port = number_text(bandwidth_bps)
         what = f"adds up to {number_text(total)} of the {port} of the port"
         return ("widths_bps",), what, f"write widths that add up to {port}"
