@@ -110,11 +110,25 @@ def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> N
         _show_instructions(found)
 
 
-def _port_table(ports: list[dict[str, float]]) -> Table:
+def _port_table(ports: list[dict[str, Any]]) -> Table:
     table = figure_table("ports", "port", "offered load", "planned load")
-    for row in ports[:SHOWN_PORTS]:
-        table.add_row(str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"]))
+    shown = ports[:SHOWN_PORTS]
+    with_widths = any("widths_bps" in row for row in shown)
+    if with_widths:
+        table.add_column("widths of queues 0, 1, ... in bit/s", overflow="fold")
+    for row in shown:
+        cells = [str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"])]
+        table.add_row(*cells, *([_widths(row)] if with_widths else []))
     return table
+
+
+def _widths(row: dict[str, Any]) -> str:
+    """
+    >>> _widths({"widths_bps": [2e6, 1e6], "borrowing": True}), _widths({})
+    ('2,000,000; 1,000,000; borrowing', '-')
+    """
+    widths = [_number(each) for each in row.get("widths_bps", [])]
+    return "; ".join([*widths, *(["borrowing"] if row.get("borrowing") else [])]) or "-"
 
 
 def _decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) -> Decided:
