@@ -113,9 +113,6 @@ class DataPlaneContract:
     limits_by_windows = True
     """False where limiters are token buckets."""
 
-    has_widths = True
-    """False where queues are served by priority only."""
-
     width_tolerance = 0.03
     """By what part of its width a queue that always has packets may miss it."""
 
@@ -401,11 +398,6 @@ class DataPlaneContract:
         before, after = (0.6, 0.3, 0.1), (0.1, 0.3, 0.6)
         port = SetPort("radio", BANDWIDTH_BPS, 20_000, 3, tuple(part * BANDWIDTH_BPS for part in before))
         flows = [SetFlow(bench.keys[flow], "radio", flow, flow, 0.0) for flow in range(3)]
-        if not self.has_widths:
-            with pytest.raises(PlanError, match="'radio' has queues with widths") as caught:
-                bench.plane.apply([port, *flows])
-            assert "\n" not in str(caught.value)
-            return
         bench.plane.apply([port, *flows])
         assert [queue.width_bps for queue in bench.plane.counters().ports["radio"].queues] == [
             round(part * BANDWIDTH_BPS) for part in before
@@ -427,8 +419,6 @@ class DataPlaneContract:
     def test_queues_that_borrow_share_what_others_leave_by_their_widths(
         self, open_bench: Callable[[int], Bench]
     ) -> None:
-        if not self.has_widths:
-            pytest.skip("queues are served by priority only")
         bench = open_bench(3)
         widths = tuple(part * BANDWIDTH_BPS for part in (0.6, 0.3, 0.1))
         port = SetPort("radio", BANDWIDTH_BPS, 20_000, 3, widths, borrowing=True)

@@ -61,7 +61,7 @@ def available_share(share: Floats, load: Floats) -> Floats:
     The others get what they need, up to their part by their shares; what they leave is divided by shares again.
 
     >>> available_share(np.array([[0.5, 0.3, 0.2]]), np.array([[0.1, 0.9, 0.1]])).round(3).tolist()
-    [[0.562, 0.8, 0.255]]
+    [[0.562, 0.8, 0.36]]
     """
     classes = share.shape[1]
     # Rows are ports and, of each, the queue that always sends; columns are all its queues.

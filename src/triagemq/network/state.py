@@ -48,17 +48,16 @@ class StateChange:
 class PlanState:
     """Ports and flows by name and key, with at most `priority_classes` classes at a port.
 
-    Where packets are not `replicated`, flows of multicast keys are refused: there is nobody to make the copies. So are
-    ports with widths, unless the queues of this data plane can have some.
+    Where packets are not `replicated`, flows of multicast keys are refused: there is nobody to make the copies.
     """
 
-    def __init__(self, priority_classes: int, *, replicated: bool = False, with_widths: bool = False) -> None:
+    def __init__(self, priority_classes: int, *, replicated: bool = False) -> None:
         self.priority_classes = priority_classes
         self.ports: dict[str, SetPort] = {}
         self.flows: dict[FlowKey, SetFlow[FlowKey]] = {}
         self.copies: dict[CopyKey, SetFlow[FlowKey]] = {}
         self.limiters: dict[FlowKey, Limiters] = {}
-        self._replicated, self._with_widths = replicated, with_widths
+        self._replicated = replicated
         self._ports_of: dict[FlowKey, set[str]] = {}
         self._flows_at: dict[str, int] = {}
 
@@ -233,25 +232,7 @@ class PlanState:
                 f"{self.priority_classes}; write planning: {{priority_classes: {self.priority_classes}}}"
             )
         if port.widths_bps or port.borrowing:
-            self._check_widths(port)
-
-    def _check_widths(self, port: SetPort) -> None:
-        widths, total = port.widths_bps, math.fsum(port.widths_bps)
-        if not self._with_widths:
-            raise PlanError(
-                f"port {port.port!r} has queues with widths, and those of this data plane have none; "
-                "use --dataplane linux, or write discipline: priority"
-            )
-        if len(widths) != port.classes:
-            raise PlanError(
-                f"port {port.port!r} has {len(widths)} widths for {port.classes} priority classes"
-            )
-        if not all(0 < width < math.inf for width in widths):
-            raise PlanError(f"port {port.port!r} has a width that is not positive and finite")
-        if not abs(total - port.bandwidth_bps) <= WIDTH_ROUNDING * port.bandwidth_bps:
-            raise PlanError(
-                f"port {port.port!r} has widths that add up to {total:g} of its {port.bandwidth_bps:g} bit/s"
-            )
+            _check_widths(port)
 
     def _check_classes(self, change: StateChange) -> None:
         """Every flow's class is one of its port's; at the end only, because ports change before their flows."""
@@ -285,6 +266,18 @@ def _move(moved: dict[str, int], before: SetFlow[FlowKey] | None, after: SetFlow
         moved[before.port] = moved.get(before.port, 0) - 1
     if after is not None:
         moved[after.port] = moved.get(after.port, 0) + 1
+
+
+def _check_widths(port: SetPort) -> None:
+    widths, total = port.widths_bps, math.fsum(port.widths_bps)
+    if len(widths) != port.classes:
+        raise PlanError(f"port {port.port!r} has {len(widths)} widths for {port.classes} priority classes")
+    if not all(0 < width < math.inf for width in widths):
+        raise PlanError(f"port {port.port!r} has a width that is not positive and finite")
+    if not abs(total - port.bandwidth_bps) <= WIDTH_ROUNDING * port.bandwidth_bps:
+        raise PlanError(
+            f"port {port.port!r} has widths that add up to {total:g} of its {port.bandwidth_bps:g} bit/s"
+        )
 
 
 def _check_limiter(limiter: SetLimiter) -> None:
