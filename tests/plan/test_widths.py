@@ -122,6 +122,7 @@ def test_an_explanation_names_the_queue() -> None:
     text = explain(scenario, make_plan(scenario), "commander", "t11")
     assert "port radio queue 0 is offered" in text
     assert "may carry 0.9 and carries 0.9" in text
+    assert "in a queue with 200000 bit/s, because port radio queue 0 is offered" in text
 
 
 def test_the_command_shows_widths(tmp_path: Path) -> None:
