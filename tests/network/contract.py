@@ -473,6 +473,7 @@ class DataPlaneContract:
             [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, (BANDWIDTH_BPS,))],
             [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, (2 * BANDWIDTH_BPS, -BANDWIDTH_BPS))],
             [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, borrowing=True)],
+            [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, (0.5 * BANDWIDTH_BPS, 0.5 * BANDWIDTH_BPS))],
             [other, SetLimiter(key, 0.0, 1000.0)],
             [other, SetLimiter(key, float("inf"), 1000.0)],
             [other, SetLimiter(key, 1000.0, float("nan"))],

@@ -233,6 +233,12 @@ class PlanState:
             )
         if port.widths_bps or port.borrowing:
             _check_widths(port)
+        before = self.ports.get(port.port)
+        if before is not None and _discipline(before) != _discipline(port):
+            # Queues of the kernel that hold packets go on as before, and others cannot be moved.
+            raise PlanError(
+                f"port {port.port!r} cannot change the discipline of its queues while it is there; remove it first"
+            )
 
     def _check_classes(self, change: StateChange) -> None:
         """Every flow's class is one of its port's; at the end only, because ports change before their flows."""
@@ -266,6 +272,10 @@ def _move(moved: dict[str, int], before: SetFlow[FlowKey] | None, after: SetFlow
         moved[before.port] = moved.get(before.port, 0) - 1
     if after is not None:
         moved[after.port] = moved.get(after.port, 0) + 1
+
+
+def _discipline(port: SetPort) -> tuple[bool, bool]:
+    return bool(port.widths_bps), port.borrowing
 
 
 def _check_widths(port: SetPort) -> None:

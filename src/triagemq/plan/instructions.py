@@ -50,8 +50,8 @@ class SetPort:
     """Make an output port, or change it. The buffer counts packets, the one in transmission included.
 
     With `widths_bps` the queue of each class has a bandwidth, class 0 first, and a buffer of its own; together they are
-    the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when any of it
-    changes.
+    the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when widths
+    change; a port that serves otherwise is another port, and made when this one has been removed.
     """
 
     port: str

@@ -71,3 +71,11 @@ def test_a_port_that_is_there_keeps_its_discipline(other: SetPort) -> None:
     with pytest.raises(PlanError, match="'radio' cannot change the discipline of its queues"):
         bench.plane.apply([other])
     assert bench.plane.counters() == before
+
+
+def test_a_port_that_was_removed_sends_its_last_before_it_serves_otherwise() -> None:
+    bench = bench_with(PORT)
+    gone = [*(RemoveFlow(key) for key in bench.keys), RemovePort("radio")]
+    bench.play([Offer(0, 0), Offer(0, 1)], [PlanChange(10, gone)])
+    bench.plane.apply([SetPort("radio", 2e6, 3, 2)])
+    assert bench.plane.counters().ports["radio"].queues[0].packets_in == 0

@@ -14,6 +14,7 @@ from tests.network.openflow.lab import Lab, Traffic, eventually
 
 from triagemq.errors import PlanError
 from triagemq.network.openflow import OpenFlowSwitches
+from triagemq.network.openflow.own_queues import OwnQueues
 from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
@@ -131,3 +132,12 @@ def test_queues_of_others_are_left_alone_and_a_plan_that_fails_changes_nothing(
     assert count(lab, "QoS") == 2
     plane.close()
     assert (count(lab, "QoS"), count(lab, "Queue")) == (1, 0)
+
+
+def test_widths_are_refused_in_one_line_before_anything_is_written() -> None:
+    queues = OwnQueues({1: "unix:/there/is/no/such/database"}, {"radio": (1, "eth0")})
+    with pytest.raises(
+        PlanError, match="port 'radio' has queues with widths, and is at a switch with"
+    ) as caught:
+        queues.set(SetPort("radio", 2e6, 100, 2, (1e6, 1e6)), [])
+    assert "\n" not in str(caught.value)

@@ -219,13 +219,13 @@ class EmbeddedDataPlane:
             raise RuntimeError("this data plane has been closed")
 
     def _check_kinds(self, ports: Iterable[SetPort | None]) -> None:
-        """What waits in one kind of port cannot move to another."""
+        """What is left in a port that was removed cannot move to another kind of port."""
         for settings in ports:
             name = settings.port if settings is not None else ""
-            port = self._ports.get(name) or self._draining_ports.get(name)
+            port = self._draining_ports.get(name)
             if settings is not None and port is not None and type(port) is not kind_of(settings):
                 raise PlanError(
-                    f"port {name!r} cannot change the discipline of its queues while it is there; remove it first"
+                    f"port {name!r} was removed and still sends; only then can its queues have another discipline"
                 )
 
     def _set_port(self, settings: SetPort) -> None:
