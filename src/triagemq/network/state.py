@@ -21,6 +21,7 @@ from triagemq.plan import (
     SetLimiter,
     SetPort,
 )
+from triagemq.scenario.model import WIDTH_ROUNDING
 
 CopyKey = tuple[FlowKey, str]
 """A multicast key, and a port by which copies leave."""
@@ -230,6 +231,14 @@ class PlanState:
                 f"port {port.port!r} is to have {port.classes} priority classes, and this data plane has "
                 f"{self.priority_classes}; write planning: {{priority_classes: {self.priority_classes}}}"
             )
+        if port.widths_bps or port.borrowing:
+            _check_widths(port)
+        before = self.ports.get(port.port)
+        if before is not None and _discipline(before) != _discipline(port):
+            # Queues of the kernel that hold packets go on as before, and others cannot be moved.
+            raise PlanError(
+                f"port {port.port!r} cannot change the discipline of its queues while it is there; remove it first"
+            )
 
     def _check_classes(self, change: StateChange) -> None:
         """Every flow's class is one of its port's; at the end only, because ports change before their flows."""
@@ -263,6 +272,22 @@ def _move(moved: dict[str, int], before: SetFlow[FlowKey] | None, after: SetFlow
         moved[before.port] = moved.get(before.port, 0) - 1
     if after is not None:
         moved[after.port] = moved.get(after.port, 0) + 1
+
+
+def _discipline(port: SetPort) -> tuple[bool, bool]:
+    return bool(port.widths_bps), port.borrowing
+
+
+def _check_widths(port: SetPort) -> None:
+    widths, total = port.widths_bps, math.fsum(port.widths_bps)
+    if len(widths) != port.classes:
+        raise PlanError(f"port {port.port!r} has {len(widths)} widths for {port.classes} priority classes")
+    if not all(0 < width < math.inf for width in widths):
+        raise PlanError(f"port {port.port!r} has a width that is not positive and finite")
+    if not abs(total - port.bandwidth_bps) <= WIDTH_ROUNDING * port.bandwidth_bps:
+        raise PlanError(
+            f"port {port.port!r} has widths that add up to {total:g} of its {port.bandwidth_bps:g} bit/s"
+        )
 
 
 def _check_limiter(limiter: SetLimiter) -> None:

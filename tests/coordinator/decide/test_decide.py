@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,19 @@ from tests.coordinator.announcing import publisher_intents, subscriber_intents
 from triagemq.coordinator.decide.account import MOST_ROWS
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
+from triagemq.coordinator.decide.orders import (
+    Orders,
+    client_id_of,
+    dump_orders,
+    parse_orders,
+    subscriber_of,
+)
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates.watch import Rates
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, plan_ahead
 from triagemq.plan import Decision, SetPort, explain
-from triagemq.scenario import Scenario, load
+from triagemq.scenario import Scenario, load, loads
 from triagemq.scenario.generators import building, table2
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "building-fire.yaml"
@@ -71,6 +78,23 @@ def test_orders_grow_by_a_generation_and_name_every_port() -> None:
     width = float(fire.ports.bandwidth_bps[fire.ports.name.index("crew-radio")])
     assert second.orders.ports["crew-radio"] == SetPort("crew-radio", 2 * width, 200.0, 7)
     assert second.orders.ports["building-wifi"] == first.orders.ports["building-wifi"]
+
+
+def test_widths_of_queues_are_ordered_and_stay_shares_of_the_bandwidth() -> None:
+    hall = loads("""
+planning: {priority_classes: 2}
+brokers: {hall: }
+switches: {core: }
+ports: {radio: {switch: core, bandwidth_bps: 1e6, discipline: widths, widths_bps: [7e5, 3e5], borrowing: true}}
+publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
+subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
+""")
+    first = decide(Question(hall))
+    assert first.orders.ports["radio"] == SetPort("radio", 1e6, np.inf, 2, (7e5, 3e5), borrowing=True)
+    second = decide(Question(wider(hall, "radio", 2.0)), first)
+    assert second.orders.ports["radio"].widths_bps == (1.4e6, 6e5)
+    written = dump_orders(second.orders)
+    assert parse_orders(written) == parse_orders(json.loads(written)) == second.orders
 
 
 def test_the_planner_is_the_one_that_the_command_line_uses() -> None:

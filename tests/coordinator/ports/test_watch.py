@@ -309,3 +309,24 @@ def test_what_an_operator_has_overruled_is_gone_from_the_store_within_a_second(t
     measure(Gateway(), PortWatch({"radio": STATED_BPS}, restored=kept), 2, store)
     assert store.measured_ports() == {}
     store.close_now()
+
+
+@pytest.mark.parametrize(("waiting", "measured_bps"), [((5, 0), None), ((5, 5), 20_000.0)])
+def test_a_queue_that_waits_at_its_own_width_says_nothing_of_the_port(
+    waiting: tuple[int, int], measured_bps: float | None
+) -> None:
+    """Half of what is stated leaves the port; that is all it has only if every queue waits."""
+    watch = PortWatch({"radio": STATED_BPS})
+    widths = (20_000, 20_000)
+    for look in range(1500):
+        octets = round(look * LOOK_SECONDS * 20_000 / 8)
+        queues = tuple(
+            QueueCounters(
+                bytes_in=octets, bytes_out=octets * (place == 0), backlog_packets=packets, width_bps=width
+            )
+            for place, (packets, width) in enumerate(zip(waiting, widths, strict=True))
+        )
+        counters = PortCounters(queues, QueueCounters(width_bps=40_000))
+        watch.observe(look * LOOK_SECONDS, {"radio": counters}, "epoch")
+    found = watch.now().bandwidth_bps.get("radio")
+    assert found is None if measured_bps is None else found == pytest.approx(measured_bps, rel=0.02)

@@ -131,3 +131,26 @@ def test_queues_of_others_are_left_alone_and_a_plan_that_fails_changes_nothing(
     assert count(lab, "QoS") == 2
     plane.close()
     assert (count(lab, "QoS"), count(lab, "Queue")) == (1, 0)
+
+
+@pytest.mark.parametrize("borrowing", [False, True])
+def test_widths_are_in_the_database_and_change_there(borrowing: bool, lab: Lab, open_plane: Open) -> None:
+    plane = open_plane()
+    plane.apply([SetPort("radio", 4e6, 100, 2, (3e6, 1e6), borrowing)])
+    before = lab.switches.configure("get", "Port", "p-client", "qos")
+    owned = {0: (7, 4_000_000), 1: (0, 1_000_000)}
+    narrow = {2: (1, 3_000_000), 3: (1, 1_000_000)}
+    found = queues(lab, "p-client")
+    assert found == expected(4_000_000) | owned | (
+        {2: (1, 4_000_000), 3: (1, 4_000_000)} if borrowing else narrow
+    )
+    assert [least_rate(lab, number) for number in (0, 2, 3, 4)] == [0, 3_000_000, 1_000_000, 0]
+    plane.apply([SetPort("radio", 4e6, 100, 2, (1e6, 3e6), borrowing)])
+    assert [least_rate(lab, number) for number in (2, 3)] == [1_000_000, 3_000_000]
+    assert lab.switches.configure("get", "Port", "p-client", "qos") == before
+
+
+def least_rate(lab: Lab, number: int) -> int:
+    qos = lab.switches.configure("get", "Port", "p-client", "qos").strip()
+    row = lab.switches.configure("get", "QoS", qos, f"queues:{number}").strip()
+    return int(lab.switches.configure("get", "Queue", row, "other_config:min-rate").strip(' "\n'))

@@ -230,7 +230,7 @@ class _Port:
         if before is None or left < before:
             self._drain = None
             return
-        busy = any(queue.backlog_packets > 0 for queue in (*counters.queues, counters.control))
+        busy = _is_busy(counters)
         # A port that has something to send and does not is down, or whoever counts is away: that is no bandwidth.
         self._silent_seconds = self._silent_seconds + seconds if busy and left == before else 0.0
         if self._silent_seconds > STOOD_STILL_SECONDS + LARGEST_PACKETS_BITS / self.planned_bps:
@@ -298,6 +298,19 @@ class _Port:
         decision = Decision(f"{what}_measured", self.name, before, after, reason)
         self.decisions[what] = decision
         return PortChange(self.name, decision)
+
+
+def _is_busy(counters: PortCounters) -> bool:
+    """Whether the port sends as fast as it can: something waits, or, where queues have widths, in every one of them."""
+    port_bps = counters.control.width_bps
+    narrow = [
+        queue
+        for queue in counters.queues
+        if queue.width_bps is not None and port_bps is not None and queue.width_bps < port_bps
+    ]
+    if narrow:
+        return all(queue.backlog_packets > 0 for queue in narrow)
+    return any(queue.backlog_packets > 0 for queue in (*counters.queues, counters.control))
 
 
 def _left(counters: PortCounters) -> int:

@@ -19,7 +19,7 @@ NEVER = 1 << 63
 """When an idle port ends its transmission."""
 
 # Control packets are queue 0 of a port, and class c is queue c + 1: the lowest bit of a set of queues is served first.
-_CONTROL = 0
+CONTROL = 0
 
 
 class Flow:
@@ -50,6 +50,7 @@ class Flow:
         self.removed = False
 
     def configure(self, settings: SetFlow[FlowKey], port: OutputPort) -> None:
+        """`port` is the one by which its class leaves."""
         self.flow_id = settings.flow_id
         self.port = port
         self.queue = settings.priority_class + 1
@@ -129,12 +130,16 @@ class OutputPort:
         # Classes that a new plan no longer has may still hold packets, and have counted.
         self._reported = max(self._reported, settings.classes)
 
+    def part(self, priority_class: int) -> OutputPort:
+        """By which a class leaves: all by the same."""
+        return self
+
     def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
         """Queue the packet, or drop it or one that it pushes out; `start` follows when all of the moment have come."""
         queue = packet.queue
         self._packets_in[queue] += 1
         self._bytes_in[queue] += packet.wire_bytes
-        if queue != _CONTROL:
+        if queue != CONTROL:
             if self._held + 1 >= self._buffer_packets and self._is_full():
                 if self._busy.bit_length() - 1 <= queue:
                     self._drop(packet, dropped)
@@ -147,7 +152,7 @@ class OutputPort:
     def start(self, now_ns: int, sent: list[Queued], dropped: list[Queued]) -> None:
         """An idle port begins with the highest class that has come, as if it had ended something just now."""
         if self._sending is None:
-            if self._busy & 1 << _CONTROL and self._is_full():
+            if self._busy & 1 << CONTROL and self._is_full():
                 self._push_out(dropped)
             self.ends_ns = now_ns
             self.finish(now_ns, sent)
@@ -161,7 +166,7 @@ class OutputPort:
                 number = packet.queue
                 self._packets_out[number] += 1
                 self._bytes_out[number] += packet.wire_bytes
-                if number != _CONTROL:
+                if number != CONTROL:
                     self._held -= 1
                 sent.append(packet)
             busy = self._busy
@@ -195,7 +200,7 @@ class OutputPort:
         if self._sending is None:
             # Where nothing takes time, none of a moment waits behind another.
             return self._held >= self._buffer_packets and self._ns_per_byte > 0.0
-        return self._held + (self._sending.queue == _CONTROL) >= self._buffer_packets
+        return self._held + (self._sending.queue == CONTROL) >= self._buffer_packets
 
     def _push_out(self, dropped: list[Queued]) -> None:
         """The newest packet of the lowest class that waits gives up its place."""

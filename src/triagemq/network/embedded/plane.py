@@ -12,13 +12,15 @@ from __future__ import annotations
 import errno
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
+from triagemq.errors import PlanError
 from triagemq.network.embedded.alarm import Alarm, TimerAlarm
 from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
+from triagemq.network.embedded.widths import Port, kind_of, new_port
 from triagemq.network.embedded.window import Window
 from triagemq.network.state import PlanState
 from triagemq.plan import (
@@ -86,10 +88,10 @@ class EmbeddedDataPlane:
         self._overhead_bytes = overhead_bytes_per_packet
         self._wake_ups_apart_ns = wake_ups_apart_ns
         self._state = PlanState(PRIORITY_CLASSES)
-        self._ports: dict[str, OutputPort] = {}
+        self._ports: dict[str, Port] = {}
         self._flows: dict[FlowKey, Flow] = {}
         # Removed, but with packets that are still to be sent.
-        self._draining_ports: dict[str, OutputPort] = {}
+        self._draining_ports: dict[str, Port] = {}
         self._draining_flows: dict[FlowKey, Flow] = {}
         self._unmanaged_packets = self._unmanaged_control_packets = self._unmanaged_bytes = 0
         # One entry per busy port, with a time at or before the end of its transmission. The number breaks ties.
@@ -103,6 +105,7 @@ class EmbeddedDataPlane:
     def apply(self, instructions: Sequence[Instruction]) -> None:
         self._require_open()
         change = self._state.change(instructions)
+        self._check_kinds(change.ports.values())
         # What ended before now did so under the old plan.
         now_ns = self._clock()
         sent = self._finish(now_ns)
@@ -215,10 +218,20 @@ class EmbeddedDataPlane:
         if self._closed:
             raise RuntimeError("this data plane has been closed")
 
+    def _check_kinds(self, ports: Iterable[SetPort | None]) -> None:
+        """What is left in a port that was removed cannot move to another kind of port."""
+        for settings in ports:
+            name = settings.port if settings is not None else ""
+            port = self._draining_ports.get(name)
+            if settings is not None and port is not None and type(port) is not kind_of(settings):
+                raise PlanError(
+                    f"port {name!r} was removed and still sends; only then can its queues have another discipline"
+                )
+
     def _set_port(self, settings: SetPort) -> None:
         port = self._ports.get(settings.port) or self._draining_ports.pop(settings.port, None)
         if port is None:
-            port = OutputPort(settings)
+            port = new_port(settings)
         else:
             port.configure(settings)
         self._ports[settings.port] = port
@@ -227,7 +240,7 @@ class EmbeddedDataPlane:
         key = settings.key
         flow = self._flows.get(key) or self._draining_flows.pop(key, None) or Flow(key)
         flow.removed = False
-        flow.configure(settings, self._ports[settings.port])
+        flow.configure(settings, self._ports[settings.port].part(settings.priority_class))
         self._flows[key] = flow
 
     def _remove_flow(self, flow: Flow) -> None:
@@ -348,7 +361,9 @@ class EmbeddedDataPlane:
             else:
                 heapq.heappop(due)
                 port.scheduled = False
-                self._draining_ports.pop(port.name, None)
+                draining = self._draining_ports.get(port.name)
+                if draining is not None and draining.ends_ns == NEVER:
+                    del self._draining_ports[port.name]
         return sent
 
     def _hand_over(self, sent: list[Queued], dropped: list[Queued], fates: list[Fate], now_ns: int) -> None:

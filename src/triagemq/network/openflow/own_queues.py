@@ -4,7 +4,7 @@ A port gets a QoS of type linux-htb with nine queues, by number:
 
 0     what nobody has ranked: packets for which no rule chooses a queue come here, and are served last
 1     control, first of all; it may use a quarter of the bandwidth, because a mark is all that it is known by
-2...  the priority classes, class c in queue 2 + c
+2...  the priority classes, class c in queue 2 + c; where queues have widths, each owns its own
 
 `ovs-vsctl` writes all rows of a port in one transaction. They bear our mark: a new process finds those of one that was
 killed and changes them in their place, and a QoS of somebody else is left alone. How many packets a queue holds is the
@@ -86,7 +86,7 @@ class OwnQueues:
         if qos:
             words = ["set", "QoS", qos, f"other_config:max-rate={rate}"]
             for number, queue in enumerate(queues):
-                words += ["--", "set", "Queue", queue, f"other_config:max-rate={_most(number, rate)}"]
+                words += ["--", "set", "Queue", queue, *_settings(port, number, rate)]
         else:
             named = _configure(database, "get", "Port", interface, "qos").strip()
             if named != "[]":
@@ -99,8 +99,7 @@ class OwnQueues:
             words += [f"queues:{number}=@queue{number}" for number in range(2 + _CLASSES)]
             for number in range(2 + _CLASSES):
                 words += ["--", f"--id=@queue{number}", "create", "Queue", f"{_MARK}={interface}"]
-                words += [f"other_config:priority={_priority(number)}"]
-                words += [f"other_config:max-rate={_most(number, rate)}"]
+                words += _settings(port, number, rate)
         _configure(database, *words)
 
     def _rows(self, database: str, interface: str) -> tuple[str, list[str]]:
@@ -114,13 +113,24 @@ class OwnQueues:
         return qos, _configure(database, *words[1:]).split()
 
 
+def _settings(port: SetPort, queue: int, rate: int) -> list[str]:
+    """What a queue owns, the most that it may use, and when it is served: those with widths after control only."""
+    priority, least, most = _priority(queue), 0, rate
+    if queue == CONTROL_QUEUE:
+        most = max(1, round(rate * CONTROL_SHARE))
+        least = most if port.widths_bps else 0
+    elif 0 <= queue - class_queue(0) < len(port.widths_bps):
+        priority, least = _priority(class_queue(0)), round(port.widths_bps[queue - class_queue(0)])
+        most = rate if port.borrowing else least
+    return [
+        f"other_config:{key}={value}"
+        for key, value in (("priority", priority), ("min-rate", least), ("max-rate", most))
+    ]
+
+
 def _priority(queue: int) -> int:
     """Lower is served first; HTB has eight, so that the lowest class shares its with what nobody has ranked."""
     return _CLASSES if queue == FOREIGN_QUEUE else queue - 1
-
-
-def _most(queue: int, rate: int) -> int:
-    return max(1, round(rate * CONTROL_SHARE)) if queue == CONTROL_QUEUE else rate
 
 
 def _configure(database: str, *words: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,9 +162,13 @@ def _differs(before: Table, after: Table, place: Integers, columns: Sequence[str
 
 def _equal(before: Table, after: Table) -> bool:
     columns = ((getattr(before, each.name), getattr(after, each.name)) for each in fields(before))  # type: ignore[arg-type]
-    return all(
-        np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other for one, other in columns
-    )
+    return all(_same(one, other) for one, other in columns)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and one and isinstance(one[0], np.ndarray):
+        return len(one) == len(other) and all(map(np.array_equal, one, other))
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
 def _still(

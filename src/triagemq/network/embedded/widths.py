@@ -1,0 +1,146 @@
+"""Output ports whose queues have widths: a transmitter for each class, or one that queues share by their widths.
+
+Every class has a buffer of its own, and what comes to a full one is dropped. Control packets go before all others of
+the transmitter that their flow has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from triagemq.network.embedded.output_port import CONTROL, NEVER, OutputPort, Queued
+from triagemq.plan import PortCounters, QueueCounters, SetPort
+
+
+class PartitionedPort:
+    """A port in parts: each class has an output port of its own, as fast as it is wide."""
+
+    def __init__(self, settings: SetPort) -> None:
+        self.name = settings.port
+        self._parts: list[OutputPort] = []
+        self.configure(settings)
+
+    def configure(self, settings: SetPort) -> None:
+        """New widths count from the next transmission on; what waits stays. Parts that have been stay, too."""
+        self._settings = settings
+        for priority_class, width_bps in enumerate(settings.widths_bps):
+            own = SetPort(self.name, width_bps, settings.buffer_packets, priority_class + 1)
+            if priority_class < len(self._parts):
+                self._parts[priority_class].configure(own)
+            else:
+                self._parts.append(OutputPort(own))
+
+    def part(self, priority_class: int) -> OutputPort:
+        return self._parts[priority_class]
+
+    @property
+    def ends_ns(self) -> int:
+        """When the first of its transmissions ends; NEVER where nothing is sent."""
+        return min(part.ends_ns for part in self._parts)
+
+    def empty(self) -> list[Queued]:
+        return [queued for part in self._parts for queued in part.empty()]
+
+    def counters(self) -> PortCounters:
+        counted = [part.counters() for part in self._parts]
+        control = {
+            field.name: sum(getattr(each.control, field.name) for each in counted)
+            for field in fields(QueueCounters)
+            if field.name != "width_bps"
+        }
+        return PortCounters(
+            tuple(each.queues[number] for number, each in enumerate(counted)),
+            QueueCounters(**control, width_bps=round(self._settings.bandwidth_bps)),
+        )
+
+
+class BorrowingPort(OutputPort):
+    """One transmitter: the packet goes first that would be done first if each queue sent at its width, counted from the
+    packet that was sent last (self-clocked fair queueing, as the simulator has it)."""
+
+    __slots__ = ("_seconds_per_byte", "_sent_tag", "_tags", "_widths_bps")
+
+    def __init__(self, settings: SetPort) -> None:
+        self._sent_tag = 0.0
+        self._tags: dict[int, float] = {}
+        super().__init__(settings)
+
+    def configure(self, settings: SetPort) -> None:
+        super().configure(settings)
+        self._widths_bps = dict(enumerate(settings.widths_bps, start=CONTROL + 1))
+        self._seconds_per_byte = {queue: 8 / width for queue, width in self._widths_bps.items()}
+
+    def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
+        queue = packet.queue
+        self._packets_in[queue] += 1
+        self._bytes_in[queue] += packet.wire_bytes
+        waiting = self._queues[queue]
+        if queue != CONTROL:
+            on_wire = self._sending is not None and self._sending.queue == queue
+            if len(waiting) + on_wire >= self._buffer_packets:
+                self._drop(packet, dropped)
+                return
+            if not waiting:
+                self._tag(packet)
+        waiting.append(packet)
+        self._busy |= 1 << queue
+
+    def start(self, now_ns: int, sent: list[Queued], dropped: list[Queued]) -> None:
+        if self._sending is None:
+            self.ends_ns = now_ns
+            self.finish(now_ns, sent)
+
+    def finish(self, now_ns: int, sent: list[Queued]) -> None:
+        while self.ends_ns <= now_ns:
+            if (packet := self._sending) is not None:
+                self._packets_out[packet.queue] += 1
+                self._bytes_out[packet.queue] += packet.wire_bytes
+                sent.append(packet)
+            if not self._busy:
+                self._sending = None
+                self.ends_ns = NEVER
+                return
+            self._sending = packet = self._take_next()
+            self.ends_ns += int(packet.wire_bytes * self._ns_per_byte + 0.5)
+
+    def _take_next(self) -> Queued:
+        number = CONTROL
+        if not self._queues[CONTROL]:
+            number = min(
+                (each for each in self._tags if self._queues[each]), key=lambda each: (self._tags[each], each)
+            )
+        waiting = self._queues[number]
+        packet = waiting.popleft()
+        if not waiting:
+            self._busy ^= 1 << number
+        if number != CONTROL:
+            self._sent_tag = self._tags[number]
+            if waiting:
+                self._tag(waiting[0])
+        return packet
+
+    def _tag(self, packet: Queued) -> None:
+        """When a packet that is now the first of its queue would be done at the queue's width."""
+        begins = max(self._sent_tag, self._tags.get(packet.queue, 0.0))
+        # A class that a new plan no longer has sends what it holds as if it were alone.
+        seconds_per_byte = self._seconds_per_byte.get(packet.queue, self._ns_per_byte * 1e-9)
+        self._tags[packet.queue] = begins + packet.wire_bytes * seconds_per_byte
+
+    def _queue_counters(self, queue: int) -> QueueCounters:
+        counted = super()._queue_counters(queue)
+        width_bps = self._widths_bps.get(queue)
+        return counted if width_bps is None else replace(counted, width_bps=round(width_bps))
+
+
+Port = OutputPort | PartitionedPort
+
+
+def new_port(settings: SetPort) -> Port:
+    """A port that serves as the settings say."""
+    return kind_of(settings)(settings)
+
+
+def kind_of(settings: SetPort) -> type[OutputPort] | type[PartitionedPort]:
+    if not settings.widths_bps:
+        return OutputPort
+    return BorrowingPort if settings.borrowing else PartitionedPort
