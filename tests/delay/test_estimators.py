@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed, restarted
 from tests.delay.trained import small_model
@@ -58,6 +58,7 @@ def test_says_zero_before_it_is_fed_and_after_one_sample_of_a_new_switch(made: s
 
 
 @pytest.mark.parametrize("made", MADE)
+@settings(max_examples=40)  # Each of many estimators has its own.
 @given(data=st.data())
 def test_says_a_finite_number_that_is_not_negative_whatever_it_is_fed(made: str, data: st.DataObject) -> None:
     counters, make = MADE[made]
