@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from triagemq.delay.increments import Increments
 from triagemq.delay.learning.features import FeatureHistory, SwitchConstants
 from triagemq.delay.learning.model_files import DelayModel
 from triagemq.delay.samples import COUNTER_SETS, Sample
@@ -21,7 +20,6 @@ class Learned:
     def __init__(self, model: DelayModel, switch: SwitchConstants | None = None) -> None:
         self._model = model
         self._features = FeatureHistory(model.counters, switch)
-        self._increments = Increments()
         self._seconds = 0.0
 
     def feed(self, sample: Sample) -> None:
@@ -30,7 +28,7 @@ class Learned:
                 "learned", "the model is for switches that show the backlog; this one does not"
             )
         row = self._features.add(sample)
-        gained = self._increments.after(sample)
+        gained = self._features.gained
         if gained is None:
             return
         idle = gained.silent or math.isinf(sample.width_bps)

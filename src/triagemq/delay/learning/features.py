@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import kernel
-from triagemq.delay.increments import Increments
+from triagemq.delay.increments import Increment, Increments
 from triagemq.delay.learning.periods import STEP, WINDOW, period_and_phase
 from triagemq.delay.queue_length import QueueLength
 from triagemq.delay.samples import INTERVAL_SECONDS, Sample, Samples, check_counters
@@ -91,7 +91,7 @@ class FeatureHistory:
     """The features of one queue, sample by sample.
 
     `add` gives the same array every time, filled anew. Unknown is NaN: all but the width with the first sample, lags
-    before there are as many, periods before there is one.
+    before there are as many, periods before there is one. `gained` is what the last sample added, None if nothing.
 
     >>> history = FeatureHistory("openflow", SwitchConstants(buffer_bytes=100_000))
     >>> for window in range(3):
@@ -109,6 +109,7 @@ class FeatureHistory:
         self._constants = switch or SwitchConstants()
         for field in fields(SwitchConstants):
             self._row[names.index(field.name)] = getattr(self._constants, field.name)
+        self.gained: Increment | None = None
         self._increments = Increments()
         self._queue = QueueLength()
         # Twice as long as what is looked back on, so that it seldom has to be moved to its begin.
@@ -120,7 +121,7 @@ class FeatureHistory:
 
     def add(self, sample: Sample) -> NDArray[np.float32]:
         """The features with this sample; a sample that is not later than the one before changes nothing."""
-        gained = self._increments.after(sample)
+        gained = self.gained = self._increments.after(sample)
         limited = math.isfinite(sample.width_bps)
         if gained is None:
             if not self._seen:
@@ -152,7 +153,7 @@ class FeatureHistory:
             period,
             phase,
             strength,
-            math.nan if sample.backlog_packets is None else sample.backlog_packets,
+            math.nan if sample.backlog_packets is None else float(sample.backlog_packets),
             self._with_backlog,
         )
         return self._row
