@@ -14,6 +14,7 @@ from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed
 from tests.delay.trained import small_model
 
 from triagemq.delay.estimators import ESTIMATORS, Estimator, make_estimator
+from triagemq.delay.learning.features import SwitchConstants
 from triagemq.delay.read_errors import ReadErrors, disturbed
 from triagemq.delay.samples import COUNTER_SETS
 from triagemq.errors import ParameterError
@@ -173,6 +174,25 @@ def test_idm_forgets_losses_nobody_counted_once_the_queue_sends_less_than_its_wi
     assert said[-1] < 0.001
     printed = [now for now, _ in fed(make_estimator("idm-paper", "openflow"), hidden)]
     assert printed[-1] > 0.5
+
+
+@pytest.mark.parametrize("name", ["idm", "model"])
+def test_where_the_buffer_is_known_a_queue_never_seems_to_hold_more(name: str) -> None:
+    samples = queue_feed([300] * 50, "openflow", buffer_packets=400)
+    hidden = disturbed(samples, ReadErrors(skew_seconds=0.0, hidden_drops=1.0), seed=1)
+    known = SwitchConstants(buffer_bytes=400_000)
+    assert fed(make_estimator(name, "openflow", switch=known), hidden)[-1][0] == pytest.approx(0.4)
+    assert fed(make_estimator(name, "openflow", switch=SwitchConstants()), hidden)[-1][0] > 2
+
+
+@pytest.mark.parametrize("load", [50, 150])
+def test_reads_of_different_moments_make_no_queue_of_an_idle_one_for_idm(load: int) -> None:
+    seen = disturbed(
+        queue_feed([load] * 60, "openflow"), ReadErrors(skew_seconds=0.05, hidden_drops=0.0), seed=1
+    )
+    assert all(
+        now == pytest.approx(0.0, abs=2e-3) for now, _ in fed(make_estimator("idm", "openflow"), seen)[20:]
+    )
 
 
 def test_idm_does_not_forget_what_came_after_the_queue_was_idle() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import xgboost
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, queue_feed
 
-from triagemq.delay.learning.features import feature_names, feature_rows
+from triagemq.delay.learning.features import anchor_seconds, feature_names, feature_rows
 from triagemq.delay.learning.model_files import DelayModel, load_model, save_model
 
 
@@ -38,7 +38,7 @@ def train(counters: str) -> xgboost.Booster:
         assert known.backlog_packets is not None
         seen = feature_rows(queue_feed(packets, counters, buffer_packets=4000))
         rows.append(seen[1:])
-        delays.append(known.backlog_packets[1:] / SENT_PER_WINDOW * 0.2)
+        delays.append(known.backlog_packets[1:] / SENT_PER_WINDOW * 0.2 - anchor_seconds(seen[1:], counters))
     matrix = xgboost.DMatrix(
         np.concatenate(rows), label=np.concatenate(delays), feature_names=list(feature_names(counters))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ whole yet, and for counters that are not read at the same moment."""
 
 class _Window(NamedTuple):
     seconds: float
-    more_bytes: float
+    accepted_bytes: float
     sent_bytes: float
     could_send_bytes: float
 
@@ -28,7 +29,7 @@ class QueueLength:
     Losses are taken off as far as the switch counts them, and a queue never holds less than nothing. What could not be
     known (losses nobody counted, the queue before the first sample) is forgotten as soon as the queue is seen idle:
     nothing came and nothing went, or it sent for a second clearly less than its width, which a queue that holds
-    something does not do.
+    something does not do. It never holds more than its buffer, where that is known.
 
     >>> from triagemq.delay.increments import Increments
     >>> from triagemq.delay.samples import Sample
@@ -41,9 +42,10 @@ class QueueLength:
     3000.0
     """
 
-    def __init__(self) -> None:
+    def __init__(self, buffer_bytes: float = math.inf) -> None:
         self.bytes = 0.0
-        self._width_bps = float("inf")
+        self._buffer_bytes = buffer_bytes
+        self._width_bps = math.inf
         self._recent: deque[_Window] = deque()
 
     def add(self, gained: Increment, width_bps: float) -> None:
@@ -54,17 +56,21 @@ class QueueLength:
         # The width of a window is the smaller of those at its ends: it may have changed at any moment between.
         could_send = min(self._width_bps, width_bps) * gained.seconds / 8.0
         self._width_bps = width_bps
-        more = gained.bytes_in - gained.bytes_out - gained.dropped_bytes
-        self._recent.append(_Window(gained.seconds, more, gained.bytes_out, could_send))
+        accepted = gained.bytes_in - gained.dropped_bytes
+        self._recent.append(_Window(gained.seconds, accepted, gained.bytes_out, could_send))
         while sum(window.seconds for window in self._recent) - self._recent[0].seconds >= IDLE_SECONDS - 1e-6:
             self._recent.popleft()
         if self._was_idle():
-            # It was empty in one of these windows: what it holds has come since.
+            # It was empty in one of these windows, and what it holds has come since, faster than its width. What it
+            # sent is not asked again: read a little early or late, it would make a queue of nothing.
             self.bytes = 0.0
             for window in self._recent:
-                self.bytes = max(0.0, self.bytes + window.more_bytes)
+                self._count(window.accepted_bytes - window.could_send_bytes)
         else:
-            self.bytes = max(0.0, self.bytes + more)
+            self._count(accepted - gained.bytes_out)
+
+    def _count(self, more_bytes: float) -> None:
+        self.bytes = min(max(0.0, self.bytes + more_bytes), self._buffer_bytes)
 
     def _was_idle(self) -> bool:
         seconds, _, sent, could_send = (sum(column) for column in zip(*self._recent, strict=True))

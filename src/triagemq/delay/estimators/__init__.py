@@ -6,6 +6,7 @@ is one, `model` works the delay out from what comes in, and `learned` has seen w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -48,8 +49,10 @@ ESTIMATORS: Mapping[str, Callable[[], Estimator]] = MappingProxyType(
 def make_estimator(
     name: str, counters: str, *, model: DelayModel | None = None, switch: SwitchConstants | None = None
 ) -> Estimator:
-    """An estimator for one queue of a switch with this set of counters; `learned` takes a model, and what is known of
-    the switch.
+    """An estimator for one queue of a switch with this set of counters.
+
+    `learned` takes a model. What is known of the switch serves it, and `idm` and `model`, for which a queue never holds
+    more than its buffer; the paper's forms are as printed.
 
     >>> make_estimator("backlog", "openflow")
     Traceback (most recent call last):
@@ -67,4 +70,9 @@ def make_estimator(
         raise ParameterError(
             "estimator", f"backlog needs the length of queues, which {counters} does not show; take idm"
         )
+    if switch is not None and not math.isnan(switch.buffer_bytes):
+        if name == "idm":
+            return IncrementalDifference(buffer_bytes=switch.buffer_bytes)
+        if name == "model":
+            return QueueingModel(switch.buffer_bytes)
     return ESTIMATORS[name]()

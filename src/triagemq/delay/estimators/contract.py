@@ -7,6 +7,7 @@ never unknown: before the first samples it is zero. A queue without a limit of b
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from triagemq.delay.samples import Sample
@@ -44,4 +45,4 @@ def drained_seconds(queue_bytes: float, width_bps: float) -> float:
     >>> drained_seconds(1000, 8e6), drained_seconds(-5, 8e6), drained_seconds(1000, float("inf"))
     (0.001, 0.0, 0.0)
     """
-    return 8.0 * max(0.0, queue_bytes) / width_bps
+    return 8.0 * max(0.0, queue_bytes) / width_bps if math.isfinite(width_bps) else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from triagemq.delay.estimators.contract import SMOOTHING, check_smoothing, drained_seconds
 from triagemq.delay.increments import Increments
 from triagemq.delay.queue_length import QueueLength
@@ -11,7 +13,8 @@ from triagemq.delay.samples import INTERVAL_SECONDS, Sample
 class IncrementalDifference:
     """The length of the queue by `QueueLength`, smoothed, over the width: (4), (6) and what (7) was meant to be.
 
-    Where samples are missing, one counts for as many as it stands for.
+    Where samples are missing, one counts for as many as it stands for. `buffer_bytes` is the most the queue can hold,
+    where that is known.
 
     >>> estimator = IncrementalDifference(smoothing=1.0)
     >>> estimator.feed(Sample(0, 0, 0, 0, 0, drops=0, width_bps=40e3))
@@ -23,12 +26,12 @@ class IncrementalDifference:
     0.0
     """
 
-    def __init__(self, smoothing: float = SMOOTHING) -> None:
+    def __init__(self, smoothing: float = SMOOTHING, buffer_bytes: float = math.inf) -> None:
         self._smoothing = check_smoothing(smoothing)
         self._increments = Increments()
-        self._queue = QueueLength()
+        self._queue = QueueLength(buffer_bytes)
         self._average_bytes = 0.0
-        self._width_bps = float("inf")
+        self._width_bps = math.inf
 
     def feed(self, sample: Sample) -> None:
         self._width_bps = sample.width_bps

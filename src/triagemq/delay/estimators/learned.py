@@ -32,7 +32,7 @@ class Learned:
         if gained is None:
             return
         idle = gained.silent or math.isinf(sample.width_bps)
-        self._seconds = 0.0 if idle else max(0.0, self._model.trees.predict(row))
+        self._seconds = 0.0 if idle else self._model.delay_seconds(row)
 
     @property
     def now_seconds(self) -> float:

@@ -22,9 +22,9 @@ class QueueingModel:
 
     Chance: the G/G/1 wait (docs/background/theory.md), at the width's service rate. The variability of arrivals is the
     index of dispersion of packets per window, that of sizes what bytes per window vary by beyond their packets. Near
-    full load this wait is one that takes forever to build up; in the span that is looked at, chance
-    alone builds up sqrt(2 v t / pi), with v the variance of work that comes per second (Brownian motion held above
-    zero), and no more is said.
+    full load this wait takes forever to build up. In a window of t seconds chance builds up sqrt(2 v t / pi), with v
+    the variance of work that comes per second (Brownian motion held above zero), and no more is said: what takes
+    longer than a window is seen, and is overload.
 
     Overload: bytes that came, without those dropped, less what the width can send, never below zero.
 
@@ -64,7 +64,8 @@ class QueueingModel:
 
     @property
     def now_seconds(self) -> float:
-        return max(drained_seconds(self._overload_bytes, self._width_bps), self._chance_seconds)
+        delay = max(drained_seconds(self._overload_bytes, self._width_bps), self._chance_seconds)
+        return min(delay, drained_seconds(self._buffer_bytes, self._width_bps))
 
     @property
     def next_seconds(self) -> float:
@@ -85,5 +86,5 @@ def _chance_seconds(windows: deque[Increment], width_bps: float) -> float:
     cs2 = sum((w.bytes_in - mean_bytes * w.packets_in) ** 2 / w.packets_in for w in windows if w.packets_in)
     cs2 /= freedom * mean_bytes**2
     wait = float(fifo_waits([rate], service, cs2)[0]) * float(gg1_factor(ca2, cs2))
-    built_up = math.sqrt(2.0 * rate * service**2 * (ca2 + cs2) * max(seconds, INTERVAL_SECONDS) / math.pi)
+    built_up = math.sqrt(2.0 * rate * service**2 * (ca2 + cs2) * INTERVAL_SECONDS / math.pi)
     return min(wait, built_up)

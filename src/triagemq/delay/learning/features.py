@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,7 @@ _BASE = (
     f"load_deviation_{LONG}",
     "queued_seconds",
     "buffer_seconds",
+    "room_seconds",
     "period_seconds",
     "phase",
     "period_strength",
@@ -73,9 +75,19 @@ def feature_names(counters: str) -> tuple[str, ...]:
     """The features of a set of counters, in the order of a row.
 
     >>> len(feature_names("openflow")), [name for name in feature_names("linux") if "backlog" in name][:2]
-    (44, ['backlog_seconds', 'backlog_packets'])
+    (45, ['backlog_seconds', 'backlog_packets'])
     """
     return (*_BASE, *_BACKLOG_ONLY) if "backlog_bytes" in check_counters(counters) else _BASE
+
+
+ANCHORS = MappingProxyType({"openflow": "queued_seconds", "linux": "backlog_seconds"})
+"""The feature that is a delay by itself. Trees learn what the delay differs from it by: where they have seen nothing
+like it, the anchor holds, and a queue can be longer than any they have seen."""
+
+
+def anchor_seconds(rows: NDArray[np.float32], counters: str) -> NDArray[np.float32]:
+    """The anchor of each row: what to take off a delay before training, and to add to a prediction."""
+    return np.nan_to_num(rows[..., feature_names(counters).index(ANCHORS[counters])], nan=0.0)
 
 
 def feature_rows(samples: Samples, switch: SwitchConstants | None = None) -> NDArray[np.float32]:
@@ -99,7 +111,7 @@ class FeatureHistory:
     ...                              200_000 * window, 200 * window, 0, width_bps=8e6))
     >>> known = dict(zip(feature_names("openflow"), row.tolist()))
     >>> [round(known[name], 3) for name in ("load", "sent", "load_lag_1", "load_lag_2", "queued_seconds")]
-    [1.5, 1.0, 1.5, nan, 0.2]
+    [1.5, 1.0, 1.5, nan, 0.1]
     """
 
     def __init__(self, counters: str, switch: SwitchConstants | None = None) -> None:
@@ -111,7 +123,8 @@ class FeatureHistory:
             self._row[names.index(field.name)] = getattr(self._constants, field.name)
         self.gained: Increment | None = None
         self._increments = Increments()
-        self._queue = QueueLength()
+        buffer_bytes = self._constants.buffer_bytes
+        self._queue = QueueLength(math.inf if math.isnan(buffer_bytes) else buffer_bytes)
         # Twice as long as what is looked back on, so that it seldom has to be moved to its begin.
         self._history = np.full((2 * WINDOW, 7), np.nan)
         self._end = 0
@@ -232,9 +245,9 @@ def _fill(
             expected = rate * history[index, _SECONDS]
             dispersion += (history[index, _PACKETS] - expected) ** 2 / expected
         dispersion /= windows - 1
-    # The wait of a G/D/1 queue, and no more than chance builds up in the span: as in estimators/model.py.
+    # The wait of a G/D/1 queue, and no more than chance builds up in a window: as in estimators/model.py.
     load = rate * service
-    chance = math.sqrt(2.0 * load * service * dispersion * seconds / math.pi)
+    chance = math.sqrt(2.0 * load * service * dispersion * INTERVAL_SECONDS / math.pi)
     if load < 1.0:
         chance = min(chance, 0.5 * load * service * dispersion / (1.0 - load))
     now_rate = history[last, _PACKETS] / history[last, _SECONDS]
@@ -256,9 +269,13 @@ def _fill(
         place += 2
     row[place] = _deviation(history, end, count, _LOAD, SHORT)
     row[place + 1] = _deviation(history, end, count, _LOAD, LONG)
-    row[place + 2], row[place + 3] = queued_seconds, buffer_seconds
-    row[place + 4], row[place + 5], row[place + 6] = period_seconds, phase, strength
-    place += 7 + 5
+    row[place + 2], row[place + 3], row[place + 4] = (
+        queued_seconds,
+        buffer_seconds,
+        buffer_seconds - queued_seconds,
+    )
+    row[place + 5], row[place + 6], row[place + 7] = period_seconds, phase, strength
+    place += 8 + 5
     if with_backlog:
         row[place] = history[last, _BACKLOG]
         row[place + 1] = backlog_packets

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triagemq.delay.learning.features import VERSION, feature_names
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.delay.learning.features import VERSION, anchor_seconds, feature_names
 from triagemq.delay.learning.trees import Trees, read_trees
 from triagemq.errors import ModelError, OutputError
 
@@ -25,11 +28,15 @@ TREES_NAME, MODEL_NAME = "trees.json", "model.json"
 
 @dataclass(frozen=True, slots=True)
 class DelayModel:
-    """Trees that predict the mean queueing delay of the next window, in seconds, from a set of counters."""
+    """Trees that predict by how many seconds the mean queueing delay of the next window differs from its anchor."""
 
     counters: str
     trees: Trees
     about: Mapping[str, Any]
+
+    def delay_seconds(self, row: NDArray[np.float32]) -> float:
+        """The delay that follows on a row of features."""
+        return max(0.0, float(anchor_seconds(row, self.counters)) + self.trees.predict(row))
 
 
 def save_model(
