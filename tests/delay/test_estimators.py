@@ -188,7 +188,7 @@ def test_where_the_buffer_is_known_a_queue_never_seems_to_hold_more(name: str) -
 @pytest.mark.parametrize("load", [50, 150])
 def test_reads_of_different_moments_make_no_queue_of_an_idle_one_for_idm(load: int) -> None:
     seen = disturbed(
-        queue_feed([load] * 60, "openflow"), ReadErrors(skew_seconds=0.05, hidden_drops=0.0), seed=1
+        queue_feed([load] * 60, "openflow"), ReadErrors(skew_seconds=0.02, hidden_drops=0.0), seed=1
     )
     assert all(
         now == pytest.approx(0.0, abs=2e-3) for now, _ in fed(make_estimator("idm", "openflow"), seen)[20:]

@@ -15,6 +15,10 @@ IDLE_SHARE = 0.9
 """A queue that sent less of its width than this was empty at some moment. The rest is for packets that are not sent
 whole yet, and for counters that are not read at the same moment."""
 
+READ_SHARE = 0.2
+"""A queue that was idle does not begin with less than this of what a window can send. Counters read 20 ms too early and
+then too late differ by as much, and would make a queue of nothing wherever one is held at zero."""
+
 
 class _Window(NamedTuple):
     seconds: float
@@ -61,11 +65,12 @@ class QueueLength:
         while sum(window.seconds for window in self._recent) - self._recent[0].seconds >= IDLE_SECONDS - 1e-6:
             self._recent.popleft()
         if self._was_idle():
-            # It was empty in one of these windows, and what it holds has come since, faster than its width. What it
-            # sent is not asked again: read a little early or late, it would make a queue of nothing.
+            # It was empty in one of these windows, and what it holds has come since.
             self.bytes = 0.0
             for window in self._recent:
-                self._count(window.accepted_bytes - window.could_send_bytes)
+                more = window.accepted_bytes - window.sent_bytes
+                if self.bytes > 0.0 or more > READ_SHARE * window.could_send_bytes:
+                    self._count(more)
         else:
             self._count(accepted - gained.bytes_out)
 
