@@ -1,0 +1,82 @@
+"""How much a queue holds, from what its counters gained: with drops, never below zero, forgotten when it was idle."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+from triagemq.delay.increments import Increment
+
+IDLE_SECONDS = 1.0
+"""Over which a queue is looked at: reads of different moments differ by much in 200 ms, and by little in this."""
+
+IDLE_SHARE = 0.9
+"""A queue that sent less of its width than this was empty at some moment. The rest is for packets that are not sent
+whole yet, and for counters that are not read at the same moment."""
+
+READ_SHARE = 0.2
+"""A queue that was idle does not begin with less than this of what a window can send. Counters read 20 ms too early and
+then too late differ by as much, and would make a queue of nothing wherever one is held at zero."""
+
+
+class _Window(NamedTuple):
+    seconds: float
+    accepted_bytes: float
+    sent_bytes: float
+    could_send_bytes: float
+
+
+class QueueLength:
+    """qLen += dEnQ - dDeQ - dDrops: (7) of Shi et al. with what it lacks.
+
+    Losses are taken off as far as the switch counts them, and a queue never holds less than nothing. What could not be
+    known (losses nobody counted, the queue before the first sample) is forgotten as soon as the queue is seen idle:
+    nothing came and nothing went, or it sent for a second clearly less than its width, which a queue that holds
+    something does not do. It never holds more than its buffer, where that is known.
+
+    >>> from triagemq.delay.increments import Increments
+    >>> from triagemq.delay.samples import Sample
+    >>> increments, queue = Increments(), QueueLength()
+    >>> for sample in (Sample(0, 0, 0, 0, 0, 0, 40e3), Sample(200_000_000, 9000, 9, 1000, 1, 5, 40e3)):
+    ...     gained = increments.after(sample)
+    ...     if gained:
+    ...         queue.add(gained, sample.width_bps)
+    >>> queue.bytes
+    3000.0
+    """
+
+    def __init__(self, buffer_bytes: float = math.inf) -> None:
+        self.bytes = 0.0
+        self._buffer_bytes = buffer_bytes
+        self._width_bps = math.inf
+        self._recent: deque[_Window] = deque()
+
+    def add(self, gained: Increment, width_bps: float) -> None:
+        """Count a window, at the end of which the queue has this width."""
+        if gained.restarted or gained.silent:
+            self.bytes = 0.0
+            self._recent.clear()
+        # The width of a window is the smaller of those at its ends: it may have changed at any moment between.
+        could_send = min(self._width_bps, width_bps) * gained.seconds / 8.0
+        self._width_bps = width_bps
+        accepted = gained.bytes_in - gained.dropped_bytes
+        self._recent.append(_Window(gained.seconds, accepted, gained.bytes_out, could_send))
+        while sum(window.seconds for window in self._recent) - self._recent[0].seconds >= IDLE_SECONDS - 1e-6:
+            self._recent.popleft()
+        if self._was_idle():
+            # It was empty in one of these windows, and what it holds has come since.
+            self.bytes = 0.0
+            for window in self._recent:
+                more = window.accepted_bytes - window.sent_bytes
+                if self.bytes > 0.0 or more > READ_SHARE * window.could_send_bytes:
+                    self._count(more)
+        else:
+            self._count(accepted - gained.bytes_out)
+
+    def _count(self, more_bytes: float) -> None:
+        self.bytes = min(max(0.0, self.bytes + more_bytes), self._buffer_bytes)
+
+    def _was_idle(self) -> bool:
+        seconds, _, sent, could_send = (sum(column) for column in zip(*self._recent, strict=True))
+        return bool(seconds >= IDLE_SECONDS - 1e-6 and sent < IDLE_SHARE * could_send)
